@@ -39,6 +39,16 @@ class MayBeMissing(NamedTuple):
     """Number of entries that were seen there and not read; 0 if none was seen."""
 
 
+def noted(places: Sequence[MayBeMissing], place: MayBeMissing) -> list[MayBeMissing]:
+    """Return ``places`` with one more, which is joined with the last one if it follows that one."""
+    if any(each.after == place.after for each in places):
+        return list(places)
+    last = places[-1] if places else None
+    if last is not None and last.before == (place.after.ledger, place.after.entry + 1):
+        return [*places[:-1], last._replace(before=place.before, entries=last.entries + place.entries)]
+    return [*places, place]
+
+
 class LedgerEnds:
     """The ends of one topic's ledgers, as they were seen at the last look."""
 
@@ -60,6 +70,8 @@ class LedgerEnds:
         Return 0 if nobody can know whether there were any, and None if there were none.
         """
         after, now = gap.after, internals.ledgers
+        if after > BEFORE_ALL and after.ledger == gap.through.ledger and after.ledger not in now:
+            return max(gap.through.entry - after.entry, 0) or None
         if after == BEFORE_ALL or after.ledger in now or after.ledger >= min(gap.through.ledger, internals.last.ledger):
             return None
         seen = 0

@@ -26,7 +26,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
-from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, noted
 from replicator.apache.names import reading_subscription
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
@@ -222,20 +222,20 @@ class ReadingCursor:
         return missed
 
     async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
-        if any(each.after == gap.after for each in self.may_be_missing):
-            return
         before = Position(gap.through.ledger, gap.through.entry + 1)
-        place = MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries)
+        places = noted(self.may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
+        if places == self.may_be_missing:
+            return
         log.warning(
-            "messages may be missing: brokers have deleted a ledger, and it is not known where it ended",
+            "messages may be missing: brokers have deleted a ledger before its end was read",
             topic=self._topic.name,
-            after=str(place.after),
-            before=str(place.before),
+            after=str(gap.after),
+            before=str(before),
             seen=entries,
         )
-        if len(self.may_be_missing) < MAY_BE_MISSING_MAX:
-            self.may_be_missing.append(place)
-            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, self.may_be_missing)])
+        if len(places) <= MAY_BE_MISSING_MAX:
+            self.may_be_missing = places
+            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

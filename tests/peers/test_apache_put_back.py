@@ -156,5 +156,5 @@ def test_messages_may_be_missing_where_brokers_passed_over_the_end_of_a_ledger_a
         publish(pair, "A", topic, bodies("after", range(4)))
     assert read_all(b, topic, 20) == [*bodies("m", range(16)), *bodies("after", range(4))]
     (place,) = of_topic(pair, "A", topic)["may_be_missing"]
-    assert place["after"] == f"{read}:15"
+    assert (place["after"], place["entries"]) == (f"{read}:15", 20)
     assert of_topic(pair, "A", topic)["lives"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.apache.ledger_ends import LedgerEnds, MayBeMissing, from_json, to_json
+from replicator.apache.ledger_ends import LedgerEnds, MayBeMissing, from_json, noted, to_json
 from replicator.apache.passed_over import Gap
 from replicator.apache.shown import TopicInternals
 from snapshots.position import BEFORE_ALL, Position
@@ -44,6 +44,24 @@ def test_what_was_seen_and_not_read_is_counted() -> None:
     ends = LedgerEnds()
     ends.look(shown({5: 36, 6: 2}, 38), READ)
     assert ends.deleted(Gap(READ, Position(7, -1)), shown({7: 4}, 42)) == 22
+
+
+def test_a_cursor_in_a_ledger_that_is_gone_says_that_there_were_entries_up_to_it() -> None:
+    ends = LedgerEnds()
+    gap = Gap(READ, Position(5, 35))
+    assert ends.deleted(gap, shown({6: 0}, 0, deleted={5: 36})) == 20
+    assert ends.deleted(gap, shown({6: 4}, 4)) == 20
+    assert ends.deleted(gap, shown({5: 36}, 36)) is None
+
+
+def test_places_that_follow_each_other_are_one() -> None:
+    first = MayBeMissing(READ, Position(5, 36), 7, 20)
+    second = MayBeMissing(Position(5, 35), Position(6, 0), 8)
+    assert noted([], first) == [first]
+    assert noted([first], first) == [first]
+    assert noted([first], second) == [MayBeMissing(READ, Position(6, 0), 7, 20)]
+    later = MayBeMissing(Position(9, 1), Position(10, 0), 9)
+    assert noted([first], later) == [first, later]
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers(1, 20))
