@@ -19,7 +19,7 @@ import structlog
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
-from replicator.apache.errors import AdminFailed, BridgeError
+from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
 from replicator.apache.topic_bridge import TopicBridge
@@ -36,6 +36,7 @@ from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import SupervisedTask
 from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
+from snapshots.position import Position
 
 DISCOVER_SECONDS: Final = 2.0
 """So long a new topic at the brokers waits at most. It costs a request for each tenant and partitioned topic,
@@ -150,6 +151,15 @@ class ApacheBridge(TopicListener[Topic]):
             if any(counts):
                 return {topic: found for topic, found in zip(part, counts, strict=True) if found}
         return {}
+
+    async def leave_out(self, topic: str, cluster: str, position: Position) -> dict[str, Any]:
+        """Pass over the entry of ``cluster`` that the brokers refuse, and return the record of it.
+
+        Raises :class:`NotBridged`, :class:`EntryNotRefused`, and the store's errors.
+        """
+        if (bridged := self._topics.get(topic)) is None:
+            raise NotBridged(f"{topic} is not bridged here")
+        return await bridged.leave_out(cluster, position)
 
     # What the engine tells.
 

@@ -3,8 +3,9 @@
 Invariant (DESIGN §3): 3, entries of one origin have the same order on both sides. So each origin has one ascending
 table on each side.
 
-1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions are the
-   positions at the brokers. The extents of the engine's log have their local positions.
+1. Entries that producers published at the brokers have the brokers' own origin. Their origin positions follow from the
+   positions at the brokers (:mod:`replicator.apache.broker_lives`). The extents of the engine's log have their local
+   positions.
 2. Entries that links brought, and the bridge published, have another origin. The extents have their positions in the
    engine's log, and ``published`` has their positions at the brokers.
 3. An entry that both tables know is translated one to one, in both directions.
@@ -23,12 +24,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from replicator.apache.broker_lives import BrokerLives
+from replicator.apache.left_out import LeftOut
 from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
+READ_LEDGERS_MAX: Final = 200
+"""Ledgers of which the last entry that was read is kept."""
 _NONE: Final = PositionSet()
 """Nothing; not to be changed."""
 
@@ -44,6 +49,15 @@ class _Both(NamedTuple):
     at_brokers: PositionSet
 
 
+class ReadEntry(NamedTuple):
+    """The last entry of one ledger of the brokers that was read, to tell it from others. The log may have trimmed
+    it."""
+
+    entry: int
+    publish_time_ms: int
+    sequence_id: int
+
+
 class EntryMap:
     """Positions of one topic's entries at the brokers and in the engine's log.
 
@@ -55,6 +69,10 @@ class EntryMap:
         self, broker_origin: str, messages_of: Callable[[PositionSet], PositionSet] = PositionSet.copy
     ) -> None:
         self.broker_origin = broker_origin
+        self.lives = BrokerLives()
+        """Lives of the brokers' data: they say what the brokers' own positions are called in all clusters."""
+        self.read: dict[int, ReadEntry] = {}
+        """By ledger of the brokers, the last entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
@@ -64,8 +82,9 @@ class EntryMap:
         """By origin: origin positions of messages that the brokers lack, though they have earlier and later ones."""
         self._newest: dict[str, tuple[int, Position]] = {}
         """By origin: the newest incarnation in the engine's log, and its first position there."""
-        self._dropped: dict[str, PositionSet] = {}
-        """By origin: what a broker dropped as a duplicate."""
+        self._unwanted: dict[str, PositionSet] = {}
+        """By origin: what a broker dropped as a duplicate, and what an operator passed over."""
+        self._left_out: list[LeftOut] = []
         self._lives: dict[str, list[tuple[Position, int]]] = {}
         """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
         incarnation."""
@@ -100,6 +119,14 @@ class EntryMap:
                 first = self._published[origin].main.first
                 assert first is not None
                 self._look_for_missing(origin, max(_before(origin_first), first.origin_last), through)
+
+    def was_read(self, ledger: int, entry: ReadEntry) -> list[int]:
+        """Note the last entry of ``ledger`` that was read. Return the ledgers that are forgotten by that."""
+        self.read[ledger] = entry
+        gone = sorted(self.read)[:-READ_LEDGERS_MAX] if len(self.read) > READ_LEDGERS_MAX else []
+        for each in gone:
+            del self.read[each]
+        return gone
 
     def published(self, identity: Identity, run: Extent) -> bool:
         """Take a stored run: entries of an origin, from ``identity`` on, stand at the brokers from ``run.local_first``
@@ -148,9 +175,50 @@ class EntryMap:
 
     def dropped(self, identity: Identity) -> None:
         """Note that a broker dropped an entry as a duplicate: it is not missing there."""
-        self._dropped.setdefault(identity.origin, PositionSet()).add(identity.position)
+        self._unwanted.setdefault(identity.origin, PositionSet()).add(identity.position)
         if (missing := self._missing.get(identity.origin)) is not None:
             missing.discard(identity.position)
+
+    def leave_out(self, left_out: LeftOut) -> None:
+        """Note that an operator passed over an entry that brokers refuse: it is not to be published any more."""
+        origin, incarnation, position = left_out.identity
+        if self._is_of_earlier_life(origin, incarnation, position):
+            return
+        self._left_out.append(left_out)
+        self.dropped(left_out.identity)
+
+    def begin_life(self, lives: BrokerLives) -> tuple[list[tuple[Identity, Extent]], list[tuple[Identity, Extent]]]:
+        """Take up that the brokers were put back to the begin of the newest life in ``lives``.
+
+        Return the runs that the brokers have lost, and the runs of which they have the first entries only, as these are
+        now.
+        """
+        self.changes += 1
+        self.lives = lives
+        self.read = {
+            ledger: entry for ledger, entry in self.read.items() if Position(ledger, entry.entry) <= lives.begin
+        }
+        left: list[tuple[Identity, Extent]] = []
+        gone: list[tuple[Identity, Extent]] = []
+        cut: list[tuple[Identity, Extent]] = []
+        for origin, published in self._published.items():
+            for run in published.all():
+                identity = Identity(origin, self._life_of(origin, run), run.origin_first)
+                if run.local_first > lives.begin:
+                    gone.append((identity, run))
+                elif run.local_last > lives.begin:
+                    cut.append((identity, run._replace(entries=lives.begin.entry - run.local_first.entry + 1)))
+                    left.append(cut[-1])
+                else:
+                    left.append((identity, run))
+        for origin in list(self._published):
+            self.forget_published(origin)
+        self._unwanted.clear()  # what a broker dropped as a duplicate of what it has lost is wanted again
+        for each in self._left_out:
+            self.dropped(each.identity)
+        for identity, run in sorted(left, key=lambda row: row[1].local_first):
+            self.published(identity, run)
+        return gone, cut
 
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
         """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
@@ -174,8 +242,34 @@ class EntryMap:
 
     def published_through(self, origin: str) -> Position:
         """All of an origin up to there is at the brokers, as far as it was to be. Later entries may be there, too."""
-        first = self.missing(origin).first()
-        return self.seen_through(origin) if first is None else _before(first)
+        if (first := self.missing(origin).first()) is not None:
+            return _before(first)
+        through = self.seen_through(origin)
+        if (last := self.unwanted(origin).last()) is None or last <= through:
+            return through
+        copied = self._copied.get(origin)
+        if copied is None:
+            return through
+        # What is not wanted lies behind what stands there. All between is to be published first.
+        here = copied.local_between(through, last, above=BEFORE_ALL)
+        due = copied.to_origin_set(self._messages_of(here))
+        due.difference_update(self.unwanted(origin))
+        first = due.first()
+        return last if first is None else max(through, _before(first))
+
+    def unwanted(self, origin: str) -> PositionSet:
+        """Return the origin positions of entries that the brokers do not get: one of them dropped the entry as a
+        duplicate, or an operator passed over it."""
+        return self._unwanted.get(origin, _NONE)
+
+    def left_out(self) -> list[LeftOut]:
+        """Return what an operator passed over, except entries that stand at the brokers all the same."""
+        return [
+            each
+            for each in self._left_out
+            if (runs := self._published.get(each.identity.origin)) is None
+            or runs.place_of(each.identity.position) is None
+        ]
 
     def missing(self, origin: str) -> PositionSet:
         """Return the origin positions of the messages of ``origin`` that the brokers lack, though they have earlier and
@@ -222,7 +316,7 @@ class EntryMap:
         for origin, copied in self._copied.items():
             there = copied.to_origin_set(local)
             if origin == self.broker_origin:
-                found.update(there)
+                found.update(self.lives.places(there))
             elif (published := self._published.get(origin)) is not None:
                 found.update(published.places(there))
         return found
@@ -233,7 +327,7 @@ class EntryMap:
         found = PositionSet()
         for origin, copied in self._copied.items():
             if origin == self.broker_origin:
-                found.update(copied.to_local_set(at_broker))
+                found.update(copied.to_local_set(self.lives.origins(at_broker)))
             elif (published := self._published.get(origin)) is not None:
                 found.update(copied.to_local_set(published.origins(at_broker)))
         return found
@@ -242,13 +336,15 @@ class EntryMap:
         """Return, by origin, the position of the last entry up to which all stand at or below the brokers'
         ``position``.
 
-        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself. What
-        is missing at the brokers, or stands behind later entries, comes after the end.
+        An origin without such an entry is left out. For the brokers' own origin the result is ``position`` itself, as
+        it is called in the newest life. What is missing at the brokers, or stands behind later entries, comes after
+        the end.
         """
         ends: dict[str, Position] = {}
         own = self._copied.get(self.broker_origin)
-        if own is not None and own.first is not None and own.first.origin_first <= position:
-            ends[self.broker_origin] = position
+        end = self.lives.origin_of(position)
+        if own is not None and own.first is not None and own.first.origin_first <= end:
+            ends[self.broker_origin] = end
         for origin, runs in self._published.items():
             if (through := runs.through(position)) is not None:
                 first = self.missing(origin).first()
@@ -273,7 +369,7 @@ class EntryMap:
                 theirs.discard_after(ends[origin])
                 found.update(runs.places(theirs))
         if own:
-            own.discard_after(ends[self.broker_origin])
+            own.discard_after(self.lives.place_of(ends[self.broker_origin]))
             found.update(own)
         return found
 
@@ -287,11 +383,13 @@ class EntryMap:
         found = PositionSet()
         own = self._copied.get(self.broker_origin)
         if own is not None:
+            after = self.lives.origin_of(mark_delete)
             for index in range(len(own) - 1, -1, -1):
                 run = own[index]
-                if run.origin_last <= mark_delete:
+                if run.origin_last <= after:
                     break
                 found.add_range(run.origin_first.ledger, run.origin_first.entry, run.origin_last.entry)
+            found = self.lives.places(found)
         for origin, published in self._published.items():
             copied = self._copied.get(origin)
             if copied is None:
@@ -326,6 +424,8 @@ class EntryMap:
             return
         if all(incarnation < self._newest[origin][0] for _, incarnation in lives):
             self.forget_published(origin)
+            self._unwanted.pop(origin, None)
+            self._left_out = [each for each in self._left_out if each.identity.origin != origin]
 
     def _look_for_missing(self, origin: str, after: Position, through: Position) -> None:
         """Note which messages of an origin the log has between two positions, and the brokers lack."""
@@ -337,8 +437,7 @@ class EntryMap:
             return
         lacking = copied.to_origin_set(self._messages_of(here))
         lacking.difference_update(runs.origins(runs.places(lacking)))
-        if (dropped := self._dropped.get(origin)) is not None:
-            lacking.difference_update(dropped)
+        lacking.difference_update(self.unwanted(origin))
         if lacking:
             self._missing.setdefault(origin, PositionSet()).update(lacking)
 

@@ -47,5 +47,22 @@ class ClientsRemain(EngineError):
     status = 409
 
 
+class EntryNotRefused(EngineError):
+    """The entry is not the one that the brokers refuse now, so that it cannot be passed over."""
+
+    status = 409
+
+
+class NotBridged(EngineError):
+    """The worker does not bridge that topic."""
+
+    status = 404
+
+
 class BridgeHalted(BridgeError):
     """Going on would lose or repeat messages. An operator has to look."""
+
+
+class BrokersPutBack(BridgeHalted):
+    """The brokers were put back to an older copy of their data, or were set up anew: they have other entries at
+    positions that were read."""

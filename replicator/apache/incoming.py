@@ -28,12 +28,12 @@ import structlog
 
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed import Confirmed
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
-from replicator.apache.published import write_of
+from replicator.apache.published import read_row, write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
 from replicator.apache.stamps import Identity, marks_of, with_schema_version
@@ -181,22 +181,25 @@ class Incoming:
         marks = [marks_of(delivery.entry) for delivery in arrived]
         await self._schemas.fetch(each.schema_version for each in marks if each.identity is None)
         writes: dict[bytes, RowWrite] = {}
-        messages = confirmed = 0
+        messages = confirmed = published = 0
         reached = self.reached
 
         def found(identity: Identity, position: Position) -> None:
+            nonlocal published
             seen = self._entries.seen_at_broker(identity, position)
             if seen is not None:
                 write = write_of(self._topic.topic_id, identity, seen)
                 writes[write[1]] = write
+                published += 1
 
         high_water = self._topic.origins.high_water(self._entries.broker_origin)
         stored = BEFORE_ALL if high_water is None else high_water.position
-        blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored)
-        for delivery, (identity, version, clusters, _) in zip(arrived, marks, strict=True):
+        origin_of = self._entries.lives.origin_of
+        blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored, origin_of)
+        for delivery, (identity, version, clusters, *_) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
-            if identity is None and delivery.position > stored:
+            if identity is None and origin_of(delivery.position) > stored:
                 if version:
                     entry = with_schema_version(delivery.entry, self._schemas.here(version))
                     delivery = delivery._replace(entry=entry)
@@ -205,6 +208,13 @@ class Incoming:
                 found(identity, delivery.position)
             reached = delivery.position
             messages += delivery.batch_size
+        if arrived and (last := arrived[-1].position) > self.reached:
+            read = ReadEntry(last.entry, marks[-1].publish_time_ms, marks[-1].sequence_id)
+            for ledger in self._entries.was_read(last.ledger, read):
+                write = read_row(self._topic.topic_id, ledger, None)
+                writes[write[1]] = write
+            write = read_row(self._topic.topic_id, last.ledger, read)
+            writes[write[1]] = write
         made = blocks.end()
         for position, identity, batch_size in self._confirmed.after(reached):
             reached = position
@@ -218,7 +228,7 @@ class Incoming:
         self.reached = reached
         self.messages += messages + confirmed
         self.messages_confirmed += confirmed
-        if writes:
+        if published:
             self._stored()
         return _Found(bool(made), confirmed)
 
@@ -241,11 +251,15 @@ class Incoming:
 class _Blocks:
     """Entries of applications, in their order, as blocks: runs of neighbours that are for the same clusters."""
 
-    def __init__(self, origin: str, incarnation: int, stored: Position) -> None:
-        """``stored`` is the last of them that is in the log."""
+    def __init__(
+        self, origin: str, incarnation: int, stored: Position, origin_of: Callable[[Position], Position]
+    ) -> None:
+        """``stored`` is the last of them that is in the log. ``origin_of`` returns what the position of an entry at the
+        brokers is called in all clusters."""
         self._origin = origin
         self._incarnation = incarnation
         self._stored = stored
+        self._origin_of = origin_of
         self._blocks: list[CopiedBlock] = []
         self._run: list[Delivery] = []
         self._bytes = 0
@@ -275,7 +289,7 @@ class _Blocks:
             kind=BlockKind.MESSAGES,
             origin=self._origin,
             incarnation=self._incarnation,
-            origin_first=self._run[0].position,
+            origin_first=self._origin_of(self._run[0].position),
             publish_time_ms=time.time_ns() // 1_000_000,
             entries=[delivery.entry for delivery in self._run],
             batch_sizes=[delivery.batch_size for delivery in self._run],

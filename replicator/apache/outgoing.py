@@ -16,6 +16,7 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
 5. An entry that exceeds a limit of the brokers (:mod:`replicator.apache.entry_limits`) is not sent, and nothing behind
    it: the topic halts, and goes on when the entry is let in. The limits are asked for at 3, and every
    :data:`LIMITS_SECONDS`.
+   An operator may pass over it instead: then it is recorded as left out, and publishing goes on behind it.
 6. A broker may refuse an entry all the same, and take those that are under way behind it. What is missing then is sent
    first by the next producer, and nothing is sent behind it before it is confirmed. Nor is anything sent behind the
    first entry of an origin: what brokers lack before the first that they have was deleted there, and is not missing.
@@ -28,6 +29,7 @@ nothing is to be published. After step 2 nobody else's entry follows, and all of
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +41,7 @@ from replicator.apache.confirmed import LEDGERS_END, Confirmed
 from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.left_out import LeftOut
 from replicator.apache.names import publishing_producer
 from replicator.apache.publish_room import UnderWay
 from replicator.apache.schemas import BrokerSchemas
@@ -55,6 +58,7 @@ from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode
 from replicator.running.timeouts import timeout
+from replicator.topology.apache import BROKER_SUFFIX
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -112,8 +116,8 @@ class Outgoing:
         self._news = asyncio.Event()
         self._fencing = False
         self._renewals = 0
-        self._refused: Identity | None = None
-        """The entry that the brokers refused last; None if they have taken it since."""
+        self.refused: LeftOut | None = None
+        """The entry that the brokers refused last; None if they have taken it since, or if it was passed over."""
         self.fenced = asyncio.Event()
         """Set while nobody else can publish, and all that others published was read."""
         self.messages = 0
@@ -133,6 +137,11 @@ class Outgoing:
     def wake(self) -> None:
         """There may be something to publish."""
         self._news.set()
+
+    def passed_over(self) -> None:
+        """Go on behind the refused entry, which :meth:`EntryMap.leave_out` has noted."""
+        self.refused = None
+        self.renew()
 
     def origins(self) -> list[str]:
         """The origins of which messages are to be published."""
@@ -184,8 +193,8 @@ class Outgoing:
                 self._begins()
             await self._publish(channel, flight)
         except _Refused as refused:
-            self._refused = refused.entry.identity
-            raise self._halted(refused.entry, refused.reason) from None
+            self.refused = LeftOut(refused.entry.identity, refused.entry.bytes, refused.reason)
+            raise self._halted(self.refused) from None
         finally:
             self.fenced.clear()
             self._confirmed.over()
@@ -303,7 +312,8 @@ class Outgoing:
             if reason := sending.limits.exceeded(published, marks.delay_ms, sending.channel.entry_bytes_max):
                 await flight.landed()  # a broker may refuse an entry before this one
                 raise _Refused(sent, reason)
-            alone = missing or identity == self._refused or sending.is_first(header.origin)
+            refused = self.refused is not None and identity == self.refused.identity
+            alone = missing or refused or sending.is_first(header.origin)
             if alone:
                 await flight.landed()
             await flight.room(len(published))
@@ -314,14 +324,16 @@ class Outgoing:
             self.messages += messages
             if alone:
                 await flight.landed()
-                if identity == self._refused:
-                    self._refused = None
+                if refused:
+                    self.refused = None
 
-    def _halted(self, entry: _Sent, reason: str) -> BridgeHalted:
-        origin, _, position = entry.identity
+    def _halted(self, refused: LeftOut) -> BridgeHalted:
+        origin, _, position = refused.identity
         return BridgeHalted(
-            f"{self._topic.name}: the brokers refuse the entry {position} of {origin} ({entry.bytes} bytes): {reason}. "
-            "What follows it waits, and publishing goes on by itself once the entry is let in"
+            f"{self._topic.name}: the brokers refuse the entry {position} of {origin} ({refused.bytes} bytes): "
+            f"{refused.reason}. What follows it waits, and publishing goes on by itself once the entry is let in. "
+            f"`replicator links resolve -f FILE --from {origin.removesuffix(BROKER_SUFFIX)} --to {self._cluster} "
+            f"--topic {shlex.quote(self._topic.name)} --entry {position} --policy skip-and-record` goes on without it"
         )
 
 
@@ -374,7 +386,7 @@ class _Sending:
         return at in self._entries.missing(origin) and at not in self._sent.get(origin, ())
 
     def is_sent(self, origin: str, at: Position) -> bool:
-        return at <= self._through[origin]
+        return at <= self._through[origin] or at in self._entries.unwanted(origin)
 
     def is_first(self, origin: str) -> bool:
         """Return whether no entry of ``origin`` is at the brokers or was sent."""

@@ -1,15 +1,27 @@
-"""What the store knows of the entries that lie at the brokers: the rows of table ``published``, one a run.
+"""Rows of the store about the entries that lie at the brokers.
 
-A row has the form of an extent, with the brokers' positions in the place of the local ones. It is written when the
-bridge has read its own entry back from the brokers, before the bridge acknowledges that it has read it.
+Table ``published`` has one row for each run. A row has the form of an extent, with the brokers' positions in the place
+of the local ones. It is written when the bridge has read its own entry back from the brokers, before the bridge
+acknowledges that it has read it.
+
+Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
+brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
+``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers a row of kind ``read``
+tells the last entry that was read from others that may have its position later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from replicator.apache.entry_map import EntryMap
+from replicator.apache import ledger_ends
+from replicator.apache.broker_lives import BrokerLives
+from replicator.apache.entry_map import EntryMap, ReadEntry
+from replicator.apache.ledger_ends import MayBeMissing
+from replicator.apache.left_out import LeftOut
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -20,6 +32,16 @@ from snapshots.extents import Extent
 from snapshots.position import Position
 
 RUNS_AT_ONCE: Final = 10_000
+LEFT_OUT: Final = b"left_out\0"
+"""Kind of the rows of entries that an operator passed over."""
+LIVES: Final = b"lives\0"
+"""Kind of the row of the lives of the brokers' data."""
+MAY_BE_MISSING: Final = b"may_be_missing\0"
+"""Kind of the row of the places where brokers may have deleted what was not read."""
+READ: Final = b"read\0"
+"""Kind of the rows of the last entry of each ledger that was read."""
+LEDGER: Final = struct.Struct(">Q")
+READ_ENTRY: Final = struct.Struct(">QQQ")
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
@@ -33,10 +55,46 @@ def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
 
 
+def left_out_row(topic_id: int, left_out: LeftOut) -> RowWrite:
+    """Return the row that records an entry as left out at the brokers."""
+    origin, incarnation, position = left_out.identity
+    tail = origin.encode() + b"\0" + EXTENT_KEY_TAIL.pack(incarnation, *position)
+    value = {"bytes": left_out.bytes, "reason": left_out.reason, "at_ms": left_out.at_ms}
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + LEFT_OUT + tail, json.dumps(value).encode()
+
+
+def lives_row(topic_id: int, lives: BrokerLives) -> RowWrite:
+    """Return the row of the lives of the brokers' data."""
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + LIVES, lives.to_json().encode()
+
+
+def read_row(topic_id: int, ledger: int, read: ReadEntry | None) -> RowWrite:
+    """Return the row of the last entry of a ledger that was read; None deletes it."""
+    value = None if read is None else READ_ENTRY.pack(*read)
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + READ + LEDGER.pack(ledger), value
+
+
+def may_be_missing_row(topic_id: int, places: Sequence[MayBeMissing]) -> RowWrite:
+    """Return the row of the places where messages may be missing."""
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING, ledger_ends.to_json(places)
+
+
+def load_may_be_missing(store: Store, topic_id: int) -> list[MayBeMissing]:
+    """Return the places where messages of a topic may be missing."""
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        row = txn.get(TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING)
+    return [] if row is None else ledger_ends.from_json(bytes(row))
+
+
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     """All that the store knows of where a topic's entries lie."""
     topic_id = topic.topic_id
     found = EntryMap(broker_origin, topic.log.messages_of)
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        if (lives := txn.get(TOPIC_KEY.pack(topic_id) + LIVES)) is not None:
+            found.lives = BrokerLives.from_json(bytes(lives))
+    for key, value in _notes(store, topic_id, READ):
+        found.read[LEDGER.unpack(key)[0]] = ReadEntry(*READ_ENTRY.unpack(value))
     for origin, incarnation in extent_keys(store, topic_id):
         at: Position | None = Position(0, 0)
         while at is not None:
@@ -45,6 +103,11 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
                 found.copied(origin, run.origin_first, run.local_first, run.entries, incarnation=incarnation)
             last = runs[-1].origin_last if len(runs) == RUNS_AT_ONCE else None
             at = None if last is None else Position(last.ledger, last.entry + 1)
+    for key, value in _notes(store, topic_id, LEFT_OUT):
+        incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
+        identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
+        row = json.loads(value)
+        found.leave_out(LeftOut(identity, row["bytes"], row["reason"], row["at_ms"]))
     # Rows are in the order of origins. Nearly always that is the brokers' order, too.
     late: set[str] = set()
     for identity, run in _published(store, topic_id):
@@ -56,6 +119,17 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         for identity, run in sorted(rows, key=lambda row: row[1].local_first):
             found.published(identity, run)
     return found
+
+
+def _notes(store: Store, topic_id: int, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of one kind, with the rest of their keys."""
+    prefix = TOPIC_KEY.pack(topic_id) + kind
+    with store.env.begin(db=store.tables["broker_notes"]) as txn:
+        cursor = txn.cursor()
+        more = cursor.set_range(prefix)
+        while more and (key := bytes(cursor.key())).startswith(prefix):
+            yield key[len(prefix) :], bytes(cursor.value())
+            more = cursor.next()
 
 
 def _published(store: Store, topic_id: int) -> Iterator[tuple[Identity, Extent]]:

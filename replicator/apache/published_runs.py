@@ -60,6 +60,10 @@ class PublishedRuns:
         runs = (table[index] for index in range(len(table) - 1, -1, -1))
         return next(run for run in runs if run.origin_first <= position)
 
+    def all(self) -> list[Extent]:
+        """Return all runs."""
+        return [run for table in self._layers for run in table]
+
     def late(self) -> list[Extent]:
         """Return the runs that stand behind later entries of their origin."""
         return [run for table in self._layers[1:] for run in table]

@@ -10,41 +10,32 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 4. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
    subscriptions checks the cursor, too.
 5. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
-   messages. So before reading begins, the last message that was read is compared with the worker's copy of it. The
-   topic halts if the message is gone or differs.
+   messages. So the last message that was read is compared with the worker's copy of it, before reading begins, and
+   whenever a broker has loaded the topic again since. If it is gone or differs, a new life of the brokers' data begins
+   (:mod:`replicator.apache.new_life`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BridgeHalted
+from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, noted
 from replicator.apache.names import reading_subscription
+from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.apache.published import may_be_missing_row
 from replicator.apache.shown import TopicInternals
-from replicator.engine.errors import EngineError
-from replicator.engine.log.entry import decode_entry
 from replicator.engine.topic import Topic
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 log = structlog.get_logger(__name__)
-
-
-class Standing(NamedTuple):
-    """Where reading goes on."""
-
-    incarnation: int
-    """Of the topic at the brokers."""
-    reached: Position
-    """All up to there is durable here."""
 
 
 class ReadingCursor:
@@ -57,8 +48,10 @@ class ReadingCursor:
         topic: Topic,
         entries: EntryMap,
         read_through: Callable[[], Position | None],
+        may_be_missing: list[MayBeMissing],
     ) -> None:
-        """``read_through`` says up to where this process has read; None if it has not begun."""
+        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` is what
+        the store has of :attr:`may_be_missing`."""
         self._admin = admin
         self._name = reading_subscription(cluster)
         self._topic = topic
@@ -72,19 +65,29 @@ class ReadingCursor:
         self._left_out: Position | None = None
         """What did not come although the cursor was put back to it, and what follows did."""
         self.times_put_back = 0
+        self._same_load: str | None = None
+        """The loading of the topic in which the brokers were last seen to have what was read."""
+        self._ends = LedgerEnds()
+        self.may_be_missing = may_be_missing
+        """Places where the brokers may have deleted messages that were not read, and nobody can know."""
 
     async def standing(self) -> Standing:
         """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
         topic = self._topic.name
         reached = self._reached()
         shown = await self._admin.subscription(topic, self._name)
+        lives = self._entries.lives.incarnations
         if shown is None:
             if reached > BEFORE_ALL:
+                await self._is_what_was_read(await self._admin.internals(topic))
+            if reached > self._entries.lives.begin:
                 raise self._gone()
-            return Standing(time.time_ns() // 1_000_000, BEFORE_ALL)
+            return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, reached)
         incarnation = int(shown.properties.get("incarnation", "0"))
         known = self._topic.origins.high_water(self._entries.broker_origin)
-        if known is not None and known.incarnation != incarnation:
+        if lives and (known is None or incarnation in lives):
+            incarnation = lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
+        elif known is not None and known.incarnation != incarnation:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
                 "before. See docs/apache-pulsar.md"
@@ -104,7 +107,7 @@ class ReadingCursor:
         Brokers with ``allowAutoSubscriptionCreation=false`` let no consumer make one. Raises :class:`AdminFailed`, and
         :class:`BridgeHalted` if messages were read before.
         """
-        if self._reached() > BEFORE_ALL:
+        if self._reached() > self._entries.lives.begin:
             raise self._gone()
         properties = {"incarnation": str(incarnation)}
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
@@ -127,6 +130,8 @@ class ReadingCursor:
         reached, moved_to = self._read_through(), self._mark_delete(internals)
         before, self._ahead = self._ahead, None
         if reached is None or moved_to <= reached or (reached, moved_to) == self._harmless:
+            if reached is not None:
+                self._ends.look(internals, reached)
             return None
         self._ahead = (reached, moved_to)
         if before != self._ahead:
@@ -143,55 +148,100 @@ class ReadingCursor:
 
         Raises :class:`AdminFailed`.
         """
+        await self.same_life(internals)
         reached = self._read_through()
         if reached is None or reached >= upto or self._mark_delete(internals) < upto:
             return reached is not None and reached >= upto
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
 
-    async def _is_what_was_read(self, internals: TopicInternals) -> None:
-        """Raise :class:`BridgeHalted` if the brokers no longer have what was read last, and did not delete it."""
-        known = self._topic.origins.high_water(self._entries.broker_origin)
-        if known is None:
-            return
-        at, reason = known.position, ""
-        if internals.last < max(at, self._entries.last_published()):
-            reason = f"their last entry is {internals.last}"
-        elif at.ledger in internals.ledgers and at.entry > internals.last_entries[at.ledger]:
-            reason = f"ledger {at.ledger} ends with entry {internals.last_entries[at.ledger]}"
-        elif at.ledger in internals.ledgers and (copy := self._copy_of(at)) is not None:
-            found = await self._admin.seen_entry(self._topic.name, at)
-            if found is not None and not found.may_be(copy.publish_time, copy.sequence_id):
-                reason = found.differs
-        if reason:
-            raise BridgeHalted(
-                f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were put "
-                "back to an older copy of their data, and what is published there now would be taken for what was "
-                "read. See docs/apache-pulsar.md"
-            )
+    async def same_life(self, internals: TopicInternals) -> None:
+        """Raise :class:`BrokersPutBack` if the brokers were put back to an older copy of their data since they were
+        asked last.
 
-    def _copy_of(self, at: Position) -> MessageMetadata | None:
-        """Return the metadata of the worker's own copy of a message; None if it was trimmed, or nobody can read it."""
-        local = self._entries.copied_to(self._entries.broker_origin, at)
-        if local == BEFORE_ALL:
-            return None
-        try:
-            found = self._topic.reading.entries(Position(local.ledger, local.entry - 1), local, 1, 1)
-            return decode_entry(found[0].entry, check=False)[0] if found else None
-        except EngineError:
-            return None
+        They are asked once in each loading of the topic. Raises :class:`AdminFailed`.
+        """
+        if internals.load != self._same_load:
+            places = self._last_places()  # first: more may have been read since ``internals`` were asked for
+            await self._are_same(places, await self._admin.internals(self._topic.name))
+
+    async def _is_what_was_read(self, internals: TopicInternals) -> None:
+        """Raise :class:`BrokersPutBack` if the brokers no longer have what was read last, and did not delete it.
+
+        Nothing may be read meanwhile.
+        """
+        await self._are_same(self._last_places(), internals)
+
+    def _last_places(self) -> list[Position]:
+        """Return the last places at the brokers that are known here, the last one first."""
+        known = self._topic.origins.high_water(self._entries.broker_origin)
+        own = BEFORE_ALL if known is None else self._entries.lives.place_of(known.position)
+        read = max(self._entries.read, default=0)
+        shown = Position(read, self._entries.read[read].entry) if read else BEFORE_ALL
+        return sorted({own, shown, self._entries.last_published()} - {BEFORE_ALL}, reverse=True)
+
+    async def _are_same(self, places: Sequence[Position], internals: TopicInternals) -> None:
+        for at in places:
+            if reason := await self._differs(at, internals):
+                self._ends = LedgerEnds()  # of ledgers that are others now, as are these positions
+                self._put_back_to = self._ahead = self._harmless = self._left_out = None
+                raise BrokersPutBack(
+                    f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were "
+                    "put back to an older copy of their data, or set up anew. A new life of their data begins"
+                )
+        self._same_load = internals.load
+
+    async def _differs(self, at: Position, internals: TopicInternals) -> str:
+        """Return what the brokers have instead of the entry at ``at``; empty if they have it, or deleted it."""
+        if internals.last < at:
+            return f"their last entry is {internals.last}"
+        if at.ledger not in internals.ledgers:  # they delete from the front
+            kept = min((each for each in internals.ledgers if internals.last_entries[each] >= 0), default=at.ledger)
+            return f"they have ledger {kept}, and not ledger {at.ledger}" if kept < at.ledger else ""
+        if at.entry > internals.last_entries[at.ledger]:
+            return f"ledger {at.ledger} ends with entry {internals.last_entries[at.ledger]}"
+        was = expected(self._topic, self._entries, at)
+        if was is None:
+            return ""
+        found = await self._admin.seen_entry(self._topic.name, at)
+        return "" if found is None or was.is_same(found) else found.differs
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
         """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that
-        is gone, if the cursor is in it: nothing of that was read."""
+        is gone, if the cursor is in it: nothing of that was read.
+
+        Note where brokers may have deleted others.
+        """
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
         gone = moved_to.entry >= 0 and moved_to.ledger not in internals.ledgers
         if missed is None and gone and any(gap.after.ledger < moved_to.ledger <= gap.through.ledger for gap in gaps):
             return Position(moved_to.ledger, 0)
+        for gap in gaps:
+            if (entries := self._ends.deleted(gap, internals)) is not None:
+                await self._note_may_be_missing(gap, entries)
+        self._ends.look(internals, self._reached())
         return missed
+
+    async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
+        before = Position(gap.through.ledger, gap.through.entry + 1)
+        places = noted(self.may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
+        if places == self.may_be_missing:
+            return
+        log.warning(
+            "messages may be missing: brokers have deleted a ledger before its end was read",
+            topic=self._topic.name,
+            after=str(gap.after),
+            before=str(before),
+            seen=entries,
+        )
+        if len(places) <= MAY_BE_MISSING_MAX:
+            self.may_be_missing = places
+            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""
-        there = self._reached() > BEFORE_ALL and self._reached().ledger in internals.ledgers
+        reached, lives = self._reached(), self._entries.lives
+        there = reached > BEFORE_ALL and reached.ledger in internals.ledgers
+        there |= bool(lives.incarnations) and reached == lives.begin  # nothing of this life was read
         if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
                 f"{self._passed_over(missed, at)}, and brokers may not have them any more. See docs/apache-pulsar.md"
@@ -226,4 +276,4 @@ class ReadingCursor:
             return read
         known = self._topic.origins.high_water(self._entries.broker_origin)
         mine = self._entries.last_published()
-        return max(BEFORE_ALL if known is None else known.position, mine)
+        return max(BEFORE_ALL if known is None else self._entries.lives.place_of(known.position), mine)

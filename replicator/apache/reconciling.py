@@ -63,6 +63,15 @@ class Seen:
         the broker."""
         return self.start, self.starts, self.returning
 
+    def put_back(self, after: Position) -> Seen:
+        """Return this state without entries behind ``after``: the brokers were put back to there, and have other
+        entries behind it."""
+        beyond = self.broker.beyond.copy()
+        beyond.discard_after(after)
+        returning = None if self.returning is not None and self.returning > after else self.returning
+        cursor = BrokerCursor(min(self.broker.mark_delete, after), beyond)
+        return replace(self, broker=cursor, start=min(self.start, after), returning=returning)
+
 
 @dataclass(frozen=True, slots=True)
 class InEngine:

@@ -9,7 +9,7 @@ earlier versions have no start: everything below their cursors counts as acknowl
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from replicator.apache.broker_cursor import BrokerCursor
@@ -17,6 +17,7 @@ from replicator.apache.reconciling import Seen
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.subscriptions.cursor_rows import RowWrite
+from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Start
 
@@ -59,3 +60,37 @@ def _seen_of(row: Mapping[str, Any]) -> Seen:
         starts={origin: Start(each[0], Position(each[1], each[2])) for origin, each in starts.items()},
         returning=Position(*row["returning"]) if "returning" in row else None,
     )
+
+
+class SeenStates:
+    """The state of each subscription of one topic at its last comparison, and its rows in the store."""
+
+    def __init__(self, store: Store, topic: Topic) -> None:
+        self._topic = topic
+        self.by_name = load_seen(store, topic.topic_id)
+
+    async def note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Store the states that differ from ``noted``, and return a copy of all."""
+        seen = dict(self.by_name)
+        changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
+        if changed:
+            await self._topic.writer.put_many(
+                [write_of(self._topic.topic_id, name, seen.get(name)) for name in changed]
+            )
+        return seen
+
+    def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
+        """Forget what was seen at the brokers behind ``after``, where a new life of their data begins.
+
+        ``there`` names the subscriptions that the brokers have. The others were not deleted: forget that they were
+        there, so that they are made again. Return the rows to be stored.
+        """
+        writes: list[RowWrite] = []
+        for name, seen in list(self.by_name.items()):
+            left = seen.put_back(after) if name in there else None
+            if left is None:
+                del self.by_name[name]
+            else:
+                self.by_name[name] = left
+            writes.append(write_of(self._topic.topic_id, name, left))
+        return writes

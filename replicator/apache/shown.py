@@ -32,6 +32,9 @@ class TopicInternals:
     entries: int = 1
     """Number of stored entries. It is 0 if all entries were deleted, even though ``last`` still has a position."""
 
+    added: int = 0
+    """Number of entries that were added since a broker loaded the topic."""
+
     @property
     def gone(self) -> Position:
         """Return the place before the oldest ledger's first entry; the brokers have deleted every earlier entry.
@@ -102,7 +105,8 @@ def internals_of(topic: str, answer: Any) -> TopicInternals:
         pending, entries = int(answer["pendingAddEntriesCount"]), int(answer["numberOfEntries"])
         there = frozenset(int(each["ledgerId"]) for each in ledgers)
         cursors = _by_subscription(answer["cursors"])
-        return TopicInternals(last, pending, load, cursors, last_entries, there, entries)
+        added = int(answer.get("entriesAddedCounter", 0))
+        return TopicInternals(last, pending, load, cursors, last_entries, there, entries, added)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
 

@@ -43,6 +43,8 @@ class Marks(NamedTuple):
     """The clusters that its producer wants it copied to; None for all."""
     delay_ms: int = 0
     """How long after its publish time its producer wants it delivered."""
+    publish_time_ms: int = 0
+    sequence_id: int = 0
 
 
 def stamped(
@@ -80,7 +82,14 @@ def marks_of(entry: bytes | memoryview) -> Marks:
     except (EntryCorrupt, MessageTooLarge):
         return Marks(None, b"")
     delay_ms = metadata.deliver_at_time - metadata.publish_time if metadata.HasField("deliver_at_time") else 0
-    return Marks(identity_of(metadata), metadata.schema_version, clusters_of(metadata), delay_ms)
+    return Marks(
+        identity_of(metadata),
+        metadata.schema_version,
+        clusters_of(metadata),
+        delay_ms,
+        metadata.publish_time,
+        metadata.sequence_id,
+    )
 
 
 def identity_of(metadata: MessageMetadata) -> Identity | None:

@@ -22,7 +22,7 @@ from the engine's subscriptions: links carry the markers that announce them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -57,12 +57,13 @@ from replicator.apache.reconciling import (
     reconcile,
     uncovered,
 )
-from replicator.apache.seen import load_seen, write_of
+from replicator.apache.seen import SeenStates
 from replicator.apache.shown import TopicInternals
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.errors import EngineError
 from replicator.engine.log.store import Store
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.topology.apache import ApacheSettings
@@ -116,9 +117,10 @@ class SubscriptionStates:
         entries: EntryMap,
         fence: ConsumerFence,
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
+        same_life: Callable[[TopicInternals], Awaitable[None]],
     ) -> None:
         """Load the stored states. ``has_read`` returns whether the engine has all entries of the brokers up to a
-        position."""
+        position. ``same_life`` raises :class:`BridgeError` if the brokers were put back to an older copy."""
         self._fence = fence
         self._settings = settings
         self._applying = Applying(connector, admin, cluster, topic.name, fence)
@@ -128,7 +130,11 @@ class SubscriptionStates:
         self._entries = entries
         self._side = EngineSide(store, topic, entries)
         self._has_read = has_read
-        self._seen = load_seen(store, topic.topic_id)
+        self._same_life = same_life
+        self.lock = asyncio.Lock()
+        """Held during a comparison, and while a new life of the brokers' data begins."""
+        self._states = SeenStates(store, topic)
+        self._seen = self._states.by_name
         self._passing = PassingCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
         self._shown = ShownCursors()
@@ -149,7 +155,18 @@ class SubscriptionStates:
 
         Raises :class:`BridgeError` if the brokers cannot be asked, and the store's errors if states cannot be stored.
         """
+        async with self.lock:
+            return await self._compare_all()
+
+    def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
+        """Begin a new life of the brokers' data behind ``after``; see :meth:`SeenStates.put_back`."""
+        self._idle.clear()
+        self._put_back.clear()
+        return self._states.put_back(after, there)
+
+    async def _compare_all(self) -> bool:
         internals = self.internals = await self._admin.internals(self._topic.name)
+        await self._same_life(internals)
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
@@ -176,24 +193,14 @@ class SubscriptionStates:
             name = each.subscription.name
             if self._seen[name].passes_over() != each.seen.passes_over():
                 self._seen[name] = each.seen
-        noted = await self._note(noted)  # first, else passed entries would look acknowledged at a broker
+        noted = await self._states.note(noted)  # first, else passed entries would look acknowledged at a broker
         worked |= await self._finish_merges(merges, internals)
         for name in self._idle.keys() - names:
             del self._idle[name]
         self._shown.keep(names)
         self._side.keep(names)
-        await self._note(noted)
+        await self._states.note(noted)
         return worked
-
-    async def _note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Store the entries of ``self._seen`` that differ from ``noted``, and return a copy of ``self._seen``."""
-        seen = dict(self._seen)
-        changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
-        if changed:
-            await self._topic.writer.put_many(
-                [write_of(self._topic.topic_id, name, seen.get(name)) for name in changed]
-            )
-        return seen
 
     def missing_at_brokers(self) -> frozenset[str]:
         """Return the subscriptions of the engine that were never seen at the brokers.
@@ -443,7 +450,7 @@ class SubscriptionStates:
         )
         noted = dict(self._seen)
         self._seen[name] = seen
-        noted = await self._note(noted)
+        noted = await self._states.note(noted)
         now = await self._admin.internals(self._topic.name)  # consumers may have acknowledged more meanwhile
         cursor = cursor_of(now, name)
         if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
@@ -459,7 +466,9 @@ class SubscriptionStates:
         engines = self._side.engines(subscription)
         start = min(seen.start, cursor.mark_delete)
         seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
-        await self._note(noted)  # at once: a killed worker could not tell that it did this, once consumers went on
+        await self._states.note(
+            noted
+        )  # at once: a killed worker could not tell that it did this, once consumers went on
         self.counters["put_back"] += 1
         missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
         if missing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -20,11 +21,18 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.errors import (
+    AdminFailed,
+    BridgeError,
+    BridgeHalted,
+    BrokersPutBack,
+    EntryNotRefused,
+)
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
+from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.published import load_map, removal_of
+from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
@@ -60,6 +68,8 @@ QUIET_SECONDS_MAX: Final = 5.0
 once; a seek back at the brokers, or a new subscription there, is seen so late."""
 NAMED_MAX: Final = 5
 """Runs of entries that the status names."""
+LEFT_OUT_SHOWN_MAX: Final = 1_000
+"""Entries that an operator passed over, in the status."""
 HOLDER: Final = "apache-bridge"
 """Who holds the topic's log back while something of it is not at the brokers."""
 
@@ -93,6 +103,7 @@ class TopicBridge:
             topic,
             self._entries,
             read_through=lambda: None if self._incoming is None else self._incoming.reached,
+            may_be_missing=load_may_be_missing(engine.store, topic.topic_id),
         )
         self._read_room = read_room
         self._incoming: Incoming | None = None
@@ -114,6 +125,7 @@ class TopicBridge:
             self._entries,
             self._consumer_fence,
             self._cursor.has_read,
+            self._cursor.same_life,
         )
         self._outgoing = Outgoing(
             connector,
@@ -139,6 +151,7 @@ class TopicBridge:
         self._hurry = asyncio.Event()
         """Set, and cleared at once, to end all pauses."""
         self._producers_out = False
+        self._new_life = NewLife(admin, topic, self._entries, self._states)
         self._errors: dict[str, str] = {}
         self._halted: set[str] = set()
         self._trimmed = topic.log.trimmed
@@ -187,6 +200,32 @@ class TopicBridge:
         """This subscription of the engine has changed, or there is one more or less."""
         if subscription is None or not (self._states.merging or self._states.knows(subscription)):
             self._compare_now.set()
+
+    # An operator.
+
+    async def leave_out(self, cluster: str, position: Position) -> dict[str, Any]:
+        """Record the entry of ``cluster`` that the brokers refuse as left out there, and publish what follows it.
+
+        Return the record. Raises :class:`EntryNotRefused` if it is another entry, and the store's errors.
+        """
+        for known in self._entries.left_out():
+            if known.is_named(cluster, position):
+                return known.shown()
+        refused = self._outgoing.refused
+        if refused is None or not refused.is_named(cluster, position):
+            now = "none" if refused is None else f"{refused.identity.position} of {refused.identity.origin}"
+            raise EntryNotRefused(
+                f"{self.topic.name}: the brokers do not refuse the entry {position} of {cluster}; the refused entry "
+                f"is: {now}"
+            )
+        left_out = refused._replace(at_ms=time.time_ns() // 1_000_000)
+        await self.topic.writer.put_many([left_out_row(self.topic.topic_id, left_out)])
+        self._entries.leave_out(left_out)
+        log.warning("an entry is left out at the brokers", topic=self.topic.name, **left_out.shown())
+        self._outgoing.passed_over()
+        self._note_hold()
+        self.hurry()
+        return left_out.shown()
 
     # A failover.
 
@@ -285,6 +324,13 @@ class TopicBridge:
                 if (missing := self._entries.missing(origin))
             },
             "out_of_order": self._out_of_order(),
+            "lives": self._entries.lives.shown(),
+            "may_be_missing": [
+                {"after": str(each.after), "before": str(each.before), "entries": each.entries, "at_ms": each.at_ms}
+                for each in self._cursor.may_be_missing
+            ],
+            "refused": None if self._outgoing.refused is None else self._outgoing.refused.shown(),
+            "left_out": [each.shown() for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),
             "fence": {
                 "producers": self._outgoing.fenced.is_set(),
@@ -353,7 +399,14 @@ class TopicBridge:
 
     async def _read(self) -> None:
         await self._make_at_brokers()
-        incarnation, reached = await self._cursor.standing()
+        await self._new_life.store()
+        try:
+            incarnation, reached = await self._cursor.standing()
+        except BrokersPutBack:
+            self._incoming = None  # what it has read is not what the brokers have now
+            incarnation, reached = await self._new_life.standing(self._cursor)
+            self._outgoing.renew()
+            self._note_hold()
         self._incoming = incoming = Incoming(
             self._connector,
             self._engine.cluster,
@@ -425,7 +478,12 @@ class TopicBridge:
         while True:
             self._compare_now.clear()  # what comes while this one is made is looked at by the next
             self._comparisons += 1
-            worked = await self._states.compare()
+            try:
+                worked = await self._states.compare()
+            except BrokersPutBack as put_back:
+                if self._incoming is not None:
+                    self._incoming.fail(put_back)
+                raise
             if self._incoming is not None and self._states.internals is not None:
                 passed_over = await self._cursor.left_behind(self._states.internals)
                 if passed_over is not None:

@@ -33,6 +33,7 @@ NOTED: Final[Mapping[str, str]] = {
     "/replication/v1/mend": "mend",
     "/replication/v1/mapping/rebuild": "rebuild mapping",
     "/replication/v1/ack-vectors/tell": "tell states",
+    "/replication/v1/left-out": "leave out at brokers",
 }
 """Actions of operators that the middleware notes, by route."""
 NOTED_ELSEWHERE: Final[Mapping[str, str]] = {

@@ -114,6 +114,16 @@ class PackageAnswer(TypedDict):
     spark_archives: Annotated[str, "the value of `spark.archives`"]
 
 
+class LeftOutAnswer(TypedDict):
+    """An entry that an operator passed over, because Apache Pulsar's brokers refuse it."""
+
+    origin: Annotated[str, "who published it first"]
+    entry: Annotated[str, "of its origin", "ledger:entry"]
+    bytes: Annotated[int, "its size", "B"]
+    reason: Annotated[str, "why the brokers refuse it"]
+    left_out_at_ms: Annotated[int, "when it was passed over", "ms since 1970"]
+
+
 class FoundPosition(TypedDict):
     """Where an entry lies in a cluster."""
 

@@ -21,7 +21,7 @@ from replicator.cli.admin import (
     rows_table,
 )
 from replicator.cli.commands import Commands
-from replicator.cli.json_types import RunsOfSource, StaysAnswer
+from replicator.cli.json_types import LeftOutAnswer, RunsOfSource, StaysAnswer
 from replicator.cli.output import Shown
 from replicator.links.json_types import LinkStatus
 
@@ -95,16 +95,42 @@ def resume(file: TopologyFile, source: Source, to: Destination, name: Name = "")
 
 @app.command("resolve")
 def resolve(
-    file: TopologyFile, source: Source, to: Destination, topic: TopicOption, policy: Policy, name: Name = ""
-) -> Shown[LinkStatus]:
+    file: TopologyFile,
+    source: Source,
+    to: Destination,
+    topic: TopicOption,
+    policy: Policy,
+    name: Name = "",
+    entry: Annotated[
+        str,
+        typer.Option(
+            "--entry", metavar="LEDGER:ENTRY", help="The entry of --from that Apache Pulsar's brokers refuse."
+        ),
+    ] = "",
+) -> Shown[LinkStatus] | Shown[LeftOutAnswer]:
     """Go on with a topic that has a gap, as the policy says.
 
     `keep-both` keeps the copy as closed history and loses nothing. `skip-and-record` goes on without what is missing,
     and records that. `copy-anew` deletes the destination's copy first, if nothing is lost by it.
     `replicator links list` says which of them end the gap.
+
+    With `--entry` and `skip-and-record` the worker of `--to` passes over one entry that the brokers beside it refuse,
+    and records it as left out. The topic's status names that entry.
     """
+    if entry:
+        return _leave_out(file, source, to, topic, policy, entry)
     link = _post(file, source, to, name, "resolve", {"topic": topic, "policy": policy})
     return Shown(link, f"{link['key']} goes on with {topic} ({policy})")
+
+
+def _leave_out(file: Path, source: str, to: str, topic: str, policy: str, entry: str) -> Shown[LeftOutAnswer]:
+    if policy != "skip-and-record":
+        raise typer.BadParameter("with --entry it must be skip-and-record", param_hint="--policy")
+    topology = opened_topology(file)
+    body = {"topic": topic, "cluster": topology.cluster(source).name, "entry": entry}
+    left_out: LeftOutAnswer = asyncio.run(_call(topology.cluster(to).url, "POST", "left-out", body))
+    text = f"{to} goes on with {topic}; entry {entry} of {left_out['origin']} is left out at its brokers"
+    return Shown(left_out, text)
 
 
 @app.command("twins")

@@ -102,12 +102,29 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     return found if more <= 0 else [*found[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
 
+def _remarks_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
+    """Return a line for each topic whose brokers were put back or lack entries on purpose, at most
+    :data:`TROUBLES_SHOWN_MAX`."""
+    found: list[str] = []
+    for topic in apache["topics"] if apache else ():
+        if lives := topic.get("lives"):  # older workers do not report it
+            last = lives[-1]
+            found.append(
+                f"the brokers' data of {topic['topic']} began anew behind {last['after']}: what they had up to "
+                f"{last['lost']} stays in this worker and in the other clusters"
+            )
+        if left_out := topic.get("left_out"):
+            found.append(f"{len(left_out)} entries of {topic['topic']} are left out at the brokers")
+    return [escape(each) for each in found[:TROUBLES_SHOWN_MAX]]
+
+
 def remarks(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield remarks about a worker that are no faults: messages that came back, new stores, clients that use much."""
     clients = answer.get("clients") or {}
     if busy := [each for each in clients.get("busiest", ()) if each["seconds"] >= BUSY_SECONDS]:  # not of older workers
         named = [f"{each['address']} ({each['role'] or 'no role'}) {each['seconds']:.1f} s" for each in busy]
         yield escape(f"clients that used most of the event loop's time in the last minute: {', '.join(named)}")
+    yield from _remarks_of_bridge(answer.get("apache"))
     mark = answer.get("restored")
     if mark and not mark["backup"] and not mark["lost"] and mark["reclaimed_messages"]:
         yield _restored(mark)

@@ -35,6 +35,7 @@ from replicator.api.backup import add_backup
 from replicator.api.drills import add_drills
 from replicator.api.failover import add_failover
 from replicator.api.http_connection import http_connections
+from replicator.api.left_out import add_left_out
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.mapping import add_mapping
 from replicator.api.pipeline import add_pipeline
@@ -424,6 +425,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_failover(app, parts.failover, from_json)
     add_ack_vectors(app, parts.sync)
     add_subscription_use(app, parts.engine, parts.bridge)
+    add_left_out(app, parts.bridge)
     add_pipeline(app, reports)
     add_backfills(app, reports)
     add_staging(app, parts.staging)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import forked_commands
 import pytest
 from bridge_contract import *  # noqa: F403 - all of its tests
-from bridge_contract import LINKS, bridged, publish, state_travels
+from bridge_contract import LINKS, bridged, faults, publish, state_travels, verified
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from bridge_contract_rare import stands
 from bridge_contract_starts import *  # noqa: F403 - all of its tests
@@ -92,6 +94,48 @@ def test_an_entry_that_a_policy_keeps_out_halts_its_topic_is_named_and_follows_w
     assert read_all(policies, topic, 10) == ["first", *bodies("a", range(5)), large, *bodies("b", range(3))]
     until(lambda: of_topic(pair, topic)["errors"] == {}, lambda: of_topic(pair, topic))
     assert of_topic(pair, topic)["out_of_order"]["entries"] == 0
+
+
+def test_an_operator_passes_over_one_entry_that_brokers_refuse_and_it_is_recorded_as_left_out(pair: Beside) -> None:
+    topic = "persistent://public/default/passed-over"
+    path, broker = topic.replace("://", "/"), pair.brokers["B"]
+    publish(pair, "A", topic, ["first"])
+    assert read_all(broker, topic, 1) == ["first"]
+    broker.admin("POST", f"{path}/maxMessageSize", 2000)
+    until(lambda: broker.admin("GET", f"{path}/maxMessageSize") == 2000, "the policy is there")
+    broker.admin("PUT", f"{path}/unload")  # the next producer asks for the limits
+    large = "large" + 9_000 * "x"
+    publish(pair, "A", topic, [*bodies("a", range(3)), large, *bodies("b", range(3)), large])
+
+    def refused() -> Any:
+        return of_topic(pair, topic).get("refused")
+
+    until(refused, lambda: of_topic(pair, topic))
+    first = refused()["entry"]
+
+    def pass_over(entry: str) -> subprocess.CompletedProcess[str]:
+        named = ("--from", "A", "--to", "B", "--topic", topic, "--entry", entry, "--policy", "skip-and-record")
+        return forked_commands.run("links", "resolve", "-f", str(pair.file), *named, cwd=pair.path)
+
+    wrong = pass_over("1:999999")
+    assert wrong.returncode != 0
+    assert f"the brokers do not refuse the entry 1:999999 of A; the refused entry is: {first}" in wrong.stderr
+    done = pass_over(first)
+    assert done.returncode == 0, done.stderr
+    until(lambda: refused() and refused()["entry"] != first, lambda: of_topic(pair, topic))
+    assert read_all(broker, topic, 7) == ["first", *bodies("a", range(3)), *bodies("b", range(3))]
+    done = pass_over(refused()["entry"])
+    assert done.returncode == 0, done.stderr
+    until(
+        lambda: of_topic(pair, topic)["errors"] == {} and not of_topic(pair, topic)["publishing_waits"],
+        lambda: of_topic(pair, topic),
+    )
+    with pair.away("B"):
+        publish(pair, "A", topic, ["last"])
+    assert read_all(broker, topic, 8) == ["first", *bodies("a", range(3)), *bodies("b", range(3)), "last"]
+    assert [each["bytes"] > 9_000 for each in of_topic(pair, topic)["left_out"]] == [True, True]
+    assert of_topic(pair, topic)["out_of_order"]["entries"] == 0
+    assert faults(verified(pair, topic)) == {}
 
 
 def test_what_a_broker_takes_behind_an_entry_that_it_refuses_is_not_sent_again_and_is_named(pair: Beside) -> None:

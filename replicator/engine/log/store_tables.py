@@ -49,6 +49,8 @@ published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u
            | first entry (origin's position)              entries lie at the Apache Pulsar brokers that the worker runs
                                                           beside; see :mod:`replicator.apache.published`
 broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
+broker_notes topic id | kind NUL | more                   JSON: what else the bridge must remember of a topic at the
+                                                          brokers, see :mod:`replicator.apache.published`
 lineage    topic id | origin                              JSON: which store of the origin wrote the copies that are
                                                           here, and which lives it deleted, by incarnation; see
                                                           :mod:`replicator.engine.topics.origin_stores`
@@ -118,6 +120,7 @@ TABLES: Final = (
     "staging",
     "published",
     "broker_cursors",
+    "broker_notes",
     "lineage",
     "deletions",
     "kept_settings",

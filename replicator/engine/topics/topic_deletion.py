@@ -48,6 +48,7 @@ SWEPT_TABLES: Final = (
     "compaction",
     "published",
     "broker_cursors",
+    "broker_notes",
     "lineage",
 )
 """Those whose keys begin with a topic's id."""

@@ -184,8 +184,13 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
         async def has_read(position: Position, _: TopicInternals) -> bool:
             return (entries.beyond(BEFORE_ALL).last() or BEFORE_ALL) >= position
 
+        async def same_life(_: TopicInternals) -> None:
+            """The brokers are never put back."""
+
         def begun() -> SubscriptionStates:
-            return SubscriptionStates(settings, connector, admin, "a", topic, engine.store, entries, fence, has_read)
+            return SubscriptionStates(
+                settings, connector, admin, "a", topic, engine.store, entries, fence, has_read, same_life
+            )
 
         yield Bridge(brokers, topic, entries, begun)
         await connector.close()

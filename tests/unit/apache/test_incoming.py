@@ -182,6 +182,8 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
         stored = load_map(stage.engine.store, stage.topic, "a.pulsar")
         assert stored.published_through("b") == Position(9, 1)
         assert (stored.doubled, stage.entries.doubled) == (0, 0)
+        assert [read.entry for read in stored.read.values()] == [2]
+        assert stored.read == stage.entries.read
 
 
 @asynchronous

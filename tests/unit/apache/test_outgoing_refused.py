@@ -13,8 +13,9 @@ from engine_support import entries_of, eventually, make_block, message
 from publishing_support import NOTHING_STORED, Publishing, publishing
 
 from replicator.apache.errors import BridgeHalted
-from replicator.apache.published import load_map
-from replicator.apache.stamps import marks_of
+from replicator.apache.left_out import LeftOut
+from replicator.apache.published import left_out_row, load_map
+from replicator.apache.stamps import Identity, marks_of
 from replicator.client import NotAllowedError
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
@@ -211,3 +212,54 @@ async def test_nothing_is_sent_behind_the_first_entry_of_an_origin_before_it_is_
         assert set(brokers.tries) == {0}
         brokers.refused = set()
         await eventually(lambda: published(made) == list(range(8)))
+
+
+async def leave_out(made: Publishing) -> LeftOut:
+    """Pass over what is refused, as an operator does."""
+    refused = made.outgoing.refused
+    assert refused is not None
+    left_out = refused._replace(at_ms=1)
+    await made.topic.writer.put_many([left_out_row(made.topic.topic_id, left_out)])
+    made.entries.leave_out(left_out)
+    made.outgoing.passed_over()
+    return left_out
+
+
+@asynchronous
+async def test_publishing_goes_on_behind_an_entry_that_an_operator_passes_over(tmp_path: Path) -> None:
+    """Also if nothing of its origin stands behind it, and after a restart."""
+    brokers, said = Brokers(), Halts()
+    brokers.refused = {3, 7}
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(b"%d" % number) for number in range(8)])
+        await eventually(lambda: len(said.errors) > 3)
+        assert "--from c --to a --topic" in str(said.errors[-1])
+        assert "--entry 1:3 --policy skip-and-record" in str(said.errors[-1])
+        first = await leave_out(made)
+        assert first.identity == Identity("c", 7, Position(1, 3))
+        await eventually(lambda: "refuse the entry 1:7 of c" in str(said.errors[-1]))
+        assert published(made) == [0, 1, 2, 4, 5, 6]
+        assert made.outgoing.waiting()
+        last = await leave_out(made)
+        await eventually(lambda: not made.outgoing.waiting())
+        assert made.outgoing.done_through() == made.topic.log.last
+        again = load_map(made.store, made.topic, "a.pulsar")
+        assert again.left_out() == made.entries.left_out() == [first, last]
+        await copy(made, [message(b"8")], first=8)
+        await eventually(lambda: published(made) == [0, 1, 2, 4, 5, 6, 8])
+        assert made.entries.late() == []
+
+
+@asynchronous
+async def test_the_first_entry_of_an_origin_can_be_passed_over(tmp_path: Path) -> None:
+    brokers, said = Brokers(), Halts()
+    brokers.refused = {0, 1}
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await copy(made, [message(b"%d" % number) for number in range(3)])
+        await eventually(lambda: bool(said.errors))
+        await leave_out(made)
+        await eventually(lambda: "refuse the entry 1:1 of c" in str(said.errors[-1]))
+        assert published(made) == []
+        await leave_out(made)
+        await eventually(lambda: published(made) == [2])
+        await eventually(lambda: not made.outgoing.waiting())

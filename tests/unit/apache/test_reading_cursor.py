@@ -18,7 +18,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.passed_over import Gap
-from replicator.apache.published import load_map
+from replicator.apache.published import load_map, load_may_be_missing
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.engine.log.requests import CopiedBlock
@@ -100,7 +100,9 @@ async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator
             block = make_block(Position(1, 0), [message()] * stored, origin="a.pulsar")
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         entries = load_map(engine.store, topic, "a.pulsar")
-        made = Reading(admin, ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through), entries)
+        kept = load_may_be_missing(engine.store, topic.topic_id)
+        cursor = ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through, may_be_missing=kept)
+        made = Reading(admin, cursor, entries)
         yield made
 
 

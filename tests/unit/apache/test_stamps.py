@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from replicator.apache.stamps import Identity, marks_of, stamped, with_schema_version
+from replicator.apache.stamps import Identity, Marks, marks_of, stamped, with_schema_version
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.metadata.metadata_pb2 import CompressionType, MessageMetadata
 from snapshots.position import Position
@@ -44,14 +44,14 @@ def test_a_transaction_of_another_cluster_is_left_out() -> None:
 
 def test_what_producers_publish_has_no_stamp_nor_has_what_nobody_can_read() -> None:
     assert marks_of(an_entry()).identity is None
-    assert marks_of(b"nonsense") == (None, b"", None, 0)
+    assert marks_of(b"nonsense") == Marks(None, b"")
 
 
 def test_the_version_of_a_schema_is_seen_and_becomes_that_of_another_cluster() -> None:
     assert marks_of(an_entry()).schema_version == b""
     entry = with_schema_version(an_entry(), bytes(8))
-    assert marks_of(entry) == (None, bytes(8), None, 0)
-    assert marks_of(stamped(entry, IDENTITY, b"\0" * 7 + b"\3")) == (IDENTITY, b"\0" * 7 + b"\3", None, 0)
+    assert marks_of(entry) == Marks(None, bytes(8), publish_time_ms=8, sequence_id=7)
+    assert marks_of(stamped(entry, IDENTITY, b"\0" * 7 + b"\3"))[:2] == (IDENTITY, b"\0" * 7 + b"\3")
     assert not decode_entry(stamped(entry, IDENTITY, b""))[0].HasField("schema_version")
     assert with_schema_version(entry, b"") == an_entry()
 

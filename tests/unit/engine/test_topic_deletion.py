@@ -49,7 +49,8 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
     await topic.subscriptions.bury("buried", 2)
     await topic.compaction.run()
     await topic.trimming.trim(inbox.positions[0])
-    for of_workers in ("pending_acks", "link_marks", "published", "broker_cursors"):  # the engine writes none
+    of_others = ("pending_acks", "link_marks", "published", "broker_cursors", "broker_notes")  # the engine writes none
+    for of_workers in of_others:
         await topic.writer.put(of_workers, TOPIC_KEY.pack(topic.topic_id) + b"x", b"x")
     row = b'{"stores": {}, "deleted": {}}'
     await topic.writer.put("lineage", TOPIC_KEY.pack(topic.topic_id) + b"x", row)

@@ -117,6 +117,16 @@ def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None
     assert "… and 31 more" in text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)
 
 
+def test_brokers_that_were_put_back_and_entries_that_are_left_out_there_are_remarks_and_nothing_wrong() -> None:
+    lives = [{"incarnation": 7, "after": "0:-1", "lost": "0:-1"}, {"incarnation": 90, "after": "3:4", "lost": "5:9"}]
+    topic = {"topic": "orders", "halted": False, "errors": {}, "state": {"errors": {}}}
+    apache = {"error": "", "refused": {}, "topics": [{**topic, "lives": lives, "left_out": [{}, {}]}, topic]}
+    shown = text_of({"us-east": {**answer_with("orders"), "apache": apache}}, 200)
+    assert "data of orders began anew behind 3:4: what they had up to 5:9 stays in this worker" in shown
+    assert "2 entries of orders are left out at the brokers" in shown
+    assert "Nothing is wrong." in shown
+
+
 def restored(backup: str, *lost: str, messages: int = 940) -> dict[str, Any]:
     mark = RestoredMark("1", backup, 0, 0, 86_400_000, messages, 1, lost).as_json()
     return {**answer_with("orders"), "restored": mark}

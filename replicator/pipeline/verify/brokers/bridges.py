@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from replicator.apache.broker_lives import BrokerLives
 from replicator.pipeline.data_plane import _promised
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.brokers.entry_log import Life
@@ -34,6 +35,17 @@ class BridgedTopic:
     """Whether something is to be published."""
     halted: str
     """Why it does not go on; empty if it does."""
+    left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
+    """By origin, the ranges that an operator passed over because the brokers refuse them: after, up to."""
+    lives: BrokerLives = field(default_factory=BrokerLives)
+
+    def absent(self, origin: str) -> dict[str, list[tuple[Position, Position]]]:
+        """Return, by origin, the ranges that the brokers do not have on purpose, or lost when they were put back to an
+        older copy of their data. ``origin`` is that of the brokers."""
+        found = {each: list(ranges) for each, ranges in self.left_out.items()}
+        for life in self.lives.later:
+            found.setdefault(origin, []).append((self.lives.origin_of(life.after), life.lost))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +83,14 @@ def _topic(shown: Mapping[str, Any]) -> BridgedTopic:
         },
         bool(shown["publishing_waits"]),
         "; ".join(f"{part}: {why}" for part, why in shown["errors"].items()) if shown["halted"] else "",
+        _left_out(shown.get("left_out", ())),
+        BrokerLives.of_shown(shown.get("lives", ())),
     )
+
+
+def _left_out(shown: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Position, Position]]]:
+    found: dict[str, list[tuple[Position, Position]]] = {}
+    for each in shown:
+        at = Position.parse(each["entry"])
+        found.setdefault(str(each["origin"]), []).append((Position(at.ledger, at.entry - 1), at))
+    return found

@@ -7,6 +7,7 @@ from typing import Final
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_cursor
+from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed
 from replicator.apache.names import is_reserved
@@ -75,13 +76,15 @@ class Brokers:
             if name in internals.cursors and not is_reserved(name) and self.settings.bridges_subscription(name)
         }
 
-    async def read(self, topic: str, upto: Position, own: Life, since_ms: int) -> tuple[EntryLog, Position | None]:
+    async def read(
+        self, topic: str, upto: Position, own: Life, lives: BrokerLives, since_ms: int
+    ) -> tuple[EntryLog, Position | None]:
         """What they have up to a position, and where that begins, if there is anything. ``own`` is whose those are
-        that bear no stamp.
+        that bear no stamp, unless ``lives`` say that they are of an earlier life.
 
         Raises :class:`BridgeError`, :class:`PulsarException`, :class:`TooManyEntries`.
         """
-        reading = _BrokerLog(self._connector, topic, own, since_ms)
+        reading = _BrokerLog(self._connector, topic, own, lives, since_ms)
         if upto.entry >= 0:
             await read_topic(self._connector, self._admin, topic, upto, reading.take)
         return reading.rows.log(), reading.begin
@@ -90,12 +93,13 @@ class Brokers:
 class _BrokerLog:
     """Entries of one topic on their way into columns."""
 
-    def __init__(self, connector: BrokerConnector, topic: str, own: Life, since_ms: int) -> None:
+    def __init__(self, connector: BrokerConnector, topic: str, own: Life, lives: BrokerLives, since_ms: int) -> None:
         self.rows = EntryRows()
         self.begin: Position | None = None
         self._connector = connector
         self._topic = topic
         self._own = own
+        self._lives = lives
         self._since_ms = since_ms
         self._versions: dict[bytes, bytes] = {b"": b""}
         """The versions that follow from the content of schemas, by those of the brokers."""
@@ -111,9 +115,13 @@ class _BrokerLog:
                 content = content_of(delivery.entry, self._versions)
             if content.publish_time_ms < self._since_ms:
                 continue
-            identity = content.identity or Identity(*self._own, delivery.position)
+            identity = content.identity or self._identity(delivery.position)
             self.rows.add(identity, delivery.position, content)
         _check_size(self._topic, self.rows)
+
+    def _identity(self, place: Position) -> Identity:
+        incarnation = self._lives.incarnation_at(place) or self._own.incarnation
+        return Identity(self._own.origin, incarnation, self._lives.origin_of(place))
 
     async def _fetch(self, version: bytes) -> None:
         schema = await self._connector.schema(self._topic, version)

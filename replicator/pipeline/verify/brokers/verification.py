@@ -275,15 +275,18 @@ class _Verification:
         brokers = self._brokers.get(name)
         if brokers is None:
             return None
-        published = self._bridged(name, topic).published
+        bridged = self._bridged(name, topic)
+        published, lives, left_out = bridged.published, bridged.lives, dict(standing.left_out)
         origin = self._topology.origin_of_clients(name)
+        for whose, ranges in bridged.absent(origin).items():
+            left_out[whose] = [*left_out.get(whose, ()), *ranges]
         own = Life(origin, (standing.high_water or {}).get(origin, (0, BEFORE_ALL))[0])
         end = BEFORE_ALL if internals is None else internals.last
         # What others had published of it by then is not above the end, unless nobody ever published it here.
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
             stored = end if internals is not None and internals.entries else BEFORE_ALL
-            log, begin = await brokers.read(topic, stored, own, self._since_ms)
+            log, begin = await brokers.read(topic, stored, own, lives, self._since_ms)
         except (ConnectError, Timeout) as error:
             self._lose(name, error)
             return None
@@ -303,9 +306,9 @@ class _Verification:
         return Copy(
             brokers_of(name),
             log,
-            {own: max([end, *elsewhere]), **{life: each.last for life, each in published.items()}},
-            {origin: Position(begin.ledger, begin.entry - 1) if begin is not None else end},
-            standing.left_out,
+            {own: max([lives.origin_of(end), *elsewhere]), **{life: each.last for life, each in published.items()}},
+            {origin: lives.origin_of(end if begin is None else Position(begin.ledger, begin.entry - 1))},
+            left_out,
             got,
             cluster=name,
         )

@@ -1,0 +1,198 @@
+"""Beginning a new life of a topic whose brokers were put back to an older copy of their data, or set up anew.
+
+Invariants (DESIGN §3): 2, the messages that come then are no copies of those that had their positions before; 1, what
+the bridge published there and the brokers lost is published again.
+
+1. What was read last is gone, or is another message (:class:`replicator.apache.errors.BrokersPutBack`). The last entry
+   that is the same in the worker's copy is searched for by halving: what lies before a restored copy's end is the same,
+   and nothing behind it is.
+2. The new life begins behind that entry (:mod:`replicator.apache.broker_lives`). It is stored together with what it
+   changes: runs of entries that the brokers have lost are forgotten, so that they are published again.
+3. The origin's mark in the log is raised to the new life, so that its blocks are taken. The earlier life stays in the
+   log as closed history, and links take the new life up by themselves (docs/adr/0080).
+4. If no entry is the same, as at brokers that were set up anew, the life begins before the first entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.broker_lives import BrokerLife
+from replicator.apache.entry_map import EntryMap
+from replicator.apache.errors import BrokersPutBack
+from replicator.apache.published import lives_row, read_row, removal_of, write_of
+from replicator.apache.shown import SeenEntry, TopicInternals
+from replicator.engine.errors import EngineError
+from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.store_tables import HighWater
+from replicator.engine.subscriptions.cursor_rows import RowWrite
+from replicator.engine.topic import Topic
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
+
+log = structlog.get_logger(__name__)
+_ItemT = TypeVar("_ItemT")
+
+
+class Standing(NamedTuple):
+    """The state in which reading goes on."""
+
+    incarnation: int
+    """The incarnation of the topic at the brokers."""
+    reached: Position
+    """The position of the brokers up to which all is durable here."""
+
+
+class Cursor(Protocol):
+    """The cursor by which the bridge reads (:class:`replicator.apache.reading_cursor.ReadingCursor`)."""
+
+    async def standing(self) -> Standing: ...
+
+
+class States(Protocol):
+    """The subscriptions' states (:class:`replicator.apache.state.SubscriptionStates`)."""
+
+    lock: asyncio.Lock
+
+    def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]: ...
+
+
+def copy_of(topic: Topic, entries: EntryMap, place: Position) -> MessageMetadata | None:
+    """Return the metadata of the worker's own copy of the entry at ``place``, a position of the brokers.
+
+    Return None if it was trimmed, or if nobody can read it.
+    """
+    local = entries.to_local(PositionSet([place])).first()
+    if local is None:
+        return None
+    try:
+        found = topic.reading.entries(Position(local.ledger, local.entry - 1), local, 1, 1)
+        return decode_entry(found[0].entry, check=False)[0] if found else None
+    except EngineError:
+        return None
+
+
+class Expected(NamedTuple):
+    """Values that tell an entry that was read from others."""
+
+    publish_time_ms: int
+    sequence_id: int
+
+    def is_same(self, found: SeenEntry | None) -> bool:
+        """Return whether ``found`` can be this entry. The brokers show nobody an entry if it is None."""
+        return found is None or found.may_be(self.publish_time_ms, self.sequence_id)
+
+
+def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | None:
+    """Return what the entry at ``place`` was when it was read; None if that is not known any more."""
+    if (read := entries.read.get(place.ledger)) is not None and read.entry == place.entry:
+        return Expected(read.publish_time_ms, read.sequence_id)
+    copy = copy_of(topic, entries, place)
+    return None if copy is None else Expected(copy.publish_time, copy.sequence_id)
+
+
+async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, internals: TopicInternals) -> Position:
+    """Return the last place whose entry is the same at the brokers and in the worker's log; BEFORE_ALL if none is.
+
+    Entries that the log has trimmed are known by the last one of each ledger. Raises :class:`AdminFailed`.
+    """
+    known = entries.beyond(BEFORE_ALL).copy()
+    known.update(PositionSet(Position(ledger, read.entry) for ledger, read in entries.read.items()))
+
+    async def same(place: Position) -> bool:
+        if place.entry > internals.last_entries.get(place.ledger, -1) or place.ledger not in internals.ledgers:
+            return False
+        was = expected(topic, entries, place)
+        return was is not None and was.is_same(await admin.seen_entry(topic.name, place))
+
+    ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]
+    whole = await _count_same(ledgers, lambda each: same(Position(each[0], each[1].max())))
+    begin = Position(ledgers[whole - 1][0], ledgers[whole - 1][1].max()) if whole else BEFORE_ALL
+    if whole == len(ledgers):
+        return begin
+    ledger, of_ledger = ledgers[whole]
+    found = await _count_same(range(len(of_ledger)), lambda number: same(Position(ledger, of_ledger[number])))
+    return Position(ledger, of_ledger[found - 1]) if found else begin
+
+
+async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitable[bool]]) -> int:
+    """Return how many of ``items``, from the first on, are ``same``; no item behind the first other one is."""
+    low, high = 0, len(items)
+    while low < high:
+        middle = (low + high) // 2
+        if await same(items[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) -> list[RowWrite]:
+    """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it."""
+    read = entries.read
+    origin = entries.broker_origin
+    known = topic.origins.high_water(origin)
+    lost = BEFORE_ALL if known is None else known.position
+    first = 0 if known is None else known.incarnation
+    life = BrokerLife(
+        after, max([now_ms, first + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost
+    )
+    lives = entries.lives.began(life, first)
+    gone, cut = entries.begin_life(lives)
+    return [
+        *(removal_of(topic.topic_id, identity, run) for identity, run in gone),
+        *(write_of(topic.topic_id, identity, run) for identity, run in cut),
+        *(read_row(topic.topic_id, ledger, None) for ledger in read.keys() - entries.read.keys()),
+        lives_row(topic.topic_id, lives),
+    ]
+
+
+class NewLife:
+    """Begins new lives of one topic's data at the brokers, and stores them."""
+
+    def __init__(self, admin: BrokerAdmin, topic: Topic, entries: EntryMap, states: States) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._entries = entries
+        self._states = states
+        self._unstored: list[RowWrite] = []
+
+    async def standing(self, cursor: Cursor) -> Standing:
+        """Return where reading goes on after the brokers were put back. Call it while nothing is read.
+
+        The brokers are asked again first, so that one odd answer begins no life. Raises :class:`BridgeError`, and the
+        store's errors.
+        """
+        try:
+            return await cursor.standing()
+        except BrokersPutBack as put_back:
+            reason = str(put_back)
+        internals = await self._admin.internals(self._topic.name)
+        async with self._states.lock:
+            after = await last_common(self._admin, self._topic, self._entries, internals)
+            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000)
+            self._unstored += self._states.put_back(after, internals.cursors.keys())
+        log.warning("a new life of the brokers' data begins", topic=self._topic.name, after=str(after), reason=reason)
+        await self.store()
+        return await cursor.standing()
+
+    async def store(self) -> None:
+        """Store what a new life changes, and have the log take blocks of it. Nothing may be read before.
+
+        Do nothing if this was done.
+        """
+        if self._unstored:
+            await self._topic.writer.put_many(self._unstored)
+            self._unstored = []
+        known = self._topic.origins.high_water(self._entries.broker_origin)
+        incarnations = self._entries.lives.incarnations
+        if known is not None and incarnations and known.incarnation < incarnations[-1]:
+            life = HighWater(incarnations[-1], BEFORE_ALL)
+            await self._topic.writer.keep_both(self._topic.tail, {self._entries.broker_origin: life})

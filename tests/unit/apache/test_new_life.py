@@ -1,0 +1,259 @@
+"""Brokers that were put back to an older copy of their data, or set up anew: what begins then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+from answering_admin import answering, asked
+from asynchronous import asynchronous
+from engine_support import PUBLISH_TIME_MS, make_block, message, opened
+
+from replicator.apache.admin import BrokerAdmin
+from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
+from replicator.apache.errors import BrokersPutBack
+from replicator.apache.new_life import NewLife, last_common
+from replicator.apache.published import load_map, read_row, write_of
+from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.stamps import Identity
+from replicator.apache.state import SubscriptionStates
+from replicator.engine.engine import Engine
+from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.topic import Topic
+from snapshots.position import BEFORE_ALL, Position
+
+TOPIC: Final = "persistent://public/default/t"
+NAME: Final = "replicator.bridge.a"
+
+
+class Brokers:
+    """Entries by ledger, each known by its sequence id, and the subscription by which the bridge reads."""
+
+    def __init__(self, **ledgers: list[int]) -> None:
+        self.ledgers = {int(name[1:]): list(ids) for name, ids in ledgers.items()}
+        self.cursor: str | None = "1:-1"
+        self.incarnation = 7
+        self.loads = 0
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        path = request.path
+        if "/entry/" in path:
+            self.asked += 1
+            ledger, entry = (int(part) for part in path.split("/ledger/")[1].split("/entry/"))
+            ids = self.ledgers.get(ledger, [])
+            if entry >= len(ids):
+                return web.Response(status=404)
+            return web.Response(headers={"X-Pulsar-sequence-id": str(ids[entry])})
+        if path.endswith("/internalStats"):
+            last = max(self.ledgers)
+            return web.json_response(
+                {
+                    "lastConfirmedEntry": f"{last}:{len(self.ledgers[last]) - 1}",
+                    "pendingAddEntriesCount": 0,
+                    "lastLedgerCreatedTimestamp": str(self.loads),
+                    "ledgers": [{"ledgerId": each, "entries": len(ids)} for each, ids in self.ledgers.items()],
+                    "numberOfEntries": 1,
+                    "cursors": {} if self.cursor is None else {NAME: {"markDeletePosition": self.cursor}},
+                }
+            )
+        properties = {"subscriptionProperties": {"incarnation": str(self.incarnation)}}
+        return web.json_response({"subscriptions": {} if self.cursor is None else {NAME: properties}})
+
+
+class Beside:
+    """A bridge that is not reading."""
+
+    def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
+        self.engine = engine
+        self.topic = topic
+        self.admin = admin
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as after a restart."""
+        self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
+        self.cursor = ReadingCursor(
+            self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[]
+        )
+        unused: Any = None
+        states = SubscriptionStates(
+            unused, unused, self.admin, "a", self.topic, self.engine.store, self.entries, unused, unused, unused
+        )
+        self.life = NewLife(self.admin, self.topic, self.entries, states)
+
+    async def copy(self, first: Position, *sequence_ids: int, origin: str = "a.pulsar", incarnation: int = 7) -> None:
+        mark = self.topic.origins.high_water(origin)
+        entries = [message(sequence_id=each) for each in sequence_ids]
+        block = make_block(first, entries, origin=origin, incarnation=incarnation)
+        await self.topic.writing.copy([CopiedBlock(BEFORE_ALL if mark is None else mark.position, block)])
+
+    async def common(self) -> Position:
+        return await last_common(self.admin, self.topic, self.entries, await self.admin.internals(TOPIC))
+
+
+@asynccontextmanager
+async def beside(path: Path, brokers: Brokers) -> AsyncIterator[Beside]:
+    async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
+        yield Beside(engine, await engine.topic(TOPIC, by_link=True), admin)
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "common"),
+    [
+        ({"l1": [1, 2, 3], "l2": [4, 5], "l3": [6]}, Position(3, 0)),
+        ({"l1": [1, 2, 3], "l2": [4, 5], "l3": [60, 61]}, Position(2, 1)),
+        ({"l1": [1, 2, 3], "l2": [4, 50], "l3": [60, 61]}, Position(2, 0)),
+        ({"l1": [1, 2], "l2": [40, 50, 60]}, Position(1, 1)),
+        ({"l1": [1], "l4": [40, 50, 60]}, Position(1, 0)),
+        ({"l2": [4], "l3": [60]}, Position(2, 0)),
+        ({"l1": [10, 20]}, BEFORE_ALL),
+        ({"l7": [10, 20]}, BEFORE_ALL),
+    ],
+)
+@asynchronous
+async def test_the_last_entry_that_an_older_copy_has_is_found(
+    tmp_path: Path, ledgers: dict[str, list[int]], common: Position
+) -> None:
+    async with beside(tmp_path, Brokers(**ledgers)) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        await bridge.copy(Position(2, 0), 4, 5)
+        await bridge.copy(Position(3, 0), 6)
+        bridge.begin()
+        assert await bridge.common() == common
+
+
+@asynchronous
+async def test_the_last_common_entry_of_many_is_found_by_few_questions(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[*range(700), *range(5_000, 5_300)])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), *range(1_000))
+        bridge.begin()
+        assert await bridge.common() == Position(1, 699)
+        assert brokers.asked < 15
+
+
+@asynchronous
+async def test_invariant_2_what_comes_after_brokers_were_put_back_is_taken_as_a_new_life(tmp_path: Path) -> None:
+    """Its positions are above those of the earlier one, which stays in the log."""
+    brokers = Brokers(l1=[1, 2, 30, 40, 50])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        bridge.begin()
+        with pytest.raises(BrokersPutBack, match="at 1:2: another entry"):
+            await bridge.cursor.standing()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert standing.incarnation > 1_700_000_000_000
+        assert await bridge.cursor.standing() == standing
+        for _ in range(2):
+            assert bridge.entries.lives.begin == Position(1, 1)
+            mark = bridge.topic.origins.high_water("a.pulsar")
+            assert mark is not None
+            assert (mark.incarnation, mark.position) == (standing.incarnation, Position(1, 2))
+            bridge.begin()  # a restart
+        first = bridge.entries.lives.origin_of(Position(1, 2))
+        await bridge.copy(first, 30, 40, 50, incarnation=standing.incarnation)
+        bridge.begin()
+        assert (await bridge.cursor.standing()).incarnation == standing.incarnation
+        assert bridge.entries.beyond(BEFORE_ALL).last() == Position(1, 4)
+        assert len(bridge.entries.beyond(BEFORE_ALL)) == 5
+        brokers.ledgers, brokers.loads = {1: [1, 2, 30, 41]}, 1  # once more
+        bridge.begin()
+        again = await bridge.life.standing(bridge.cursor)
+        assert again.incarnation > first.ledger
+        assert bridge.entries.lives.begin == Position(1, 2)
+        assert [each.ended for each in bridge.entries.lives.later] == [False, False]
+
+
+@asynchronous
+async def test_invariant_1_what_brokers_have_lost_of_the_bridges_own_is_to_be_published_again(tmp_path: Path) -> None:
+    """Also if nothing of the topic was published at these brokers."""
+    brokers = Brokers(l1=[1, 2])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(9, 0), 1, 2, 3, 4, origin="b.pulsar", incarnation=5)
+        bridge.begin()
+        for entry in range(4):
+            identity = Identity("b.pulsar", 5, Position(9, entry))
+            run = bridge.entries.seen_at_broker(identity, Position(1, entry))
+            assert run is not None
+            writes = [write_of(bridge.topic.topic_id, identity, run)]
+            await bridge.topic.writer.put_many(writes)
+        bridge.begin()
+        assert bridge.entries.published_through("b.pulsar") == Position(9, 3)
+        await bridge.life.standing(bridge.cursor)
+        for _ in range(2):
+            assert bridge.entries.published_through("b.pulsar") == Position(9, 1)
+            bridge.begin()
+
+
+@asynchronous
+async def test_brokers_that_were_set_up_anew_begin_a_life_before_their_first_entry(tmp_path: Path) -> None:
+    """Their ledgers have the numbers of the former ones."""
+    brokers = Brokers(l1=[10, 20, 30])
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        bridge.begin()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert standing.reached == bridge.entries.lives.begin == BEFORE_ALL
+        brokers.cursor, brokers.incarnation = "1:-1", standing.incarnation  # the bridge has made it
+        bridge.begin()
+        assert (await bridge.cursor.standing()).incarnation == standing.incarnation
+
+
+@asynchronous
+async def test_one_odd_answer_of_the_brokers_begins_no_life(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[1])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        bridge.begin()
+        with pytest.raises(BrokersPutBack):
+            await bridge.cursor.standing()
+        brokers.ledgers[1] = [1, 2, 3]
+        await bridge.life.standing(bridge.cursor)
+        assert bridge.entries.lives.later == []
+
+
+@asynchronous
+async def test_brokers_that_lack_the_ledger_of_what_was_read_and_have_an_earlier_one_were_put_back(
+    tmp_path: Path,
+) -> None:
+    """They delete from the front. Their last entry is beyond what was read."""
+    brokers = Brokers(l1=[1], l9=[20, 30])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1)
+        await bridge.copy(Position(5, 0), 2)
+        bridge.begin()
+        with pytest.raises(BrokersPutBack, match="they have ledger 1, and not ledger 5"):
+            await bridge.cursor.standing()
+        brokers.ledgers = {9: [20, 30]}
+        brokers.cursor = "9:-1"
+        assert (await bridge.cursor.standing()).reached == Position(9, -1)
+
+
+@asynchronous
+async def test_invariant_2_an_older_copy_is_noticed_though_the_log_has_trimmed_what_was_read(tmp_path: Path) -> None:
+    """The last entry of each ledger is known all the same."""
+    brokers = Brokers(l1=[1, 2], l2=[3, 4], l3=[50, 60, 70])
+    async with beside(tmp_path, brokers) as bridge:
+        read = {1: ReadEntry(1, PUBLISH_TIME_MS, 2), 2: ReadEntry(1, PUBLISH_TIME_MS, 4), 3: ReadEntry(1, 7, 6)}
+        await bridge.topic.writer.put_many([read_row(bridge.topic.topic_id, *each) for each in read.items()])
+        bridge.begin()
+        with pytest.raises(BrokersPutBack, match="at 3:1: another entry"):
+            await bridge.cursor.standing()
+        await bridge.life.standing(bridge.cursor)
+        for _ in range(2):
+            assert bridge.entries.lives.begin == Position(2, 1)
+            assert sorted(bridge.entries.read) == [1, 2]
+            bridge.begin()
+
+
+def test_the_last_entries_of_the_newest_ledgers_are_kept() -> None:
+    entries = EntryMap("a.pulsar")
+    forgotten = [entries.was_read(ledger, ReadEntry(0, 1, 1)) for ledger in range(1, READ_LEDGERS_MAX + 3)]
+    assert forgotten[-2:] == [[1], [2]]
+    assert (min(entries.read), len(entries.read)) == (3, READ_LEDGERS_MAX)
