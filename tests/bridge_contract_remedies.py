@@ -197,3 +197,24 @@ def test_a_partition_without_a_partitioned_topic_says_what_to_do_and_that_ends_i
     publish(pair, "A", topic, bodies("m", range(5)))
     assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
     well(pair, topic)
+
+
+def test_a_namespace_that_the_brokers_replicate_themselves_is_named(pair: Beside) -> None:
+    broker = pair.brokers["A"]
+    broker.admin("PUT", "clusters/elsewhere", {"serviceUrl": "http://127.0.0.1:1", "brokerServiceUrl": broker.url})
+    tenant = {"allowedClusters": [broker.cluster, "elsewhere"], "adminRoles": []}
+    broker.admin("POST", "tenants/public", tenant)
+    broker.admin("PUT", "namespaces/public/native", {"replication_clusters": [broker.cluster]})
+    try:
+        broker.admin("PUT", "persistent/public/native/t")
+        until(lambda: shown(pair, "A", "persistent://public/native/t")["comparison"].get("age_seconds"), "is bridged")
+        broker.admin("POST", "namespaces/public/native/replication", [broker.cluster, "elsewhere"])
+        until(lambda: "public/native" in pair.apache("A")["native_replication"], lambda: pair.apache("A"))
+        (found,) = [
+            each
+            for each in pair.report("doctor", status=0)["findings"]
+            if each["check"] == "native-replication"
+        ]
+        assert "public/native" in found["text"]
+    finally:
+        broker.admin("POST", "namespaces/public/native/replication", [broker.cluster])

@@ -20,6 +20,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
+from replicator.apache.native_replication import NativeReplication
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
 from replicator.apache.renewing import Renewal, Way
@@ -89,6 +90,7 @@ class ApacheBridge(TopicListener[Topic]):
         """Topics of the engine that are not bridged, as too many are."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
+        self._native = NativeReplication(self._admin)
         self._connector = BrokerConnector(
             settings.service_url,
             connection_timeout_seconds=CONNECTION_SECONDS_MAX,
@@ -129,6 +131,7 @@ class ApacheBridge(TopicListener[Topic]):
             "limited": self._admin.limited(),
             "requests_refused": self._admin.refusals,
             "watched": self._watches.count,
+            "native_replication": dict(self._native.found),
             "refused": self._too_many | self._refused,
             "topics": [each.status() for each in self._topics.values()],
         }
@@ -296,6 +299,8 @@ class ApacheBridge(TopicListener[Topic]):
                     due = began + DISCOVER_SECONDS
                     await self._find_once()
                     self._well()
+                    bridged = {_namespace_of(name) for name in self._topics}
+                    await self._native.look(bridged, began)
                 else:
                     for namespace in changed:
                         await self._find_in(namespace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -82,6 +82,7 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         return []
     found = [f"Apache Pulsar: {each}" for each in (apache["error"], apache.get("limited")) if each]
     found += [f"not bridged {topic}: {reason}" for topic, reason in apache["refused"].items()]
+    found += [native_text(namespace, names) for namespace, names in (apache.get("native_replication") or {}).items()]
     for topic in apache["topics"]:
         word = "halted" if topic["halted"] else "failing"
         found += [f"{word} {topic['topic']}, {part}: {reason}" for part, reason in topic["errors"].items()]
@@ -120,6 +121,14 @@ def _remarks_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         if left_out := topic.get("left_out"):
             found.append(f"{len(left_out)} entries of {topic['topic']} are left out at the brokers")
     return [escape(each) for each in found[:TROUBLES_SHOWN_MAX]]
+
+
+def native_text(namespace: str, clusters: Sequence[str]) -> str:
+    """Return a sentence that says that brokers replicate a bridged namespace themselves, among ``clusters``."""
+    return (
+        f"the brokers replicate namespace {namespace} themselves, among {', '.join(clusters)}: where a link copies "
+        "between the same clusters, each message stands there twice"
+    )
 
 
 def _is_compared_late(topic: Mapping[str, Any]) -> bool:
