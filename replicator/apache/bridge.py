@@ -214,7 +214,10 @@ class ApacheBridge(TopicListener[Topic]):
         bridged.on_appended(blocks)
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        self._tell(topic)
+        if topic.name in self._topics:
+            self._tell(topic)
+        else:
+            self._bridge_if_needed(topic)
 
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         self._tell(topic)
@@ -253,8 +256,6 @@ class ApacheBridge(TopicListener[Topic]):
         bridged = self._topics.get(topic.name)
         if bridged is not None:
             bridged.on_state(subscription)
-        else:
-            self._bridge_if_needed(topic)
 
     # Inside.
 

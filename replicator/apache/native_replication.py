@@ -13,7 +13,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed
 
 LOOK_SECONDS: Final = 30.0
-"""Time between two looks, each of which makes one request for each namespace with bridged topics."""
+"""Time between two looks. A look makes one request for each namespace with bridged topics."""
 
 
 class NativeReplication:

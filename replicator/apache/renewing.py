@@ -50,12 +50,12 @@ class Way(Enum):
     EARLIEST = "earliest"
     """At the first entry that the brokers have."""
     ANEW = "anew"
-    """The same, and what other clusters published is published again."""
+    """At the first entry that the brokers have, and what other clusters published is published again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a renewal does, and what it says about it."""
+    """Decision how a halted topic goes on, with its text for the operator."""
 
     way: Way
     text: str
@@ -158,7 +158,7 @@ class Renewing:
         await self._admin.create_subscription(topic, self._subscription, renewal.first, properties)
 
     async def _incarnation(self) -> str:
-        """Return the life that reading goes on with: that of what was read, so that links have no gap."""
+        """Return the incarnation of what was read. With the same one links have no gap."""
         known = self._topic.origins.high_water(self._broker_origin)
         if known is not None:
             return str(known.incarnation)

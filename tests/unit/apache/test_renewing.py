@@ -1,4 +1,4 @@
-"""Where a renewal lets the reading of a halted topic go on, and where it refuses."""
+"""A renewal lets the reading of a halted topic go on where nothing is lost by it, and refuses elsewhere."""
 
 from __future__ import annotations
 
