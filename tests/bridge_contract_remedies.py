@@ -52,9 +52,11 @@ def is_there(made: Beside, cluster: str, topic: str) -> bool:
 def well(made: Beside, topic: str) -> None:
     """Return when no worker names an error or a difference of a topic."""
     until(
-        lambda: not any(
-            each["errors"] or each["comparison"]["differences"] or each["comparison"]["unread"]
-            for each in bridged(made, topic)
+        lambda: (
+            not any(
+                each["errors"] or each["comparison"]["differences"] or each["comparison"]["unread"]
+                for each in bridged(made, topic)
+            )
         ),
         lambda: bridged(made, topic),
     )
@@ -211,9 +213,7 @@ def test_a_namespace_that_the_brokers_replicate_themselves_is_named(pair: Beside
         broker.admin("POST", "namespaces/public/native/replication", [broker.cluster, "elsewhere"])
         until(lambda: "public/native" in pair.apache("A")["native_replication"], lambda: pair.apache("A"))
         (found,) = [
-            each
-            for each in pair.report("doctor", status=0)["findings"]
-            if each["check"] == "native-replication"
+            each for each in pair.report("doctor", status=0)["findings"] if each["check"] == "native-replication"
         ]
         assert "public/native" in found["text"]
     finally:

@@ -89,9 +89,7 @@ def plan_of(topic: str, reached: Position, internals: TopicInternals | None, *, 
             "messages that were read. The worker keeps both: it begins a new life of the brokers' data by itself, and "
             "`lives` in the topic's status names it. Wait for that, and see what else is wrong"
         )
-    missing = (
-        "" if reached == BEFORE_ALL else f". What was published after {reached} and deleted there is missing here"
-    )
+    missing = "" if reached == BEFORE_ALL else f". What was published after {reached} and deleted there is missing here"
     begins = f"reading goes on at the first entry that the brokers have{missing}"
     if same:
         return Renewal(Way.EARLIEST, begins)

@@ -71,8 +71,8 @@ class TopicAtBrokers:
         await make(base, partitions)
         if await self._admin.partitions(base) <= partition:
             raise BridgeError(
-                f"the brokers do not make {base} a topic of {partitions} partitions: it is there without partitions, or "
-                f"a partition is there as a topic of its own. Consume and delete that (`pulsar-admin topics delete "
+                f"the brokers do not make {base} a topic of {partitions} partitions: it is there without, or a "
+                f"partition is there as a topic of its own. Consume and delete that (`pulsar-admin topics delete "
                 f"{base}`); {base} is made with partitions by itself then. Or leave {base} out with `apache.exclude`"
             )
 

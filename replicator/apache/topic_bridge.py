@@ -17,7 +17,7 @@ from replicator.apache.comparison import Comparison, Own
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
+from replicator.apache.errors import BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
@@ -31,10 +31,9 @@ from replicator.apache.shown import ConsumersShown, TopicInternals
 from replicator.apache.state import SubscriptionStates
 from replicator.apache.topic_at_brokers import TopicAtBrokers
 from replicator.apache.topic_work import TopicWork
-from replicator.client.errors import PulsarException, SubscriptionNotFound
+from replicator.client.errors import SubscriptionNotFound
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
@@ -149,10 +148,7 @@ class TopicBridge:
                 ("reading", lambda: self._work.keep("reading", self._read)),
                 ("publishing", lambda: self._work.keep("publishing", self._publish)),
                 ("subscriptions", lambda: self._work.keep("subscriptions", self._compare)),
-                (
-                    "fencing",
-                    lambda: self._work.keep("fencing", lambda: self._consumer_fence.run(lambda: self._work.well("fencing"))),
-                ),
+                ("fencing", lambda: self._work.keep("fencing", self._fence_consumers)),
             )
         ]
         self._note_hold()
@@ -382,6 +378,9 @@ class TopicBridge:
         except SubscriptionNotFound:  # the brokers let no consumer make one
             await self._cursor.make(incarnation)
             await incoming.read()
+
+    async def _fence_consumers(self) -> None:
+        await self._consumer_fence.run(lambda: self._work.well("fencing"))
 
     async def _publish(self) -> None:
         await self._at_brokers.ensure()  # first: a producer has its broker make a partition as a topic of its own

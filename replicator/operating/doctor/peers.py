@@ -84,8 +84,8 @@ def judge_workers(
             native = (answer.get("apache") or {}).get("native_replication") or {}  # older workers do not report it
             for namespace, clusters in native.items():
                 remedy = (
-                    "let one of the two copy: exclude the namespace (`apache.exclude`), or set its replication clusters "
-                    "at the brokers to their own cluster alone (docs/migrate.md)"
+                    "let one of the two copy: exclude the namespace (`apache.exclude`), or set its replication "
+                    "clusters at the brokers to their own cluster alone (docs/apache-pulsar.md)"
                 )
                 text = native_text(namespace, clusters)
                 yield Finding("native-replication", cluster.name, Level.WARNING, text, remedy)

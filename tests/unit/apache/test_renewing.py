@@ -13,7 +13,7 @@ TOPIC = "persistent://public/default/t"
 
 
 def at_brokers(last: Position, *ledgers: int) -> TopicInternals:
-    return TopicInternals(last, 0, "", {}, {each: 9 for each in ledgers} | {last.ledger: last.entry}, frozenset(ledgers))
+    return TopicInternals(last, 0, "", {}, dict.fromkeys(ledgers, 9) | {last.ledger: last.entry}, frozenset(ledgers))
 
 
 def planned(
