@@ -128,6 +128,7 @@ class TopicBridge:
             engine.schemas,
             self._confirmed,
             publish_room,
+            ensure=self._at_brokers.ensure,
             begins=lambda: self._work.well("publishing"),
             fails=lambda error: self._work.fails("publishing", error),
             missing=self._states.missing_at_brokers,
@@ -146,7 +147,7 @@ class TopicBridge:
             supervisor.task("apache-bridge", f"{what} of {topic.name} at the brokers", work)
             for what, work in (
                 ("reading", lambda: self._work.keep("reading", self._read)),
-                ("publishing", lambda: self._work.keep("publishing", self._publish)),
+                ("publishing", lambda: self._work.keep("publishing", self._outgoing.publish)),
                 ("subscriptions", lambda: self._work.keep("subscriptions", self._compare)),
                 ("fencing", lambda: self._work.keep("fencing", self._fence_consumers)),
             )
@@ -381,10 +382,6 @@ class TopicBridge:
 
     async def _fence_consumers(self) -> None:
         await self._consumer_fence.run(lambda: self._work.well("fencing"))
-
-    async def _publish(self) -> None:
-        await self._at_brokers.ensure()  # first: a producer has its broker make a partition as a topic of its own
-        await self._outgoing.publish()
 
     async def _trim(self) -> None:
         """Forget where entries lie that were trimmed here."""
