@@ -36,7 +36,7 @@ def status(topic: TopicArgument, file: TopologyFile, cluster: ClusterName = None
     Below the table stands each error, with the command that ends it. Exit status 1 if there is one, or a difference.
     """
 
-    async def ask(client: AdminClient) -> list[BridgedTopic]:
+    async def ask(client: AdminClient) -> list[Any]:
         answer = await client.call_replication("GET", "bridge", topic=topic)
         return [{"cluster": answer["cluster"], **each} for each in answer["topics"]]
 
@@ -65,7 +65,7 @@ def renew(
     Exit status 1 if a cluster refuses, 3 if one does not answer: then nothing was changed in any cluster.
     """
 
-    async def ask(client: AdminClient, dry_run: bool) -> list[RenewedTopic]:
+    async def ask(client: AdminClient, dry_run: bool) -> list[Any]:
         answer = await client.call_replication("POST", "bridge/renew", {"topic": topic, "dry_run": dry_run})
         return [{"cluster": answer["cluster"], **each} for each in answer["renewals"]]
 
