@@ -33,10 +33,10 @@ class Brokers:
     async def answer(self, request: web.Request) -> web.Response:
         path = request.path.removeprefix("/admin/v2/persistent/public/default")
         if request.method in ("PUT", "POST"):
-            body = await request.json() if request.can_read_body else None
+            body: Any = await request.json() if request.can_read_body else None
             self.made.append((path, body))
             if path.endswith("/partitions") and self.takes_partitions:
-                self.partitions = body
+                self.partitions = int(body)
             return web.Response(status=204)
         if path == "":
             return web.json_response(self.lists)
