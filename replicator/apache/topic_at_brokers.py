@@ -61,9 +61,9 @@ class TopicAtBrokers:
         if partitions <= partition:
             raise BridgeError(
                 f"{self._topic}: {base} is no partitioned topic at the brokers, and no cluster has told of one with so "
-                f"many partitions, so this topic is not bridged. Make it one there (`pulsar-admin topics "
-                f"create-partitioned-topic {base} -p {partition + 1}`), or delete this topic, or leave it out with "
-                "`apache.exclude`"
+                "many partitions, so this topic is not bridged. Consume and delete it there (`pulsar-admin topics "
+                f"delete {self._topic}`), and make the whole one (`pulsar-admin topics create-partitioned-topic {base} "
+                f"-p {partition + 1}`); or leave it out with `apache.exclude`"
             )
         if self._was_there() and not anew:
             raise self._deleted()
