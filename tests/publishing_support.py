@@ -111,8 +111,7 @@ async def publishing(
             engine.schemas,
             ReadBack(entries),
             publish_room(),
-            ensure=partial(asyncio.sleep, 0),
-            **how,
+            **{"ensure": partial(asyncio.sleep, 0), **how},
         )
         outgoing.fence(fences)
 

@@ -183,7 +183,11 @@ class Outgoing:
             batching=None,
             access_mode=AccessMode.EXCLUSIVE_WITH_FENCING if fencing else AccessMode.SHARED,
         )
-        await self._ensure()
+        try:
+            await self._ensure()
+        except AdminFailed:
+            if not fencing:  # a fence closes though the admin API is away
+                raise
         channel = await self._opened(settings)
         channel.own_numbers = True
         room = UnderWay(self._room)
