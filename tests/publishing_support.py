@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -102,7 +103,15 @@ async def publishing(
         how["has_read"] = has_read
         reached = brokers_by(connector)
         outgoing = Outgoing(
-            reached, admin, "a", topic, entries, engine.schemas, ReadBack(entries), publish_room(), **how
+            reached,
+            admin,
+            "a",
+            topic,
+            entries,
+            engine.schemas,
+            ReadBack(entries),
+            publish_room(),
+            **{"ensure": partial(asyncio.sleep, 0), **how},
         )
         outgoing.fence(fences)
 

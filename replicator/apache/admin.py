@@ -102,6 +102,10 @@ class BrokerAdmin(ClosedAtExit):
         """Return the namespaces of a tenant, each as ``tenant/namespace``."""
         return [str(namespace) for namespace in await self._ask("GET", f"namespaces/{quote(tenant, safe='')}")]
 
+    async def replication_clusters(self, namespace: str) -> list[str]:
+        """Return the clusters among which the brokers replicate a namespace themselves, their own among them."""
+        return [str(name) for name in await self._ask("GET", f"namespaces/{quote(namespace)}/replication") or ()]
+
     async def topics(self, namespace: str) -> list[str]:
         """The persistent topics with a log in a namespace: partitions, and topics that have none."""
         found = await self._ask("GET", f"persistent/{quote(namespace)}")

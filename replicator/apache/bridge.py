@@ -20,8 +20,10 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
+from replicator.apache.native_replication import NativeReplication
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
+from replicator.apache.renewing import Renewal, Way
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.apache.topic_watches import TopicWatches
 from replicator.client.errors import PulsarException
@@ -82,10 +84,13 @@ class ApacheBridge(TopicListener[Topic]):
         """Whether all topics of the brokers were looked for once."""
         self._refused: dict[str, str] = {}
         """Topics at the brokers that cannot be bridged, and why."""
+        self._renewing: set[str] = set()
+        """Topics that are not bridged for a moment, while their reading is renewed."""
         self._too_many: dict[str, str] = {}
         """Topics of the engine that are not bridged, as too many are."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
+        self._native = NativeReplication(self._admin)
         self._connector = BrokerConnector(
             settings.service_url,
             connection_timeout_seconds=CONNECTION_SECONDS_MAX,
@@ -103,8 +108,7 @@ class ApacheBridge(TopicListener[Topic]):
         """Bridge what the engine has, and look for more. The brokers need not be there."""
         self._engine.add_listener(self)
         for topic in self._engine.topics():
-            if self._settings.bridges(topic.name) and self._has_messages(topic):
-                self._bridge(topic)
+            self._bridge_if_needed(topic)
         self._task.start()
         self._hearing.start()
 
@@ -127,6 +131,7 @@ class ApacheBridge(TopicListener[Topic]):
             "limited": self._admin.limited(),
             "requests_refused": self._admin.refusals,
             "watched": self._watches.count,
+            "native_replication": dict(self._native.found),
             "refused": self._too_many | self._refused,
             "topics": [each.status() for each in self._topics.values()],
         }
@@ -161,18 +166,58 @@ class ApacheBridge(TopicListener[Topic]):
             raise NotBridged(f"{topic} is not bridged here")
         return await bridged.leave_out(cluster, position)
 
+    def named(self, topic: str) -> list[str]:
+        """Return the names of the bridged topics that ``topic`` names: itself, or the partitions of a partitioned
+        topic.
+
+        Raises :class:`NotBridged` if there is none.
+        """
+        if topic in self._topics:
+            return [topic]
+        found = sorted(name for name in self._topics if name.startswith(f"{topic}-partition-"))
+        if not found:
+            reason = (self._too_many | self._refused).get(topic, "the brokers and the links have not told of it")
+            raise NotBridged(f"{topic} is not bridged in cluster {self._engine.cluster!r}: {reason}")
+        return found
+
+    def topic_status(self, topic: str) -> dict[str, Any]:
+        """Return the status of one bridged topic."""
+        return self._topics[topic].status()
+
+    async def renew(self, topic: str, *, dry_run: bool) -> Renewal:
+        """Get the halted reading of one bridged topic going again, and return how.
+
+        With ``dry_run`` nothing is changed. Raises :class:`BridgeError` if the brokers do not answer, and
+        :class:`RenewalRefused` if messages would be lost.
+        """
+        bridged = self._topics[topic]
+        renewal = await bridged.renewal()
+        if dry_run or renewal.way is Way.NOTHING or self._topics.get(topic) is not bridged:
+            return renewal
+        self._renewing.add(topic)
+        del self._topics[topic]
+        try:
+            await bridged.stop()
+            await bridged.renew(renewal)
+        finally:
+            self._renewing.discard(topic)
+            self._bridge(bridged.topic)
+        return renewal
+
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         bridged = self._topics.get(topic.name)
         if bridged is None:
-            if self._settings.bridges(topic.name) and self._has_messages(topic):
-                self._bridge(topic)
+            self._bridge_if_needed(topic)
             return
         bridged.on_appended(blocks)
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        self._tell(topic)
+        if topic.name in self._topics:
+            self._tell(topic)
+        else:
+            self._bridge_if_needed(topic)
 
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         self._tell(topic)
@@ -200,7 +245,7 @@ class ApacheBridge(TopicListener[Topic]):
         return
 
     def on_topic_created(self, topic_name: str) -> None:
-        """A topic without messages has nothing to be bridged."""
+        """A topic without messages and subscriptions has nothing to be bridged."""
         return
 
     def on_topic_deleted(self, topic_name: str) -> None:
@@ -214,11 +259,18 @@ class ApacheBridge(TopicListener[Topic]):
 
     # Inside.
 
-    def _has_messages(self, topic: Topic) -> bool:
-        return bool(topic.origins.message_vector())
+    def _bridge_if_needed(self, topic: Topic) -> None:
+        """Bridge a topic of the engine that has messages, or a subscription that the brokers must have."""
+        if not self._settings.bridges(topic.name):
+            return
+        if topic.origins.message_vector() or any(
+            each.replicated and each.stored and self._settings.bridges_subscription(name)
+            for name, each in topic.subscriptions.items()
+        ):
+            self._bridge(topic)
 
     def _bridge(self, topic: Topic) -> None:
-        if topic.name in self._topics or topic.deleted is not None:
+        if topic.name in self._topics or topic.name in self._renewing or topic.deleted is not None:
             return
         if len(self._topics) >= TOPICS_MAX:
             self._too_many[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
@@ -248,6 +300,8 @@ class ApacheBridge(TopicListener[Topic]):
                     due = began + DISCOVER_SECONDS
                     await self._find_once()
                     self._well()
+                    bridged = {_namespace_of(name) for name in self._topics}
+                    await self._native.look(bridged, began)
                 else:
                     for namespace in changed:
                         await self._find_in(namespace)

@@ -60,9 +60,22 @@ class NotBridged(EngineError):
 
 
 class BridgeHalted(BridgeError):
-    """Going on would lose or repeat messages. An operator has to look."""
+    """Going on would lose or repeat messages. An operator has to look.
+
+    ``remedy`` is the command that ends it; the text ends with it.
+    """
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}. To go on: `{remedy}`" if remedy else text)
+        self.remedy = remedy
 
 
 class BrokersPutBack(BridgeHalted):
     """The brokers were put back to an older copy of their data, or were set up anew: they have other entries at
     positions that were read."""
+
+
+class RenewalRefused(EngineError):
+    """Error for a renewal of reading that would lose messages which only one side has."""
+
+    status = 409

@@ -25,6 +25,11 @@ def applying_consumer(cluster: str) -> str:
     return f"{RESERVED}state.{cluster}"
 
 
+def renewing_command(topic: str) -> str:
+    """Return the command that gets the halted reading of ``topic`` going again, at all clusters."""
+    return f"replicator bridge renew {topic} -f FILE"
+
+
 def is_reserved(subscription: str) -> bool:
     """Whether a subscription is no application's."""
     return subscription.startswith((RESERVED, *_OTHERS))

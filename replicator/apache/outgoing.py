@@ -92,14 +92,18 @@ class Outgoing:
         confirmed: Confirmed,
         room: SharedRoom,
         *,
+        ensure: Callable[[], Awaitable[None]],
         begins: Callable[[], None],
         fails: Callable[[BridgeError], None],
         missing: Callable[[], frozenset[str]],
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
-        """``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for
-        what the admin API does not answer; ``missing`` names the subscriptions that the brokers lack and that are to be
-        made before; ``has_read`` says whether the bridge has read all up to a position of the brokers."""
+        """``ensure`` raises if the topic is not at the brokers, because a producer would have them make it.
+
+        ``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for what
+        the admin API does not answer; ``missing`` names the subscriptions that the brokers lack and that are to be made
+        before; ``has_read`` says whether the bridge has read all up to a position of the brokers.
+        """
         self._connector = connector
         self._admin = admin
         self._cluster = cluster
@@ -108,6 +112,7 @@ class Outgoing:
         self._registry = registry
         self._confirmed = confirmed
         self._room = room
+        self._ensure = ensure
         self._begins = begins
         self._fails = fails
         self._missing = missing
@@ -178,6 +183,11 @@ class Outgoing:
             batching=None,
             access_mode=AccessMode.EXCLUSIVE_WITH_FENCING if fencing else AccessMode.SHARED,
         )
+        try:
+            await self._ensure()
+        except AdminFailed:
+            if not fencing:  # a fence closes though the admin API is away
+                raise
         channel = await self._opened(settings)
         channel.own_numbers = True
         room = UnderWay(self._room)

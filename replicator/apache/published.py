@@ -86,6 +86,11 @@ def load_may_be_missing(store: Store, topic_id: int) -> list[MayBeMissing]:
     return [] if row is None else ledger_ends.from_json(bytes(row))
 
 
+def removals_of_all(store: Store, topic_id: int) -> list[RowWrite]:
+    """Return what deletes all rows of a topic: nothing of it is known to lie at the brokers then."""
+    return [removal_of(topic_id, identity, run) for identity, run in _published(store, topic_id)]
+
+
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     """All that the store knows of where a topic's entries lie."""
     topic_id = topic.topic_id

@@ -27,7 +27,7 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, noted
-from replicator.apache.names import reading_subscription
+from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
@@ -90,7 +90,8 @@ class ReadingCursor:
         elif known is not None and known.incarnation != incarnation:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
-                "before. See docs/apache-pulsar.md"
+                "before",
+                renewing_command(topic),
             )
         internals = await self._admin.internals(topic)
         await self._is_what_was_read(internals)
@@ -100,6 +101,25 @@ class ReadingCursor:
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
+
+    def reached(self) -> Position:
+        """Return the last position of the brokers up to which all was read; BEFORE_ALL if nothing was."""
+        return self._reached()
+
+    def mark_delete(self, internals: TopicInternals) -> Position:
+        """Return where the brokers' cursor stands in ``internals``; BEFORE_ALL if there is none."""
+        return self._mark_delete(internals)
+
+    async def matches(self, internals: TopicInternals) -> bool:
+        """Return whether the brokers can still have what was read last.
+
+        Raises :class:`AdminFailed`.
+        """
+        try:
+            await self._is_what_was_read(internals)
+        except BridgeHalted:
+            return False
+        return True
 
     async def make(self, incarnation: int) -> None:
         """Make the subscription by the admin API, at the first message of the topic.
@@ -244,7 +264,8 @@ class ReadingCursor:
         there |= bool(lives.incarnations) and reached == lives.begin  # nothing of this life was read
         if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
-                f"{self._passed_over(missed, at)}, and brokers may not have them any more. See docs/apache-pulsar.md"
+                f"{self._passed_over(missed, at)}, and brokers may not have them any more",
+                renewing_command(self._topic.name),
             )
         log.warning("reading again what the brokers have passed over", topic=self._topic.name, first=str(missed))
         await self._admin.reset_subscription(self._topic.name, self._name, missed)
@@ -255,7 +276,8 @@ class ReadingCursor:
     def _gone(self) -> BridgeHalted:
         return BridgeHalted(
             f"{self._topic.name}: the subscription {self._name!r} is gone at the brokers, or the topic was deleted and "
-            f"made anew; what was published since {self._reached()} may be missing here. See docs/apache-pulsar.md"
+            f"made anew; what was published since {self._reached()} may be missing here",
+            renewing_command(self._topic.name),
         )
 
     def _passed_over(self, missed: Position, at: Position) -> str:

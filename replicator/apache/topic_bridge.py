@@ -1,64 +1,48 @@
 """The bridge of one topic: reading, publishing and the subscriptions' state, each a supervised task.
 
-What goes wrong is shown in the status and tried again, with pauses that grow. What only an operator can judge halts the
-topic: it is looked at again at the same pace, so that it goes on when the cause is gone.
+:mod:`replicator.apache.topic_work` tries each of them again for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.comparison import Comparison, Own
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import (
-    AdminFailed,
-    BridgeError,
-    BridgeHalted,
-    BrokersPutBack,
-    EntryNotRefused,
-)
+from replicator.apache.errors import BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.renewing import Renewal, Renewing, Way
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
-from replicator.apache.shown import ConsumersShown
+from replicator.apache.shown import ConsumersShown, TopicInternals
 from replicator.apache.state import SubscriptionStates
-from replicator.client.errors import PulsarException, SubscriptionNotFound
+from replicator.apache.topic_at_brokers import TopicAtBrokers
+from replicator.apache.topic_work import TopicWork
+from replicator.client.errors import SubscriptionNotFound
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import parse_topic
-from replicator.engine.topics.partitions import base_name
-from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout
 from replicator.topology.apache import ApacheSettings
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
-PAUSE_FIRST_SECONDS: Final = 0.1
-PAUSE_MAX_SECONDS: Final = 30.0
-"""Between two attempts of what failed for long. It ends early when the brokers answer again, and for a failover."""
-PAUSE_FENCED_SECONDS: Final = 0.5
-"""Of a producer that keeps others out."""
 COMPARE_SECONDS_MIN: Final = 0.1
 """Between two comparisons of a topic whose state moves: at most ten requests a second for it."""
 COMPARE_SECONDS_MAX: Final = 1.0
@@ -105,6 +89,14 @@ class TopicBridge:
             read_through=lambda: None if self._incoming is None else self._incoming.reached,
             may_be_missing=load_may_be_missing(engine.store, topic.topic_id),
         )
+        self._work = TopicWork(
+            topic.name, fences=lambda part: self._producers_out and part in ("publishing", "fencing")
+        )
+        self._at_brokers = TopicAtBrokers(admin, engine, topic.name, lambda: self._cursor.reached() > BEFORE_ALL)
+        self._renewing = Renewing(admin, engine, topic, broker_origin, self._cursor, self._at_brokers)
+        self._comparison = Comparison()
+        self._looked_at: TopicInternals | None = None
+        """What the last comparison looked at."""
         self._read_room = read_room
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(
@@ -136,8 +128,9 @@ class TopicBridge:
             engine.schemas,
             self._confirmed,
             publish_room,
-            begins=lambda: self._well("publishing"),
-            fails=lambda error: self._fails("publishing", error),
+            ensure=self._at_brokers.ensure,
+            begins=lambda: self._work.well("publishing"),
+            fails=lambda error: self._work.fails("publishing", error),
             missing=self._states.missing_at_brokers,
             has_read=self._cursor.has_read,
         )
@@ -147,24 +140,16 @@ class TopicBridge:
         """That were begun."""
         self._last_idle = 0
         """The number of the last one that found nothing to be done, and no error."""
-        self._failures: defaultdict[str, LastingFailure] = defaultdict(LastingFailure)
-        self._hurry = asyncio.Event()
-        """Set, and cleared at once, to end all pauses."""
         self._producers_out = False
         self._new_life = NewLife(admin, topic, self._entries, self._states)
-        self._errors: dict[str, str] = {}
-        self._halted: set[str] = set()
         self._trimmed = topic.log.trimmed
         self._tasks = [
             supervisor.task("apache-bridge", f"{what} of {topic.name} at the brokers", work)
             for what, work in (
-                ("reading", lambda: self._keep("reading", self._read)),
-                ("publishing", lambda: self._keep("publishing", self._publish)),
-                ("subscriptions", lambda: self._keep("subscriptions", self._compare)),
-                (
-                    "fencing",
-                    lambda: self._keep("fencing", lambda: self._consumer_fence.run(lambda: self._well("fencing"))),
-                ),
+                ("reading", lambda: self._work.keep("reading", self._read)),
+                ("publishing", lambda: self._work.keep("publishing", self._outgoing.publish)),
+                ("subscriptions", lambda: self._work.keep("subscriptions", self._compare)),
+                ("fencing", lambda: self._work.keep("fencing", self._fence_consumers)),
             )
         ]
         self._note_hold()
@@ -239,8 +224,7 @@ class TopicBridge:
 
     def hurry(self) -> None:
         """Try at once again what failed: the brokers answer again, or somebody waits."""
-        self._hurry.set()
-        self._hurry = asyncio.Event()
+        self._work.hurry()
 
     async def without_producers(self) -> None:
         """Returns when no application can publish, and all that was published was read."""
@@ -263,9 +247,9 @@ class TopicBridge:
         """What of the fence is not closed, and why; empty if all is."""
         open_ = [] if self._outgoing.fenced.is_set() else ["producers"]
         open_ += ["consumers"] if consumers and not self._consumer_fence.closed.is_set() else []
-        if not open_ and not (self._errors or self._states.errors):
+        if not open_ and not (self._work.errors or self._states.errors):
             return ""
-        why = next(iter([*self._errors.values(), *self._states.errors.values()]), "not closed yet")
+        why = next(iter([*self._work.errors.values(), *self._states.errors.values()]), "not closed yet")
         return f"{self.topic.name} ({', '.join(open_) or 'subscriptions'}): {why}"
 
     async def consumers(self) -> dict[str, ConsumersShown]:
@@ -292,7 +276,23 @@ class TopicBridge:
         """Return why what the brokers have of this topic may not be known here; empty if it is read."""
         if self._incoming is not None and self._incoming.open:
             return ""
-        return self._errors.get("reading", "" if self._incoming is not None else "reading has not begun")
+        return self._work.errors.get("reading", "" if self._incoming is not None else "reading has not begun")
+
+    # A renewal.
+
+    async def renewal(self) -> Renewal:
+        """Return how the halted reading can go on. Raises :class:`BridgeError` and :class:`RenewalRefused`."""
+        if "reading" in self._work.halted:
+            return await self._renewing.plan()
+        why = next(iter(self._work.errors.values()), "")
+        return Renewal(Way.NOTHING, "reading has not halted" + (f", but there is an error: {why}" if why else ""))
+
+    async def renew(self, renewal: Renewal) -> None:
+        """Carry out a renewal, after :meth:`stop`. A new bridge of the topic must follow.
+
+        Raises :class:`BridgeError`; then reading stays halted, and may be renewed again.
+        """
+        await self._renewing.carry_out(renewal)
 
     # Figures.
 
@@ -300,8 +300,10 @@ class TopicBridge:
         incoming = self._incoming
         return {
             "topic": self.topic.name,
-            "halted": bool(self._halted),
-            "errors": dict(self._errors),
+            "halted": bool(self._work.halted),
+            "errors": dict(self._work.errors),
+            "remedies": dict(self._work.remedies),
+            "comparison": self._comparison.status(time.monotonic()),
             "read_through": None if incoming is None else str(incoming.reached),
             "messages_read": 0 if incoming is None else incoming.messages,
             "put_back": self._cursor.times_put_back,
@@ -348,57 +350,8 @@ class TopicBridge:
 
     # Inside.
 
-    async def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` for ever."""
-
-        def failed(state: RetryCallState) -> None:
-            assert state.outcome is not None
-            error = state.outcome.exception()
-            assert error is not None
-            self._fails(what, error)
-            if isinstance(error, BridgeHalted):
-                self._halted.add(what)
-
-        def pause(state: RetryCallState) -> float:
-            """By how often it failed since it was well last: a fence is closed again soon."""
-            hurried = self._producers_out and what in ("publishing", "fencing")
-            return min(
-                PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[what].attempts, 20) + random.random()),
-                PAUSE_FENCED_SECONDS if hurried else PAUSE_MAX_SECONDS,
-            )
-
-        async def sleep(seconds: float) -> None:
-            with suppress(TimeoutError):
-                async with timeout(seconds):
-                    await self._hurry.wait()
-
-        retrying = AsyncRetrying(
-            wait=pause,
-            sleep=sleep,
-            retry=retry_if_exception_type((BridgeError, PulsarException, EngineError)),
-            before_sleep=failed,
-            reraise=True,
-        )
-        async for attempt in retrying:
-            with attempt:
-                await work()
-
-    def _fails(self, what: str, error: BaseException) -> None:
-        text = f"{type(error).__name__}: {error}"
-        if self._failures[what].failed():
-            log.warning("bridge to Apache Pulsar fails", part=what, topic=self.topic.name, reason=text)
-        self._errors[what] = text
-
-    def _well(self, what: str) -> None:
-        if what not in self._errors:
-            return
-        seconds = self._failures[what].ended()
-        log.info("bridge to Apache Pulsar goes on", part=what, topic=self.topic.name, failed_seconds=seconds)
-        del self._errors[what]
-        self._halted.discard(what)
-
     async def _read(self) -> None:
-        await self._make_at_brokers()
+        await self._at_brokers.ensure()
         await self._new_life.store()
         try:
             incarnation, reached = await self._cursor.standing()
@@ -417,7 +370,7 @@ class TopicBridge:
             self._read_room,
             incarnation=incarnation,
             reached=reached,
-            begins=lambda: self._well("reading"),
+            begins=lambda: self._work.well("reading"),
             stored=self._stored,
             check=self._cursor.check,
         )
@@ -427,34 +380,8 @@ class TopicBridge:
             await self._cursor.make(incarnation)
             await incoming.read()
 
-    async def _publish(self) -> None:
-        await self._make_at_brokers()  # first: a producer has its broker make a partition as a topic of its own
-        await self._outgoing.publish()
-
-    async def _make_at_brokers(self) -> None:
-        name = parse_topic(self.topic.name)
-        if name.partition >= 0:
-            base = base_name(self.topic.name)
-            there = await self._admin.partitions(base)
-            if there > name.partition:
-                return
-            partitions = self._engine.partitioned.count(base)
-            if partitions <= name.partition:
-                raise BridgeError(f"{self.topic.name}: not known yet how many partitions its topic has")
-            make = self._admin.grow_partitioned if there else self._admin.create_partitioned
-            await make(base, partitions)
-            if await self._admin.partitions(base) <= name.partition:
-                raise BridgeError(
-                    f"the brokers do not make {base} a topic of {partitions} partitions: it is there without, or a "
-                    "partition is there as a topic of its own; make it partitioned there, or delete that"
-                )
-        else:
-            try:
-                await self._admin.internals(self.topic.name)
-            except AdminFailed as error:
-                if error.status != 404:
-                    raise
-                await self._admin.create_topic(self.topic.name)
+    async def _fence_consumers(self) -> None:
+        await self._consumer_fence.run(lambda: self._work.well("fencing"))
 
     async def _trim(self) -> None:
         """Forget where entries lie that were trimmed here."""
@@ -473,22 +400,42 @@ class TopicBridge:
     def _note_hold(self) -> None:
         self.topic.holds.positions[HOLDER] = self._outgoing.done_through()
 
+    def _own(self) -> Own:
+        vector = self.topic.origins.message_vector()
+        to_publish = {
+            origin: (there, vector[origin])
+            for origin in self._outgoing.origins()
+            if (there := self._entries.published_through(origin)) < vector[origin]
+        }
+        return Own(self._cursor.reached(), to_publish)
+
+    def _compare_with_brokers(self, own: Own) -> None:
+        """Compare what the brokers said to the last comparison of subscriptions with ``own``, which is older."""
+        internals = self._states.internals
+        if internals is None or internals is self._looked_at:
+            return
+        self._looked_at = internals
+        self._comparison.look(internals, own, self._cursor.mark_delete(internals), time.monotonic())
+
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN
         while True:
             self._compare_now.clear()  # what comes while this one is made is looked at by the next
             self._comparisons += 1
+            own = self._own()
             try:
                 worked = await self._states.compare()
             except BrokersPutBack as put_back:
                 if self._incoming is not None:
                     self._incoming.fail(put_back)
                 raise
+            finally:
+                self._compare_with_brokers(own)
             if self._incoming is not None and self._states.internals is not None:
                 passed_over = await self._cursor.left_behind(self._states.internals)
                 if passed_over is not None:
                     self._incoming.fail(passed_over)
-            self._well("subscriptions")
+            self._work.well("subscriptions")
             if not worked and not self._states.errors:
                 self._last_idle = self._comparisons
             async with self._compared:

@@ -92,6 +92,7 @@ OF_ONE_TOPIC: Final[Mapping[tuple[str, str], tuple[Action, ...]]] = {
     ("GET", "/replication/v1/ack-vectors"): READING,
     ("GET", "/replication/v1/identity"): READING,
     ("GET", "/replication/v1/place"): READING,
+    ("GET", "/replication/v1/bridge"): READING,
     ("GET", COPIED_ANEW_ROUTE): (Action.REPLICATE,),
     ("POST", "/replication/v1/delete-copy"): (Action.REPLICATE,),
     ("POST", "/replication/v1/keep-both"): (Action.REPLICATE,),

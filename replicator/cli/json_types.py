@@ -37,6 +37,31 @@ class ClientsClosed(TypedDict):
     closed: Annotated[int, "how many", "connections"]
 
 
+class BridgedTopic(TypedDict):
+    """A topic between a worker and the Apache Pulsar brokers beside it, with more figures than those here."""
+
+    cluster: Annotated[str, "whose brokers"]
+    topic: Annotated[str, "the topic"]
+    halted: Annotated[bool, "whether an operator has to look"]
+    errors: Annotated[dict[str, str], "what is wrong, by part, such as `reading`"]
+    remedies: NotRequired[Annotated[dict[str, str], "by part that halted, the command that ends it"]]
+    comparison: NotRequired[
+        Annotated[dict[str, Any], "with the brokers: `age_seconds`, `brokers_end`, `unread` entries, `differences`"]
+    ]
+    read_through: Annotated[str | None, "all up to there was read; null: reading has not begun"]
+    published: Annotated[dict[str, Any], "by origin: the first and the last run that lies at the brokers"]
+    publishing_waits: Annotated[bool, "whether messages for the brokers wait"]
+
+
+class RenewedTopic(TypedDict):
+    """What a renewal does, or did, with a topic."""
+
+    cluster: Annotated[str, "at whose brokers"]
+    topic: Annotated[str, "the topic"]
+    way: Annotated[str, "`nothing`, `behind`, `earliest` or `anew`"]
+    text: Annotated[str, "the same in words, with what is missing"]
+
+
 class AuditEntry(AuditAnswer):
     """An entry of the audit log."""
 

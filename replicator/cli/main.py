@@ -17,6 +17,7 @@ from replicator.cli import (
     audit,
     backfill,
     backup,
+    bridge,
     clients,
     database,
     doctor,
@@ -58,6 +59,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(mapping.app, name="mapping")
 app.add_typer(links.app, name="links")
+app.add_typer(bridge.app, name="bridge")
 app.add_typer(clients.app, name="clients")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from replicator.engine.lineage import SHOWN_CHARS
 
 TROUBLES_SHOWN_MAX: Final = 10
 """Most lines on faults of one worker beside Apache Pulsar. If a broker is away, every topic has such a line."""
+COMPARED_SECONDS_MAX: Final = 60.0
+"""Age of a topic's comparison with its brokers from which it is named."""
 BUSY_SECONDS: Final = 0.6
 """Time of the event loop in a minute from which a client is named: a hundredth."""
 _DATABASE_WELL: Final = frozenset({"up", "starting"})
@@ -87,6 +89,7 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         return []
     found = [f"Apache Pulsar: {each}" for each in (apache["error"], apache.get("limited")) if each]
     found += [f"not bridged {topic}: {reason}" for topic, reason in apache["refused"].items()]
+    found += [native_text(namespace, names) for namespace, names in (apache.get("native_replication") or {}).items()]
     for topic in apache["topics"]:
         word = "halted" if topic["halted"] else "failing"
         found += [f"{word} {topic['topic']}, {part}: {reason}" for part, reason in topic["errors"].items()]
@@ -96,8 +99,17 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
                 f"{late['entries']} entries of {topic['topic']} stand at the brokers behind later ones: "
                 f"{', '.join(late['first'])}"
             )
+        compared = topic.get("comparison") or {}  # older workers do not report it
+        found += [f"{topic['topic']} differs: {each}" for each in compared.get("differences", ())]
+        if places := topic.get("may_be_missing"):
+            found.append(f"messages of {topic['topic']} may be missing after {places[0]['after']}")
         states = topic["state"]["errors"].items()
         found += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
+    if late := [topic for topic in apache["topics"] if _is_compared_late(topic)]:
+        found.append(
+            f"{len(late)} topics were not compared with the brokers for {COMPARED_SECONDS_MAX:.0f} s, such as "
+            f"{late[0]['topic']}"
+        )
     more = len(found) - TROUBLES_SHOWN_MAX
     return found if more <= 0 else [*found[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
 
@@ -116,6 +128,19 @@ def _remarks_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         if left_out := topic.get("left_out"):
             found.append(f"{len(left_out)} entries of {topic['topic']} are left out at the brokers")
     return [escape(each) for each in found[:TROUBLES_SHOWN_MAX]]
+
+
+def native_text(namespace: str, clusters: Sequence[str]) -> str:
+    """Return a sentence that says that brokers replicate a bridged namespace themselves, among ``clusters``."""
+    return (
+        f"the brokers replicate namespace {namespace} themselves, among {', '.join(clusters)}: where a link copies "
+        "between the same clusters, each message stands there twice"
+    )
+
+
+def _is_compared_late(topic: Mapping[str, Any]) -> bool:
+    age = (topic.get("comparison") or {}).get("age_seconds")  # None before the first one
+    return age is not None and age > COMPARED_SECONDS_MAX
 
 
 def remarks(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from replicator.api.app import make_app
 from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
 from replicator.api.backup import add_backup
+from replicator.api.bridge_routes import add_bridge
 from replicator.api.drills import add_drills
 from replicator.api.failover import add_failover
 from replicator.api.http_connection import http_connections
@@ -426,6 +427,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
     add_ack_vectors(app, parts.sync)
     add_subscription_use(app, parts.engine, parts.bridge)
     add_left_out(app, parts.bridge)
+    add_bridge(app, parts.cluster, parts.bridge, parts.index.changes.audit)
     add_pipeline(app, reports)
     add_backfills(app, reports)
     add_staging(app, parts.staging)

@@ -33,6 +33,8 @@ NOT_RUN: Final = {
     "report": "it takes Spark; tests/e2e/test_cli_report.py looks at its fields",
     "drill": "it takes minutes; tests/e2e/test_drill.py looks at its fields",
     "drills show": "it shows what a drill has kept",
+    "bridge status": "no cluster is beside brokers; tests/peers/test_apache_bridge.py runs it",
+    "bridge renew": "the same",
     "links resolve": "there is no gap; it prints what `links pause` prints",
     "links stays": "there are no two live copies; tests/integration/test_twin_workers.py runs it",
     "pipeline package": "it packs all of Spark; where its fields are made mypy holds them to the type",

@@ -12,6 +12,7 @@ from bridge_contract import *  # noqa: F403 - all of its tests
 from bridge_contract import LINKS, bridged, faults, publish, state_travels, verified
 from bridge_contract_rare import *  # noqa: F403 - all of its tests
 from bridge_contract_rare import stands
+from bridge_contract_remedies import *  # noqa: F403 - all of its tests
 from bridge_contract_starts import *  # noqa: F403 - all of its tests
 from peers.apache_support import Beside, beside, bodies, brokers_of, read_all, until
 

@@ -14,6 +14,7 @@ from replicator import __version__
 from replicator.operating.doctor.clocks import Offset
 from replicator.operating.doctor.findings import Finding, Level
 from replicator.operating.plan import Probe
+from replicator.operating.troubles import native_text
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session
 from replicator.topology import Cluster, Topology
@@ -80,6 +81,14 @@ def judge_workers(
             yield Finding("worker", cluster.name, Level.WARNING, str(answer["error"]), remedy)
         else:
             yield _version(cluster.name, str(answer.get("version", "unknown")))
+            native = (answer.get("apache") or {}).get("native_replication") or {}  # older workers do not report it
+            for namespace, clusters in native.items():
+                remedy = (
+                    "let one of the two copy: exclude the namespace (`apache.exclude`), or set its replication "
+                    "clusters at the brokers to their own cluster alone (docs/apache-pulsar.md)"
+                )
+                text = native_text(namespace, clusters)
+                yield Finding("native-replication", cluster.name, Level.WARNING, text, remedy)
 
 
 def _version(name: str, version: str) -> Finding:

@@ -109,6 +109,13 @@ def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None
     assert "halted orders, reading: gone" in shown
     assert "subscription work of orders: busy" in shown
     assert "payments" not in shown
+    compared = {**well, "comparison": {"age_seconds": 61.0, "differences": ["3 entries are not read"]}}
+    shown = text_of({"us-east": {**answer_with("orders"), "apache": {**apache, "topics": [compared]}}}, 200)
+    assert "payments differs: 3 entries are not read" in shown
+    assert "1 topics were not compared with the brokers for 60 s, such as payments" in shown
+    native = {**apache, "native_replication": {"shop/eu": ["a", "b"]}}
+    shown = text_of({"us-east": {**answer_with("orders"), "apache": native}}, 200)
+    assert "replicate namespace shop/eu themselves, among a, b" in shown
     limited = {**apache, "limited": "the admin API limits requests"}
     assert "Apache Pulsar: the admin API limits" in text_of(
         {"us-east": {**answer_with("orders"), "apache": limited}}, 200

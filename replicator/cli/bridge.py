@@ -1,0 +1,159 @@
+"""``replicator bridge``: topics between workers and the Apache Pulsar brokers that they run beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from replicator.cli.admin import ClusterName, TopicArgument, TopologyFile, opened_topology, rows_table
+from replicator.cli.commands import Commands
+from replicator.cli.json_types import BridgedTopic, RenewedTopic
+from replicator.cli.output import Shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from replicator.operating.admin_client import AdminClient
+
+app = Commands(
+    help="Topics beside Apache Pulsar brokers: how one stands, and getting one going again that has halted.",
+    no_args_is_help=True,
+)
+
+NOT_BRIDGED: Final = "NotBridged"
+
+
+@app.command("status", watched=True)
+def status(topic: TopicArgument, file: TopologyFile, cluster: ClusterName = None) -> Shown[list[BridgedTopic]]:
+    """Show how a topic stands at the brokers of each cluster: read to, published to, the brokers' end, what is wrong.
+
+    Below the table stands each error, with the command that ends it. Exit status 1 if there is one, or a difference.
+    """
+
+    async def ask(client: AdminClient) -> list[Any]:
+        answer = await client.call_replication("GET", "bridge", topic=topic)
+        return [{"cluster": answer["cluster"], **each} for each in answer["topics"]]
+
+    found, problems = _asked(file, cluster, ask)
+    columns = ("cluster", "topic", "state", "read to", "published to", "brokers' end", "unread", "compared")
+    table = rows_table(columns, [_row(each) for each in found])
+    remarks = [Text(f"\n{remark}", overflow="fold") for each in found for remark in _remarks(each)]
+    return Shown(
+        found,
+        Group(table, *remarks),
+        status=3 if problems else 1 if remarks else 0,
+        notes=[f"warning: {problem}" for problem in problems],
+    )
+
+
+@app.command("renew")
+def renew(
+    topic: TopicArgument,
+    file: TopologyFile,
+    cluster: ClusterName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> Shown[list[RenewedTopic]]:
+    """Get a topic going again whose reading at brokers has halted, in all clusters or one.
+
+    It deletes no message anywhere. It refuses if new messages would be taken for others, and says how to keep both.
+    Exit status 1 if a cluster refuses, 3 if one does not answer: then nothing was changed in any cluster.
+    """
+
+    async def ask(client: AdminClient, dry_run: bool) -> list[Any]:
+        answer = await client.call_replication("POST", "bridge/renew", {"topic": topic, "dry_run": dry_run})
+        return [{"cluster": answer["cluster"], **each} for each in answer["renewals"]]
+
+    found, problems = _asked(file, cluster, lambda client: ask(client, True))
+    if not dry_run and not problems:
+        found, problems = _asked(file, cluster, lambda client: ask(client, False))
+    columns = ("cluster", "topic", "way")
+    table = rows_table(columns, [(each["cluster"], each["topic"], each["way"]) for each in found])
+    texts = [Text(f"\n{each['cluster']}: {each['topic']}: {each['text']}", overflow="fold") for each in found]
+    refused = any(problem.refused for problem in problems)
+    return Shown(
+        found,
+        Group(table, *texts),
+        status=(1 if refused else 3) if problems else 0,
+        notes=[f"{'refused' if problem.refused else 'warning'}: {problem}" for problem in problems],
+    )
+
+
+class _Problem(str):
+    """Text about a cluster that did not do what was asked."""
+
+    refused = False
+
+
+def _asked(
+    file: Path, cluster: str | None, ask: Callable[[AdminClient], Awaitable[list[Any]]]
+) -> tuple[list[Any], list[_Problem]]:
+    """Ask the workers beside brokers, or the one of ``cluster``; return their answers, and what went wrong.
+
+    Clusters that do not bridge the topic are left out, unless none does.
+    """
+    from replicator.operating.admin_client import AdminClient
+    from replicator.operating.errors import AdminError, InvalidAddress, RequestRefused
+
+    topology = opened_topology(file)
+    asked = [topology.cluster(cluster)] if cluster else [each for each in topology.clusters if each.apache is not None]
+    if not asked:
+        raise InvalidAddress(f"{file}: no cluster is beside Apache Pulsar brokers (`kind: pulsar`)")
+    found: list[Any] = []
+    problems: list[_Problem] = []
+    unknown: list[RequestRefused] = []
+
+    async def run() -> None:
+        for each in asked:
+            try:
+                async with AdminClient(each.url) as client:
+                    found.extend(await ask(client))
+            except RequestRefused as error:
+                if error.code == NOT_BRIDGED:
+                    unknown.append(error)
+                    continue
+                problems.append(_Problem(f"{each.name}: {error}"))
+                problems[-1].refused = True
+            except AdminError as error:
+                problems.append(_Problem(f"{each.name}: {error}"))
+
+    asyncio.run(run())
+    if len(unknown) == len(asked):
+        raise unknown[0]
+    return found, problems
+
+
+def _row(topic: Mapping[str, Any]) -> tuple[object, ...]:
+    published = [f"{origin} {ends['last'][0]}" for origin, ends in topic["published"].items()]
+    compared = topic.get("comparison") or {}  # older workers do not report it
+    age = compared.get("age_seconds")
+    return (
+        topic["cluster"],
+        topic["topic"],
+        "halted" if topic["halted"] else "failing" if topic["errors"] else "well",
+        topic["read_through"] or "–",
+        ", ".join(published) or "–",
+        compared.get("brokers_end") or "–",
+        compared.get("unread", "–"),
+        "never" if age is None else f"{age:.0f} s ago",
+    )
+
+
+def _remarks(topic: Mapping[str, Any]) -> Iterator[str]:
+    name = f"{topic['cluster']}: {topic['topic']}"
+    for part, reason in topic["errors"].items():
+        yield f"{name}: {part}: {reason}"
+    for difference in (topic.get("comparison") or {}).get("differences", ()):
+        yield f"{name}: {difference}"
+    for place in topic.get("may_be_missing", ()):
+        yield f"{name}: messages may be missing after {place['after']} and before {place['before']}"
+    late = topic.get("out_of_order") or {"entries": 0}
+    if late["entries"]:
+        yield f"{name}: {late['entries']} entries stand behind later ones: {', '.join(late['first'])}"
+    for subscription, reason in topic["state"]["errors"].items():
+        yield f"{name}: subscription {subscription}: {reason}"
