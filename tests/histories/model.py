@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from histories.shapes import Shape
+from histories.shapes import JOINED, SHAPES, Shape
 
 
 class Violation(AssertionError):
@@ -93,8 +93,11 @@ class Topic:
 class Model:
     """Everything that the model knows of a history so far."""
 
-    def __init__(self, shape: Shape, *, deduplication: bool = False) -> None:
+    def __init__(self, shape: Shape, *, deduplication: bool = False, joins: bool = False) -> None:
+        """``joins`` says that another cluster can join, if the shape allows that."""
         self.shape, self.deduplication = shape, deduplication
+        self.joining = SHAPES[JOINED[shape.name]].clusters[-1] if joins and shape.name in JOINED else None
+        """Name of the cluster that can join; None if none can."""
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[tuple[str, str, str | None], Subscription] = {}
         self.down: set[str] = set()
@@ -278,6 +281,21 @@ class Model:
         for uid in lost:
             topic.sent[uid].gone = True
         return lost
+
+    def joined(self) -> None:
+        """Record that the cluster that can join has joined, with links from and to each other one.
+
+        It gets all messages that are still there. Messages that an origin published before it deleted the topic are
+        only at other clusters, and no link carries them from there.
+        """
+        joined, self.joining = self.joining, None
+        assert joined is not None
+        self.shape = SHAPES[JOINED[self.shape.name]]
+        self.behind.add(joined)
+        for topic in self.topics.values():
+            earlier = {uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)}
+            if earlier:
+                topic.void[joined] = earlier
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
         """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from histories.clients import FIRST_SECONDS, SURE_SECONDS
 from histories.disks import Disks
 from histories.model import Subscription, Violation
 from histories.steps import PARTED
@@ -69,14 +68,14 @@ class AtRest(Disks):
         ``patient`` waits for messages that need not come, too.
         """
         consumer = await self._consumer(at, subscription.topic, subscription.name, earliest=True)
+        where = f"{subscription.topic} {subscription.name} at {at}"
         got: list[str] = []
+
+        def is_due() -> object:
+            return self.model.missing(subscription, at, got) or (patient and not got)
+
         try:
-            while True:
-                missing = self.model.missing(subscription, at, got)
-                first_seconds = SURE_SECONDS if missing or (patient and not got) else FIRST_SECONDS
-                messages = await self._receive(consumer, 1_000, first_seconds=first_seconds)
-                if not messages:
-                    break
+            while messages := await self._receive_surely(consumer, 1_000, is_due, where):
                 self._judge(subscription, at, messages)
                 got += [uid_of(message) for message in messages]
                 await self._in_time(
@@ -84,7 +83,6 @@ class AtRest(Disks):
                 )
             self.model.judge_session(subscription, at, got, redelivered=consumer in self._asked_again)
             if missing := self.model.missing(subscription, at, got):
-                where = f"{subscription.topic} {subscription.name} at {at}"
                 raise Violation(f"{where} never got {', '.join(missing[:10])} ({len(missing)}); it got {got}")
             self.model.acknowledged(subscription, at, set(got))
         finally:
