@@ -239,6 +239,8 @@ class Model:
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
         if earliest and subscription.unsettled_seek in (None, cluster):
+            if topic.trims:
+                subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
             subscription.acknowledged -= surely
             if not topic.trims:
                 subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed and not topic.sent[uid].gone}

@@ -292,6 +292,18 @@ def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
     assert ran == [([replace(history, steps=(step,))], PATIENCE_ALONE)]
 
 
+def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1"})
+    model.sought(subscription, "b", earliest=True)
+    assert model.missing(subscription, "b", []) == ["a2"]
+    model.judge_delivery(subscription, "b", "a1")  # it may come
+
+
 def test_a_cluster_that_joins_must_get_what_is_still_there() -> None:
     model = Model(SHAPES["pair"], joins=True)
     subscription = model.subscribed("t0", "r-shared", "b", replicated=True, earliest=True)
