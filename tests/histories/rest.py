@@ -10,6 +10,7 @@ from histories.model import Subscription, Violation
 from histories.steps import PARTED
 from histories.traffic import uid_of
 from replicator.pipeline.errors import BadOption
+from replicator.pipeline.verify.report import Finding
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import load_topology
 
@@ -102,5 +103,14 @@ class AtRest(Disks):
             report = await asyncio.to_thread(partial(verify, None, urls, topology.links, topics, settings=settings))
         except BadOption:
             return  # no cluster has any of these topics
-        if report.findings:
-            raise Violation(f"verify finds {report.findings[:5]}")
+        if found := [each for each in report.findings if not self._is_open(each)]:
+            raise Violation(f"verify finds {found[:5]}")
+
+    def _is_open(self, found: Finding) -> bool:
+        """Return whether a cluster deleted the topic, and so may lack what others have of it.
+
+        Links bring that back only with the next message of its origin.
+        """
+        return found.fault == "missing" and any(
+            self._full(name) == found.topic and topic.void for name, topic in self.model.topics.items()
+        )
