@@ -115,8 +115,8 @@ class Settling(ClusterClients):
                     same = {
                         origin for origin, mark in its["high_water"].items() if theirs["high_water"].get(origin) == mark
                     }
-                    there = theirs["subscriptions"][name]["digest"]
+                    there = theirs["subscriptions"][name]
                     for origin in same:
-                        if state["digest"].get(origin) != there.get(origin):
+                        if state["digest"].get(origin) != there["digest"].get(origin):
                             return f"{name} of origin {origin} differs between {one} and {other}: {state} {there}"
         return None
