@@ -26,8 +26,8 @@ from histories.steps import (
 PUBLISHED: Final = ("single", "single", "batch", "batch", "keyed", "null", "mixed", "chunks", "compressed", "delayed")
 
 LONE_SHARE: Final = 0.8
-"""Share of the messages of a topic with keys that are published where its first one was. So there are topics of which
-some cluster published nothing, and its log has only markers of its own."""
+"""Share of the messages of a topic with keys that are published where its first one was. Then some clusters publish
+nothing to the topic, and their logs have only markers of their own."""
 
 RECLAIM_SHARE: Final = 0.1
 """Share of the reclaims that are drawn where links lead back. There retention deletes nothing in the middle anyway."""
