@@ -191,9 +191,18 @@ class Model:
         elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
             # Nobody can tell this cluster of the subscription: here it begins now.
             found.excused.setdefault(cluster, set()).update(found.wanted)
+        elif not earliest and cluster not in found.clusters:
+            # Perhaps it was not told yet. Then origins that the others do not know begin here now.
+            sent = self.topic(topic).sent
+            unknown = {uid for uid in found.wanted if not self._is_known(sent[uid].origin, found.made)}
+            found.excused.setdefault(cluster, set()).update(unknown)
         found.clusters.add(cluster)
         found.made.add(cluster)
         return found
+
+    def _is_known(self, origin: str, clusters: Iterable[str]) -> bool:
+        """Return whether messages of ``origin`` are copied to one of the clusters."""
+        return any(self.shape.reaches(origin, cluster) for cluster in clusters)
 
     def trims(self, topic: str) -> None:
         """Record that retention deletes consumed messages of the topic from now on."""

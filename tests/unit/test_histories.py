@@ -292,6 +292,19 @@ def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
     assert ran == [([replace(history, steps=(step,))], PATIENCE_ALONE)]
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_cluster_that_was_perhaps_not_told_may_begin_where_others_cannot_say_a_start(told: bool) -> None:
+    model = Model(SHAPES["one-way"])
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    subscription = model.subscribed("t0", "r-shared", "a", replicated=True, earliest=True)
+    if told:
+        subscription.clusters.add("b")
+    model.subscribed("t0", "r-shared", "b", replicated=True, earliest=False)
+    assert model.missing(subscription, "b", []) == (["a1", "b1"] if told else ["a1"])
+
+
 def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept() -> None:
     model = a_pair()
     subscription = model.find("t0", "r-shared", "b", replicated=True)
