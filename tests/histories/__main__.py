@@ -17,7 +17,7 @@ from postgres_support import served_postgres
 from histories.known import KNOWN
 from histories.report import Report, program_of
 from histories.reverts import REVERTS
-from histories.running import History, Outcome, drawn_history, run
+from histories.running import History, Key, Outcome, drawn_history, run, settled_alone
 from histories.shrink import shrunk
 from histories.steps import Step
 
@@ -66,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             while left and not is_over():
                 keep = None if chosen.keep is None else chosen.keep / str(left[0].seed)
                 outcomes = run(left, server, chosen.steps, keep=keep, until=until)
-                for history, outcome in zip(left, outcomes, strict=False):
+                for history, ended in zip(left, outcomes, strict=False):
+                    if ended.late:
+                        print(f"seed {history.seed} was late, and runs once more alone: {ended.failure}", flush=True)
+                    outcome = settled_alone(history, ended, server, chosen.steps)
                     print(report.add(history, outcome))
                     if outcome.failure:
                         _show(history, outcome, server, chosen.steps, shrink=not chosen.no_shrink)
@@ -80,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def batches_of(drawn: Sequence[History]) -> list[list[History]]:
     """Return the histories in groups that share clusters, in the order of their first seeds."""
     batches: list[list[History]] = []
-    open_batches: dict[tuple[str, bool], list[History]] = {}
+    open_batches: dict[Key, list[History]] = {}
     for history in drawn:
         batch = open_batches.get(history.clusters)
         if batch is None or len(batch) == BATCH:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from sqlalchemy import make_url
 from histories.model import Model, Subscription, Violation
 from histories.shapes import Shape
 from histories.steps import TYPES, is_replicated
-from histories.watch import REQUEST_SECONDS, Watch
+from histories.watch import REQUEST_SECONDS, Late, Watch, patient
 from replicator.client import (
     Client,
     CompressionType,
@@ -32,6 +33,7 @@ from replicator.client import (
     Timeout,
 )
 from replicator.client.errors import ChunkMissing, UnknownError
+from replicator.drills.ports import free_ports
 
 NAMESPACE: Final = "public/default"
 SURE_SECONDS: Final = 3.0
@@ -41,6 +43,7 @@ FIRST_SECONDS: Final = 0.05
 NEXT_SECONDS: Final = 0.02
 CHUNK_BYTES: Final = 600
 POLL_SECONDS: Final = 0.02
+STOP_SECONDS: Final = 20.0
 IN_USE_MS: Final = 2_000
 """Time for which a worker asks others before it deletes a subscription. A cluster that is down costs all of it."""
 
@@ -49,6 +52,10 @@ class Regions(Deployment):
     """Workers of a history, with deduplication off unless a subclass switches it on."""
 
     deduplication = False
+
+    def add(self, name: str) -> None:
+        """Add a cluster to those that the topology file names when it is written next."""
+        self.ports[name], self.pulsar_ports[name] = free_ports(2)
 
     def pids(self) -> list[int]:
         """Return the ids of the workers' processes."""
@@ -78,10 +85,10 @@ class Regions(Deployment):
         process = self._processes.pop(name)
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=patient(STOP_SECONDS))
         except subprocess.TimeoutExpired:
             process.kill()
-            raise Violation(f"{name} did not stop within 20 s") from None
+            raise Late(f"{name} did not stop within {patient(STOP_SECONDS):.0f} s") from None
 
     def write(self, links: str, file: str = "topology.yaml") -> Path:
         path = super().write(links, file)
@@ -102,12 +109,19 @@ class ClusterClients:
     """Clients of all clusters of one history, and the model of that history."""
 
     def __init__(
-        self, shape: Shape, regions: Regions, *, deduplication: bool, name: str = "h", official: bool = False
+        self,
+        shape: Shape,
+        regions: Regions,
+        *,
+        deduplication: bool,
+        name: str = "h",
+        official: bool = False,
+        joins: bool = False,
     ) -> None:
-        """``official`` lets the official Python client do what clients do."""
-        self.shape, self.regions = shape, regions
+        """``official`` lets the official Python client do what clients do. ``joins`` lets another cluster join."""
+        self.regions = regions
         self._official = official
-        self.model = Model(shape, deduplication=deduplication)
+        self.model = Model(shape, deduplication=deduplication, joins=joins)
         self._name = name
         """Part of the names of this history's topics. So histories can share clusters, one after the other."""
         self._clients: dict[str, Any] = {}
@@ -116,6 +130,11 @@ class ClusterClients:
         self._watch = Watch(regions.pids)
         self._asked_again: set[Consumer] = set()
         """Consumers that got an incomplete message. Such a message comes again, with the messages sent behind it."""
+
+    @property
+    def shape(self) -> Shape:
+        """The clusters and links that there are now."""
+        return self.model.shape
 
     def _known(self, topic: str, name: str, at: str) -> Subscription:
         found = self.model.find(topic, name, at, replicated=is_replicated(name))
@@ -140,7 +159,7 @@ class ClusterClients:
 
                 self._clients[at] = OfficialClient(url)
             else:
-                self._clients[at] = Client(url, operation_timeout_seconds=REQUEST_SECONDS)
+                self._clients[at] = Client(url, operation_timeout_seconds=patient(REQUEST_SECONDS))
         return self._clients[at]
 
     async def _producer(self, at: str, topic: str, how: str) -> Any:
@@ -186,6 +205,22 @@ class ClusterClients:
             deadline = loop.time() + NEXT_SECONDS
         return got
 
+    async def _receive_surely(
+        self, consumer: Consumer, count: int, is_due: Callable[[], object], what: str
+    ) -> list[Message]:
+        """Receive up to ``count`` messages. While some are due, wait for them until no worker works any more.
+
+        Return an empty list if none comes. Raise :class:`Late` if workers do not stop working.
+        """
+        deadline = time.monotonic() + patient(REQUEST_SECONDS)
+        while True:
+            due = is_due()
+            messages = await self._receive(consumer, count, first_seconds=SURE_SECONDS if due else FIRST_SECONDS)
+            if messages or not due or not await self._watch.is_busy():
+                return messages
+            if time.monotonic() > deadline:
+                raise Late(f"{what} got nothing that is due within {patient(REQUEST_SECONDS):.0f} s")
+
     async def _leave(self, at: str) -> None:
         """Close the clients of the worker ``at``, which is about to stop or has stopped."""
         await self._forget_producers(at, close=False)
@@ -205,15 +240,15 @@ class ClusterClients:
         try:
             return await self._watch.ended(awaitable, what)
         except Timeout as error:
-            raise Violation(f"{what} did not end: {error}") from error
+            raise Late(f"{what} did not end: {error}") from error
         except UnknownError as error:
             raise Violation(f"{what}: {error}") from error
 
     async def _until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + REQUEST_SECONDS
+        deadline = time.monotonic() + patient(REQUEST_SECONDS)
         while not await condition():
             if time.monotonic() > deadline:
-                raise Violation(f"{what} did not end within {REQUEST_SECONDS:.0f} s")
+                raise Late(f"{what} did not end within {patient(REQUEST_SECONDS):.0f} s")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _admin(self, at: str, method: str, path: str, *, allow: tuple[int, ...] = ()) -> Any:
@@ -221,7 +256,7 @@ class ClusterClients:
 
     async def _ask(self, at: str, method: str, path: str, body: Any = None, *, allow: tuple[int, ...] = ()) -> Any:
         """Return the JSON that a worker answers; None for an answer with a status in ``allow``."""
-        asking = asyncio.to_thread(self.regions.ask, at, method, path, body)
+        asking = asyncio.to_thread(partial(self.regions.ask, at, method, path, body, seconds=patient(REQUEST_SECONDS)))
         try:
             return await self._watch.ended(asking, f"{method} {path} at {at}")
         except urllib.error.HTTPError as error:
@@ -229,7 +264,7 @@ class ClusterClients:
                 return None
             raise Violation(f"{method} {path} at {at}: {error.code} {error.read()[:300]!r}") from None
         except TimeoutError:
-            raise Violation(f"{method} {path} at {at} did not end") from None
+            raise Late(f"{method} {path} at {at} did not end") from None
 
     async def _status(self, at: str, method: str, path: str) -> int:
         """Return the HTTP status that a worker answers; 200 for each success."""

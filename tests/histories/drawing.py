@@ -25,6 +25,16 @@ from histories.steps import (
 
 PUBLISHED: Final = ("single", "single", "batch", "batch", "keyed", "null", "mixed", "chunks", "compressed", "delayed")
 
+LONE_SHARE: Final = 0.8
+"""Share of the messages of a topic with keys that are published where its first one was. Then some clusters publish
+nothing to the topic, and their logs have only markers of their own."""
+
+RECLAIM_SHARE: Final = 0.1
+"""Share of the reclaims that are drawn where links lead back. There retention deletes nothing in the middle anyway."""
+
+MEANWHILE: Final = (None, None, "command", "target", "source")
+"""Events in the middle of a failover; None where nothing happens."""
+
 Draw = Callable[[random.Random, Model], dict[str, Any] | None]
 
 
@@ -56,8 +66,18 @@ def _publish(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if (at := _at(drawn, model)) is None:
         return None
     topic = drawn.choice(_consumed(model))
+    if topic == "keyed" and drawn.random() < LONE_SHARE:
+        at = _first_publisher(model, topic) or at
+        if at not in serving(model):
+            return None
     how = drawn.choice(PUBLISHED if topic != PARTED else ("single", "batch", "keyed"))
     return {"at": at, "topic": topic, "how": how, "count": drawn.randint(1, 6)}
+
+
+def _first_publisher(model: Model, topic: str) -> str | None:
+    """Return the origin of the first message of a topic."""
+    found = model.topics.get(topic)
+    return next((sent.origin for sent in found.sent.values()), None) if found is not None else None
 
 
 def _publish_named(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -216,14 +236,14 @@ def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.paused or model.moved:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to, "killed": drawn.random() < 0.3}
+    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
 
 
 def _fail_over_dead(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.moved or model.dropped:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to}
+    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
 
 
 def _fail_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -264,7 +284,7 @@ def _reclaim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     one_way = model.shape.name == "one-way" and not model.subscriptions
     if one_way and not (model.down or model.paused or model.moved or model.without_postgres):
         return {"at": model.shape.links[0][0]}
-    return _one_disk(drawn, model)
+    return _one_disk(drawn, model) if drawn.random() < RECLAIM_SHARE else None
 
 
 def _restore(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -286,6 +306,13 @@ def _drop_link(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.moved or any(topic.trims for topic in model.topics.values()):
         return None
     return _link(drawn, model)
+
+
+def _join(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a cluster that joins while all others run, and all links carry."""
+    if model.joining is None or model.down or model.paused or model.moved or model.without_postgres:
+        return None
+    return {"at": model.joining, "starts_first": drawn.random() < 0.5}
 
 
 def _nothing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -324,6 +351,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "pause": Kind(4, _link),
     "resume": Kind(5, _paused),
     "drop_link": Kind(1, _drop_link),
+    "join": Kind(4, _join),
     "grow": Kind(1, _grow),
     "settle": Kind(3, _nothing),
     "dry_run": Kind(1, _dry_run, slow=True),
@@ -337,7 +365,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "lose_disk": Kind(2, _lose_disk, slow=True),
     "back_up": Kind(2, _back_up, slow=True),
     "restore": Kind(2, _restore, slow=True),
-    "reclaim_while_trimming": Kind(1, _reclaim, slow=True),
+    "reclaim_while_trimming": Kind(10, _reclaim, slow=True),
     "postgres_away": Kind(2, _postgres_away, slow=True),
     "postgres_back": Kind(4, _postgres_back, slow=True),
     "delete_topic": Kind(3, _topic_at, deletes=True),

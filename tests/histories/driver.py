@@ -15,7 +15,7 @@ from histories.clients import Deduplicating, Regions
 from histories.operating import links_of
 from histories.pauses import PAUSES
 from histories.rest import AtRest
-from histories.shapes import Shape
+from histories.shapes import Shape, largest
 
 
 class World(AtRest):
@@ -41,12 +41,15 @@ async def regions_of(
 
 
 @asynccontextmanager
-async def world(regions: Regions, shape: Shape, *, name: str = "h", official: bool = False) -> AsyncIterator[World]:
+async def world(
+    regions: Regions, shape: Shape, *, name: str = "h", official: bool = False, joins: bool = False
+) -> AsyncIterator[World]:
     """Yield the world of a new history, on clusters that run already. Close its clients at the end.
 
-    With ``official``, the official Python client takes part in the history, too.
+    With ``official``, the official Python client takes part in the history, too. With ``joins``, another cluster can
+    join.
     """
-    made = World(shape, regions, deduplication=regions.deduplication, name=name, official=official)
+    made = World(shape, regions, deduplication=regions.deduplication, name=name, official=official, joins=joins)
     try:
         yield made
     finally:
@@ -59,7 +62,7 @@ async def history(shape: Shape, *, deduplication: bool = False, official: bool =
     with served_postgres() as server, traversable_directory() as path:
         path.chmod(0o755)  # as root, the server of the database runs as another user
         os.environ.update({EDITED: os.environ.get(EDITED, ""), PAUSES: str(path)})
-        with databases_of("".join(shape.clusters), server, "history") as databases:
+        with databases_of("".join(largest(shape).clusters), server, "history") as databases:
             made = regions_of(shape, path, databases, deduplication=deduplication)
-            async with made as regions, world(regions, shape, official=official) as begun:
+            async with made as regions, world(regions, shape, official=official, joins=True) as begun:
                 yield begun

@@ -1,4 +1,4 @@
-"""Known sequences: for each fix that can be taken back, few steps that find its fault.
+"""Known sequences: for each fix that can be taken back, few steps that find its fault. Some more need rare steps.
 
 ``python -m histories --known`` runs them all, and ``--known --revert NAME`` the one that must fail without that fix.
 """
@@ -17,8 +17,8 @@ def _step(name: str, /, **arguments: Any) -> Step:
     return Step(name, arguments)
 
 
-def _history(shape: str, *steps: Step, deduplication: bool = False) -> History:
-    return History(SHAPES[shape], deduplication, 0, slow=True, deletes=True, steps=steps)
+def _history(shape: str, *steps: Step, deduplication: bool = False, joins: bool = False) -> History:
+    return History(SHAPES[shape], deduplication, 0, slow=True, deletes=True, steps=steps, joins=joins)
 
 
 def _publish(at: str, how: str = "single", count: int = 5) -> Step:
@@ -87,5 +87,27 @@ KNOWN: Final[Mapping[str, History]] = {
         _subscribe("a"),
         _SETTLE,
         _step("unsubscribe_in_use", at="a", other="b", topic="t0", name="r-shared"),
+    ),
+    "a-cluster-joins": _history(
+        "pair",
+        _publish("b"),
+        _subscribe("a"),
+        _step("grow", at="a", to=2),
+        _SETTLE,
+        _step("consume", at="a", topic="t0", name="r-shared", count=2, how="each", seed=0),
+        _step("delete_topic", at="b", topic="t0"),
+        _publish("b", count=2),
+        _step("join", at="c", starts_first=False),
+        _publish("c"),
+        joins=True,
+    ),
+    "failovers-are-interrupted": _history(
+        "mesh",
+        _publish("a"),
+        _subscribe("a"),
+        _SETTLE,
+        _step("fail_over", source="a", to="b", meanwhile="source"),
+        _step("fail_back", to="a"),
+        _step("fail_over_dead", source="a", to="c", meanwhile="target"),
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from histories.shapes import Shape
+from histories.shapes import JOINED, SHAPES, Shape
 
 
 class Violation(AssertionError):
@@ -93,8 +93,11 @@ class Topic:
 class Model:
     """Everything that the model knows of a history so far."""
 
-    def __init__(self, shape: Shape, *, deduplication: bool = False) -> None:
+    def __init__(self, shape: Shape, *, deduplication: bool = False, joins: bool = False) -> None:
+        """``joins`` says that another cluster can join, if the shape allows that."""
         self.shape, self.deduplication = shape, deduplication
+        self.joining = SHAPES[JOINED[shape.name]].clusters[-1] if joins and shape.name in JOINED else None
+        """Name of the cluster that can join; None if none can."""
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[tuple[str, str, str | None], Subscription] = {}
         self.down: set[str] = set()
@@ -188,9 +191,18 @@ class Model:
         elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
             # Nobody can tell this cluster of the subscription: here it begins now.
             found.excused.setdefault(cluster, set()).update(found.wanted)
+        elif not earliest and cluster not in found.clusters:
+            # Perhaps it was not told yet. Then origins that the others do not know begin here now.
+            sent = self.topic(topic).sent
+            unknown = {uid for uid in found.wanted if not self._is_known(sent[uid].origin, found.made)}
+            found.excused.setdefault(cluster, set()).update(unknown)
         found.clusters.add(cluster)
         found.made.add(cluster)
         return found
+
+    def _is_known(self, origin: str, clusters: Iterable[str]) -> bool:
+        """Return whether messages of ``origin`` are copied to one of the clusters."""
+        return any(self.shape.reaches(origin, cluster) for cluster in clusters)
 
     def trims(self, topic: str) -> None:
         """Record that retention deletes consumed messages of the topic from now on."""
@@ -236,6 +248,8 @@ class Model:
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
         if earliest and subscription.unsettled_seek in (None, cluster):
+            if topic.trims:
+                subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
             subscription.acknowledged -= surely
             if not topic.trims:
                 subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed and not topic.sent[uid].gone}
@@ -278,6 +292,21 @@ class Model:
         for uid in lost:
             topic.sent[uid].gone = True
         return lost
+
+    def joined(self) -> None:
+        """Record that the cluster that can join has joined, with links from and to each other one.
+
+        It gets all messages that are still there. Messages that an origin published before it deleted the topic are
+        only at other clusters, and no link carries them from there.
+        """
+        joined, self.joining = self.joining, None
+        assert joined is not None
+        self.shape = SHAPES[JOINED[self.shape.name]]
+        self.behind.add(joined)
+        for topic in self.topics.values():
+            earlier = {uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)}
+            if earlier:
+                topic.void[joined] = earlier
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
         """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,10 +13,11 @@ from urllib.parse import quote
 import forked_commands
 
 from histories.model import Violation
-from histories.pauses import FAILOVER, Pause
+from histories.pauses import FAILOVER, UNPLANNED, Pause
 from histories.settling import Settling
 from histories.shapes import Shape
 from histories.steps import PARTED
+from histories.watch import patient
 
 COMMAND_SECONDS: Final = 90.0
 UNAVAILABLE: Final = 3
@@ -77,18 +78,18 @@ class Operating(Settling):
         else:
             await self._ask(at, "PUT", path, to)
 
-        async def told(name: str) -> bool:
-            found = await self._ask(name, "GET", path, allow=(404,))
-            return found is not None and found["partitions"] == to
-
         for name in others:
             if self.shape.reaches(at, name):
-                await self._until(partial(told, name), f"telling {name} of {to} partitions")
+                await self._until(partial(self._has_partitions, name, to), f"telling {name} of {to} partitions")
             elif self.model.partitions:
                 await self._ask(name, "POST", path, to)
             else:
                 await self._ask(name, "PUT", path, to)
         self.model.partitions = to
+
+    async def _has_partitions(self, at: str, count: int) -> bool:
+        found = await self._ask(at, "GET", f"/admin/v2/persistent/{self._path(PARTED)}/partitions", allow=(404,))
+        return found is not None and found["partitions"] == count
 
     async def delete_topic(self, *, at: str, topic: str) -> None:
         """Delete a topic at one cluster, with its subscriptions there."""
@@ -120,9 +121,29 @@ class Operating(Settling):
     async def _change_links(self) -> None:
         """Write the topology without the links that were taken away, and let all workers that run read it."""
         self.regions.write(links_of(self.shape, without=self.model.dropped))
-        for name in self.shape.clusters:
-            if name not in self.model.down:
-                await self._ask(name, "POST", "/replication/v1/topology/reload", {})
+        await self._reload([name for name in self.shape.clusters if name not in self.model.down])
+
+    async def _reload(self, names: Collection[str]) -> None:
+        """Let workers read the topology file."""
+        for name in names:
+            await self._ask(name, "POST", "/replication/v1/topology/reload", {})
+
+    async def join(self, *, at: str, starts_first: bool) -> None:
+        """Add a cluster to the topology, with links from and to each other one.
+
+        Its worker starts before or after the other ones read the topology.
+        """
+        others = self.shape.clusters
+        self.model.joined()
+        self.regions.add(at)
+        self.regions.write(links_of(self.shape))
+        if starts_first:
+            await asyncio.to_thread(self.regions.start, at)
+        await self._reload(others)
+        if not starts_first:
+            await asyncio.to_thread(self.regions.start, at)
+        if self.model.partitions:
+            await self._until(partial(self._has_partitions, at, self.model.partitions), f"telling {at} of partitions")
 
     async def _link(self, source: str, to: str, verb: str) -> None:
         key = quote(f"{source}>{to}", safe="")
@@ -153,22 +174,18 @@ class Operating(Settling):
         await asyncio.to_thread(self.regions.start, at)
         self.model.down.discard(at)
 
-    async def fail_over(self, *, source: str, to: str, killed: bool = False) -> None:
+    async def fail_over(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
         """Move the clients of a cluster by a planned failover, which leaves nothing behind.
 
-        With ``killed``, kill the operator's command in the middle, and run it again.
+        ``meanwhile`` says what happens before the new epoch is written. See :meth:`_in_the_middle`. If the failover
+        fails by that, run it again: then it must succeed.
         """
         await self._leave(source)
-        planned = ("failover", "--from", source, "--to", to, "--planned")
-        if killed:
-            pause = Pause(FAILOVER)
-            words = (*planned, "-f", str(self.regions.file), "--output", "json")
-            log = self.regions.path / "failover.log"
-            command = forked_commands.start(words, cwd=self.regions.path, stdout=log, stderr=log)
-            await asyncio.to_thread(pause.wait, lambda: command.poll() is not None)
-            command.kill()
-            pause.end()
-        await self._command(*planned)
+        words = ("failover", "--from", source, "--to", to, "--planned")
+        if meanwhile is not None:
+            await self._in_the_middle(FAILOVER, words, source, to, meanwhile)
+        if meanwhile is None or not await self._serves(to, source):
+            await self._command(*words)
         self.model.failed_over(source, to, planned=True)
 
     async def dry_run(self, *, source: str, to: str) -> None:
@@ -176,11 +193,51 @@ class Operating(Settling):
         answer = await self._command("failover", "--from", source, "--to", to, "--unplanned", "--dry-run")
         self.model.judge_dry_run(source, to, answer["not_received"])
 
-    async def fail_over_dead(self, *, source: str, to: str) -> None:
-        """Kill a cluster, and move its clients by an unplanned failover."""
+    async def fail_over_dead(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
+        """Kill a cluster, and move its clients by an unplanned failover.
+
+        ``meanwhile`` says what happens once the new epoch is written and no other cluster is told of it. See
+        :meth:`_in_the_middle`. The failover must count all the same.
+        """
         await self.kill(at=source)
-        await self._command("failover", "--from", source, "--to", to, "--unplanned")
+        words = ("failover", "--from", source, "--to", to, "--unplanned")
+        if meanwhile is None:
+            await self._command(*words)
+        else:
+            await self._in_the_middle(UNPLANNED, words, source, to, meanwhile)
+            if not await self._serves(to, source):
+                raise Violation(f"{to} wrote that it serves the clients of {source}, and does not say so any more")
         self.model.failed_over(source, to, planned=False)
+
+    async def _in_the_middle(self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str) -> None:
+        """Run a failover, and let something happen at a point in its middle.
+
+        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it.
+        """
+        pause = Pause(point)
+        command = self._begin(*words)
+        try:
+            await asyncio.to_thread(pause.wait, lambda: command.poll() is not None)
+            if meanwhile == "command":
+                command.kill()
+            else:
+                worker = {"source": source, "target": to}[meanwhile]
+                if worker not in self.model.down:
+                    await self.kill(at=worker)
+                await self.start(at=worker)
+        finally:
+            pause.end()
+        await asyncio.to_thread(command.wait, patient(COMMAND_SECONDS))
+
+    async def _serves(self, to: str, source: str) -> bool:
+        """Return whether ``to`` says that it serves the clients of ``source``."""
+        return source in (await self._ask(to, "GET", "/failover/v1/state"))["serves"]
+
+    def _begin(self, *words: str) -> forked_commands.Forked:
+        """Start a command."""
+        log = self.regions.path / "command.log"
+        given = (*words, "-f", str(self.regions.file), "--output", "json")
+        return forked_commands.start(given, cwd=self.regions.path, stdout=log, stderr=log)
 
     async def fail_back(self, *, to: str) -> None:
         """Let a cluster serve its own clients again."""
@@ -210,5 +267,5 @@ class Operating(Settling):
         """Run a command to its end."""
         given = (*words, "-f", str(self.regions.file), "--output", "json")
         return await asyncio.to_thread(
-            partial(forked_commands.run, *given, cwd=self.regions.path, timeout=COMMAND_SECONDS)
+            partial(forked_commands.run, *given, cwd=self.regions.path, timeout=patient(COMMAND_SECONDS))
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from histories.edits import Edit
-from histories.model import Violation
+from histories.watch import Late, patient
 
 PAUSES: Final = "REPLICATOR_TESTS_PAUSES"
 """Environment variable with the directory of pauses."""
@@ -26,6 +26,8 @@ BACKUP: Final = "backup"
 """A backup is about to copy the first piece of a store."""
 FAILOVER: Final = "failover"
 """A planned failover has fenced the source and drained the links, and is about to write the next epoch."""
+UNPLANNED: Final = "unplanned"
+"""An unplanned failover has written the next epoch at the target, and is about to tell other clusters of it."""
 
 _CALL: Final = '__import__("histories.pauses", fromlist=["come_to"]).come_to("{}")\n'
 
@@ -44,6 +46,11 @@ POINTS: Final = (
         "replicator.failover.planned_run",
         "        report = self._report\n        await self._renew()\n",
         f"        report = self._report\n        {_CALL.format(FAILOVER)}        await self._renew()\n",
+    ),
+    Edit(
+        "replicator.failover.switch",
+        '        report.epoch, report.outcome = record.epoch, "done"\n',
+        f'        report.epoch, report.outcome = record.epoch, "done"\n        {_CALL.format(UNPLANNED)}',
     ),
 )
 
@@ -68,12 +75,12 @@ class Pause:
 
     def wait(self, ended: Callable[[], bool]) -> bool:
         """Wait until a process is at the point. Return False if ``ended`` says that it ended before."""
-        deadline = time.monotonic() + REACHED_SECONDS
+        deadline = time.monotonic() + patient(REACHED_SECONDS)
         while not _note_of(self._file).exists():
             if ended():
                 return False
             if time.monotonic() > deadline:
-                raise Violation(f"nobody comes to the point {self._file.name} within {REACHED_SECONDS:.0f} s")
+                raise Late(f"nobody comes to the point {self._file.name} within {patient(REACHED_SECONDS):.0f} s")
             time.sleep(POLL_SECONDS)
         return True
 

@@ -16,6 +16,8 @@ class Report:
 
     histories: int = 0
     failed: int = 0
+    late: int = 0
+    """Histories that exceeded a limit of time on a busy machine, and passed when they ran once more alone."""
     fast_seconds: list[float] = field(default_factory=list)
     slow_seconds: list[float] = field(default_factory=list)
     steps: Counter[str] = field(default_factory=Counter)
@@ -25,6 +27,7 @@ class Report:
         """Count a history. Return a line about it."""
         self.histories += 1
         self.failed += bool(outcome.failure)
+        self.late += outcome.late and not outcome.failure
         (self.slow_seconds if history.slow else self.fast_seconds).append(outcome.seconds)
         self.steps.update(step.name for step in outcome.steps)
         for name, seconds in outcome.spent.items():
@@ -41,6 +44,8 @@ class Report:
         for name, seconds in sorted(self.spent.items(), key=lambda row: -row[1]):
             times = self.steps.get(name, self.histories)
             lines.append(f"  {name}: {times} times, {1000 * seconds / times:.0f} ms each, {seconds:.0f} s")
+        if self.late:
+            lines.append(f"{self.late} were late, and passed when they ran once more alone")
         if unreached := sorted(set(KINDS) - set(self.steps)):
             lines.append(f"never reached: {', '.join(unreached)}")
         return lines
@@ -54,6 +59,7 @@ def kind_of(history: History) -> str:
         *(["kills"] if history.slow else []),
         *(["deletions"] if history.deletes else []),
         *(["official client"] if history.official else []),
+        *(["a cluster joins"] if history.joins else []),
     ])  # fmt: skip
 
 

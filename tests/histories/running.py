@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import traceback
@@ -21,21 +22,28 @@ from postgres_support import databases_of
 from histories.drawing import draw
 from histories.driver import regions_of, world
 from histories.pauses import PAUSES
-from histories.shapes import SHAPES, Shape
+from histories.shapes import JOINED, SHAPES, Shape, largest
 from histories.steps import Step, possible
+from histories.watch import PATIENCE, Late, patient
 
 SECONDS_MAX: Final = 60.0
 """A history that takes longer on a quiet machine is a finding."""
 START_SECONDS_MAX: Final = 60.0
+PATIENCE_ALONE: Final = 4.0
+"""Factor of the limits of time for a history that runs again because it was late."""
 SLOW_SHARE: Final = 0.1
 """Share of histories in which workers stop, are killed, lose their disks or their database."""
 DELETES_SHARE: Final = 0.15
 DEDUPLICATION_SHARE: Final = 0.4
 OFFICIAL_SHARE: Final = 0.1
 """Share of histories without kills and deduplication, which makes one in twenty of all."""
+JOINS_SHARE: Final = 0.06
+"""Share of histories of a pair that another cluster can join. They share clusters with no other history."""
 WEIGHTS: Final = {"pair": 5, "one-way": 2, "mesh": 2, "chain": 1, "ring": 1}
-SLOW_WEIGHTS: Final = {"pair": 4, "one-way": 1, "mesh": 4, "chain": 1, "ring": 1}
+SLOW_WEIGHTS: Final = {"pair": 4, "one-way": 2, "mesh": 4, "chain": 1, "ring": 1}
 """Weights of shapes where disks are lost: only where links lead both ways does everything come back."""
+
+Key = tuple[str, bool, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,13 @@ class History:
     official: bool = False
     """Whether the official Python client takes part."""
     steps: tuple[Step, ...] | None = None
+    joins: bool = False
+    """Whether another cluster can join, if the shape allows that."""
 
     @property
-    def clusters(self) -> tuple[str, bool]:
+    def clusters(self) -> Key:
         """Key of the clusters that the history needs. Histories with equal keys can share clusters."""
-        return self.shape.name, self.deduplication
+        return self.shape.name, self.deduplication, self.seed if self.joins else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class Outcome:
     failure: str
     spent: Mapping[str, float]
     """Seconds by name of step."""
+    late: bool = False
+    """Whether it failed only because a limit of time was exceeded while workers were busy."""
 
     @property
     def seconds(self) -> float:
@@ -79,7 +91,8 @@ def drawn_history(seed: int) -> History:
     shape = SHAPES[drawn.choices(list(weights), weights=list(weights.values()))[0]]
     deduplication, deletes = drawn.random() < DEDUPLICATION_SHARE, drawn.random() < DELETES_SHARE
     official = drawn.random() < OFFICIAL_SHARE and not slow and not deduplication
-    return History(shape, deduplication, seed, slow, deletes, official)
+    joins = drawn.random() < JOINS_SHARE and shape.name in JOINED
+    return History(shape, deduplication, seed, slow, deletes, official, joins=joins)
 
 
 class Notes:
@@ -91,8 +104,9 @@ class Notes:
     def step(self, step: Step) -> None:
         self._write(name=step.name, arguments=dict(step.arguments))
 
-    def ended(self, failure: str, spent: dict[str, float]) -> None:
-        self._write(failure=failure, spent={name: round(seconds, 2) for name, seconds in spent.items()})
+    def ended(self, failure: str, spent: dict[str, float], *, late: bool = False) -> None:
+        rounded = {name: round(seconds, 2) for name, seconds in spent.items()}
+        self._write(failure=failure, spent=rounded, late=late)
 
     def _write(self, **line: object) -> None:
         self._file.write(json.dumps(line) + "\n")
@@ -115,8 +129,9 @@ async def carry_out(
             drawn = random.Random(f"steps of {history.seed}")
             spent: dict[str, float] = {}
             try:
-                made = world(regions, shape, name=f"h{number}", official=history.official)
-                async with asyncio.timeout(SECONDS_MAX), made as clusters:
+                limit = patient(SECONDS_MAX)
+                made = world(regions, shape, name=f"h{number}", official=history.official, joins=history.joins)
+                async with asyncio.timeout(limit), made as clusters:
                     steps = 0
                     given = list(history.steps or ())
                     while steps < count if history.steps is None else given:
@@ -133,33 +148,41 @@ async def carry_out(
                     await clusters.finish()
                     spent["finish"] = time.monotonic() - began
             except TimeoutError:
-                notes.ended(f"it did not end within {SECONDS_MAX:.0f} s", spent)
+                notes.ended(f"it did not end within {limit:.0f} s", spent, late=True)
                 return
             except Exception as error:  # noqa: BLE001 - whatever goes wrong in a history is a finding
                 text = "".join(traceback.format_exception(error))
-                notes.ended(f"{type(error).__name__}: {error}\n{text[-4_000:]}", spent)
+                late = isinstance(error, Late | subprocess.TimeoutExpired)
+                notes.ended(f"{type(error).__name__}: {error}\n{text[-4_000:]}", spent, late=late)
                 return
             notes.ended("", spent)
 
 
 def run(
-    histories: Sequence[History], server: str, count: int, *, keep: Path | None = None, until: float | None = None
+    histories: Sequence[History],
+    server: str,
+    count: int,
+    *,
+    keep: Path | None = None,
+    until: float | None = None,
+    patience: float = 1.0,
 ) -> list[Outcome]:
     """Run histories in a child process. Return the outcomes up to the first that failed.
 
-    Begin none after the time ``until`` of the monotonic clock.
+    Begin none after the time ``until`` of the monotonic clock. ``patience`` is a factor of all limits of time.
     """
+    PATIENCE.set(patience)
     directory = Path(tempfile.mkdtemp(prefix="pg-history-"))
     directory.chmod(0o755)  # as root, the server of the database runs as another user
     noted = directory / "notes"
     noted.touch()
-    names = histories[0].shape.clusters
+    names = largest(histories[0].shape).clusters if histories[0].joins else histories[0].shape.clusters
     with databases_of("".join(names), server, f"h{os.getpid()}") as databases:
         pid = os.fork()
         if not pid:
             _child(histories, directory, databases, count, noted, until)
-        ended = _ended(pid, START_SECONDS_MAX + len(histories) * SECONDS_MAX)
-    outcomes = _outcomes(noted, ended)
+        ended, late = _ended(pid, patient(START_SECONDS_MAX + len(histories) * SECONDS_MAX))
+    outcomes = _outcomes(noted, ended, late=late)
     if outcomes and outcomes[-1].failure:
         text = outcomes[-1].failure + _logged(directory, names)
         outcomes[-1] = replace(outcomes[-1], failure=text)
@@ -168,6 +191,17 @@ def run(
             shutil.copytree(directory, keep)
     shutil.rmtree(directory, ignore_errors=True)
     return outcomes
+
+
+def settled_alone(history: History, outcome: Outcome, server: str, count: int) -> Outcome:
+    """Return the outcome of a history that failed only by a limit of time after it ran once more.
+
+    It runs alone on clusters of its own, with patience. An outcome that did not fail so is returned unchanged.
+    """
+    if not outcome.late:
+        return outcome
+    (again,) = run([replace(history, steps=outcome.steps or None)], server, count, patience=PATIENCE_ALONE)
+    return again if again.failure else replace(again, late=True)
 
 
 def _child(
@@ -191,24 +225,24 @@ def _child(
         os._exit(status)
 
 
-def _ended(pid: int, seconds: float) -> str:
-    """Wait for a child. Return what was wrong with its end."""
+def _ended(pid: int, seconds: float) -> tuple[str, bool]:
+    """Wait for a child. Return an error, or "" if it ended well, and whether a limit of time is the cause."""
     deadline, has_ended = time.monotonic() + seconds, False
     try:
         while time.monotonic() < deadline:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 has_ended = True
-                return "" if status == 0 else f"the process of the history ended with {status}"
+                return "" if status == 0 else f"the process of the history ended with {status}", False
             time.sleep(0.02)
     finally:  # also when it is interrupted
         if not has_ended:
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    return f"the process of the history did not end within {seconds:.0f} s"
+    return f"the process of the history did not end within {seconds:.0f} s", True
 
 
-def _outcomes(noted: Path, ended: str) -> list[Outcome]:
+def _outcomes(noted: Path, ended: str, *, late: bool) -> list[Outcome]:
     found: list[Outcome] = []
     steps: list[Step] = []
     for line in noted.read_text().splitlines():
@@ -216,10 +250,10 @@ def _outcomes(noted: Path, ended: str) -> list[Outcome]:
         if "name" in said:
             steps.append(Step(said["name"], said["arguments"]))
         else:
-            found.append(Outcome(tuple(steps), said["failure"], said["spent"]))
+            found.append(Outcome(tuple(steps), said["failure"], said["spent"], said["late"]))
             steps = []
     if ended and not (found and found[-1].failure):
-        found.append(Outcome(tuple(steps), ended, {}))
+        found.append(Outcome(tuple(steps), ended, {}, late))
     return found
 
 

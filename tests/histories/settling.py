@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from histories.clients import NAMESPACE, POLL_SECONDS, ClusterClients
 from histories.model import Violation
+from histories.watch import Late, patient
 
 REST_SECONDS: Final = 25.0
 STILL_SECONDS: Final = 0.1
@@ -26,7 +27,7 @@ class Settling(ClusterClients):
         """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing."""
         if self.model.down or self.model.paused:
             return
-        deadline = time.monotonic() + REST_SECONDS
+        deadline = time.monotonic() + patient(REST_SECONDS)
         seen: Any = None
         since, looks = time.monotonic(), 0
         while True:
@@ -37,7 +38,7 @@ class Settling(ClusterClients):
             if not busy and looks >= STILL_LOOKS and time.monotonic() - since > STILL_SECONDS:
                 break
             if time.monotonic() > deadline:
-                raise Violation(f"the clusters do not come to rest: {busy or state}")
+                raise await self._late_or_wrong(f"the clusters do not come to rest: {busy or state}")
             await asyncio.sleep(POLL_SECONDS)
         await self._agree(deadline)
         self.model.settled()
@@ -92,8 +93,12 @@ class Settling(ClusterClients):
                 continue  # clusters have different messages, for good
             while (different := await self._different(topic)) is not None:
                 if time.monotonic() > deadline:
-                    raise Violation(f"{topic}: {different}")
+                    raise await self._late_or_wrong(f"{topic}: {different}")
                 await asyncio.sleep(POLL_SECONDS)
+
+    async def _late_or_wrong(self, what: str) -> Violation:
+        """Return a violation by a state that lasts too long: a late one if that may be because workers are busy."""
+        return Late(what) if await self._watch.is_busy() else Violation(what)
 
     async def _different(self, topic: str) -> str | None:
         path = f"/replication/v1/ack-vectors?topic={quote(self._full(topic), safe='')}"
@@ -110,8 +115,8 @@ class Settling(ClusterClients):
                     same = {
                         origin for origin, mark in its["high_water"].items() if theirs["high_water"].get(origin) == mark
                     }
-                    there = theirs["subscriptions"][name]["digest"]
+                    there = theirs["subscriptions"][name]
                     for origin in same:
-                        if state["digest"].get(origin) != there.get(origin):
+                        if state["digest"].get(origin) != there["digest"].get(origin):
                             return f"{name} of origin {origin} differs between {one} and {other}: {state} {there}"
         return None

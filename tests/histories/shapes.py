@@ -51,3 +51,10 @@ SHAPES = {
         Shape("ring", ("a", "b", "c"), (("a", "b"), ("b", "c"), ("c", "a")), forwards=True),
     )
 }
+JOINED = {"pair": "mesh"}
+"""For a shape that another cluster can join, the shape that there is then. The cluster that joins is its last one."""
+
+
+def largest(shape: Shape) -> Shape:
+    """Return the shape after another cluster joined, or ``shape`` if none can join it."""
+    return SHAPES[JOINED.get(shape.name, shape.name)]

@@ -64,6 +64,10 @@ def possible(step: Step, model: Model) -> bool:
         return not model.without_postgres and (step.name != "restore" or given["at"] in model.backed_up)
     if step.name == "fail_over_dead":
         return not (model.down or model.moved or model.dropped)
+    if step.name == "join":
+        return given["at"] == model.joining and not (
+            model.down or model.paused or model.moved or model.without_postgres
+        )
     if step.name == "fail_back":
         return given["to"] in model.moved and not (model.down or model.paused)
     if step.name in ("postgres_away", "postgres_back"):

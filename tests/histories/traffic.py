@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -12,6 +13,7 @@ from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
 from histories.model import Subscription, Violation
 from histories.operating import Operating
 from histories.steps import NAMED, is_replicated
+from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
 
 
@@ -242,11 +244,20 @@ class Traffic(Operating):
             got: set[str] = set()
             try:
                 while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
-                    try:
-                        got.add(uid_of(await reader.read_next(timeout_millis=int(SURE_SECONDS * 1000))))
-                    except Timeout:
-                        raise Violation(f"{where} says that a message is available, and none comes") from None
+                    got.add(uid_of(await self._read_surely(reader, where)))
             finally:
                 await reader.close()
             if not compacted:
                 self.model.judge_read(topic, at, got)
+
+    async def _read_surely(self, reader: Reader, where: str) -> Message:
+        """Return the next message, which must come. Wait for it until no worker works any more."""
+        deadline = time.monotonic() + patient(REQUEST_SECONDS)
+        while True:
+            with suppress(Timeout):
+                return await reader.read_next(timeout_millis=int(SURE_SECONDS * 1000))
+            what = f"{where} says that a message is available, and none comes"
+            if not await self._watch.is_busy():
+                raise Violation(what)
+            if time.monotonic() > deadline:
+                raise Late(what)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from histories.edits import Edit
 from histories.model import Model, Violation
 from histories.pauses import POINTS
 from histories.reverts import REVERTS
+from histories.running import PATIENCE_ALONE, History, Outcome, drawn_history, settled_alone
 from histories.shapes import SHAPES
 from histories.shrink import shrunk
 from histories.steps import Step, describe, possible
-from histories.watch import LOOK_SECONDS, STILL_LOOKS, Watch, cpu_seconds
+from histories.watch import LOOK_SECONDS, PATIENCE, STILL_LOOKS, Late, Watch, cpu_seconds
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +44,8 @@ def followed(model: Model, step: Step) -> None:
     elif step.name == "subscribe_apart":
         for cluster, earliest in ((at, True), (given["other"], False)):
             model.subscribed(given["topic"], given["name"], cluster, replicated=True, earliest=earliest)
+    elif step.name == "join":
+        model.joined()
     elif step.name == "grow":
         model.partitions = given["to"]
     elif step.name == "drop_link":
@@ -76,7 +80,7 @@ def followed(model: Model, step: Step) -> None:
 def test_each_kind_of_step_is_drawn_and_only_where_it_is_possible(shape: object) -> None:
     drawn, seen = random.Random(1), set()
     for _ in range(60):
-        model = Model(shape, deduplication=True)  # type: ignore[arg-type]
+        model = Model(shape, deduplication=True, joins=True)  # type: ignore[arg-type]
         for _ in range(60):
             step = draw(drawn, model, slow=True, deletes=True)
             assert possible(step, model), step
@@ -85,7 +89,10 @@ def test_each_kind_of_step_is_drawn_and_only_where_it_is_possible(shape: object)
     rare = {"lose_disk", "restore", "reclaim_while_trimming"}
     """Only where links lead both ways between all clusters."""
     two_ways = {"back_up", "subscribe_apart", "unsubscribe_in_use"}
-    assert set(KINDS) - seen <= rare | two_ways
+    """Only where links lead both ways between two clusters."""
+    joins = {"join"}
+    """Only where another cluster can join."""
+    assert set(KINDS) - seen <= rare | two_ways | joins
 
 
 def a_pair() -> Model:
@@ -212,6 +219,7 @@ def test_a_request_that_stands_still_while_no_worker_works_is_a_finding(monkeypa
     monkeypatch.setattr("histories.watch.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("histories.watch.LATE_SECONDS", 10.0)
     monkeypatch.setattr("histories.watch.cpu_seconds", lambda _: {1: 1.0})
+    monkeypatch.setattr("histories.watch._waits_for_disks", lambda: False)
 
     async def main() -> None:
         watch = Watch(list)
@@ -231,6 +239,105 @@ def test_a_request_may_take_its_time_while_a_worker_works(monkeypatch: pytest.Mo
         assert await Watch(list).ended(asyncio.sleep(3 * STILL_LOOKS * 0.01, "answer"), "asking") == "answer"
 
     asyncio.run(main())
+
+
+def test_a_request_that_takes_too_long_while_workers_work_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("histories.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("histories.watch.REQUEST_SECONDS", 0.02)
+    used = itertools.count(1)
+    monkeypatch.setattr("histories.watch.cpu_seconds", lambda _: {1: float(next(used))})
+
+    async def main() -> None:
+        with pytest.raises(Late, match="publishing did not end"):
+            await Watch(list).ended(asyncio.get_running_loop().create_future(), "publishing")
+        PATIENCE.set(1e6)
+        assert await Watch(list).ended(asyncio.sleep(0.05, "answer"), "publishing") == "answer"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("late_seconds", "used", "waits", "busy"),
+    [(10.0, 0.0, False, False), (10.0, 1.0, False, True), (10.0, 0.0, True, True), (-1.0, 0.0, False, True)],
+    ids=["nothing moves", "a worker works", "a process waits for a disk", "the look itself is late"],
+)
+def test_a_machine_is_busy_where_a_worker_works_or_waits_for_a_disk_or_a_look_is_late(
+    monkeypatch: pytest.MonkeyPatch, late_seconds: float, used: float, waits: bool, busy: bool
+) -> None:
+    times = itertools.count()
+    monkeypatch.setattr("histories.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("histories.watch.LATE_SECONDS", late_seconds)
+    monkeypatch.setattr("histories.watch.cpu_seconds", lambda _: {1: used * next(times)})
+    monkeypatch.setattr("histories.watch._waits_for_disks", lambda: waits)
+    assert asyncio.run(Watch(list).is_busy()) == busy
+
+
+def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = drawn_history(1)
+    step = Step("settle", {})
+    ran = []
+
+    def run(histories: list[History], *_: object, patience: float) -> list[Outcome]:
+        ran.append((histories, patience))
+        return [Outcome((step,), "", {})]
+
+    monkeypatch.setattr("histories.running.run", run)
+    found = Outcome((step,), "it lost a message", {})
+    assert settled_alone(history, found, "", 60) is found
+    assert not ran
+    again = settled_alone(history, Outcome((step,), "it took too long", {}, late=True), "", 60)
+    assert (again.failure, again.late) == ("", True)
+    assert ran == [([replace(history, steps=(step,))], PATIENCE_ALONE)]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_cluster_that_was_perhaps_not_told_may_begin_where_others_cannot_say_a_start(told: bool) -> None:
+    model = Model(SHAPES["one-way"])
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    subscription = model.subscribed("t0", "r-shared", "a", replicated=True, earliest=True)
+    if told:
+        subscription.clusters.add("b")
+    model.subscribed("t0", "r-shared", "b", replicated=True, earliest=False)
+    assert model.missing(subscription, "b", []) == (["a1", "b1"] if told else ["a1"])
+
+
+def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1"})
+    model.sought(subscription, "b", earliest=True)
+    assert model.missing(subscription, "b", []) == ["a2"]
+    model.judge_delivery(subscription, "b", "a1")  # it may come
+
+
+def test_a_cluster_that_joins_must_get_what_is_still_there() -> None:
+    model = Model(SHAPES["pair"], joins=True)
+    subscription = model.subscribed("t0", "r-shared", "b", replicated=True, earliest=True)
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    model.settled()
+    model.topic_deleted("t0", "a")
+    model.sending("t0", "a", "a2")
+    model.confirmed("t0", ["a2"])
+    join = Step("join", {"at": "c", "starts_first": True})
+    assert possible(join, model)
+    model.joined()
+    assert not possible(join, model)
+    assert model.shape is SHAPES["mesh"]
+    assert model.missing(subscription, "b", []) == ["a1", "a2", "b1"]
+    assert model.missing(subscription, "c", []) == ["a2", "b1"], "no link carries what a deleted from b"
+    model.judge_read("t0", "c", [])  # nothing has come yet
+    model.settled()
+    with pytest.raises(Violation, match="does not get a2, b1"):
+        model.judge_read("t0", "c", [])
 
 
 def test_processor_time_of_processes_is_counted_and_processes_that_are_gone_count_nothing() -> None:
