@@ -359,6 +359,7 @@ class TopicBridge:
             self._incoming = None  # what it has read is not what the brokers have now
             incarnation, reached = await self._new_life.standing(self._cursor)
             self._outgoing.renew()
+            self._comparison = Comparison()  # ledgers with the same numbers are others now
             self._note_hold()
         self._incoming = incoming = Incoming(
             self._connector,
