@@ -1,7 +1,8 @@
 """The destination's end of a link's connection after its HTTP upgrade: frames come in, answers go out.
 
 Invariant (DESIGN §3): 11. While :data:`FRAMES_AHEAD_MAX` frames wait to be taken nothing is read from the connection,
-so what the link may have on its way is bounded by its socket.
+so what the link may have on its way is bounded by its socket. What a compressed frame becomes is claimed of the links'
+budget (:mod:`replicator.engine.unpacking`) until all that it brings is durable.
 
 1. :func:`switch_protocols` answers 101 and takes the connection over from aiohttp, which hears only of its end.
 2. Bytes are received into the memory of their frames (:mod:`replicator.engine.log.frame_parsing`).
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -23,7 +25,8 @@ from replicator.api.errors import UpgradeRequired
 from replicator.engine.errors import EngineError
 from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.frame_parsing import AT_HAND_BYTES, FrameParser, RawFrame
-from replicator.engine.log.link_frame import UPGRADE, pack_answer, unpack_frame
+from replicator.engine.log.link_frame import UPGRADE, FrameHeader, pack_answer, unpack_frame
+from replicator.engine.unpacking import Unpacking, finished
 from replicator.running.timeouts import timeout
 
 SILENCE_SECONDS_MAX: Final = 60.0
@@ -35,7 +38,34 @@ SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
 """Most bytes of a stream's buffers that are kept for reuse. A commit frees all frames that it holds at once."""
 
 
-async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, FrameReceiver]:
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Content of a frame. Whoever takes it must call ``release`` when the content is not needed any more; None where
+    it does not count in a budget."""
+
+    content: memoryview
+    release: Callable[[], None] | None = None
+
+
+async def received(
+    unpacking: Unpacking, holder: object, header: FrameHeader, content: memoryview | bytes, cut: Callable[[], None]
+) -> Received:
+    """Return a frame's content, decompressed on a thread within the budget of links. ``holder`` is its stream.
+
+    ``cut`` ends the stream, if it keeps its frames for too long while others wait. Raise :class:`BlockCorrupt`.
+    """
+    if header.codec == "none":
+        return Received(memoryview(content))
+    claim = await unpacking.links.take(holder, header.raw_bytes, cut)
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, unpack_frame, header, content)
+        return Received(memoryview(await finished(running)), lambda: unpacking.links.give_back(claim))
+    except BaseException:
+        unpacking.links.give_back(claim)
+        raise
+
+
+async def switch_protocols(request: web.Request, unpacking: Unpacking) -> tuple[web.StreamResponse, FrameReceiver]:
     """Switch a link's connection from HTTP to frames. Raise :class:`UpgradeRequired` if the request does not ask for
     that."""
     if request.headers.get(hdrs.UPGRADE, "").strip().lower() != UPGRADE:
@@ -47,14 +77,15 @@ async def switch_protocols(request: web.Request) -> tuple[web.StreamResponse, Fr
     response = web.StreamResponse(status=101, headers={hdrs.UPGRADE: UPGRADE, hdrs.CONNECTION: "Upgrade"})
     response.force_close()
     await response.prepare(request)
-    return response, FrameReceiver(transport)
+    return response, FrameReceiver(transport, unpacking)
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
     """Takes over ``transport``, which does not read, from the protocol that it has."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, unpacking: Unpacking) -> None:
         self._transport = transport
+        self._unpacking = unpacking
         self._before = transport.get_protocol()
         self._buffers = Buffers(SPARE_BYTES_MAX)
         self._parser = FrameParser(self._buffers)
@@ -72,7 +103,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
-    async def next(self) -> memoryview | None:
+    async def next(self) -> Received | None:
         """Return the next frame, decompressed; None at the end of the stream.
 
         Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
@@ -88,9 +119,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         header, content = self._frames.popleft()
         if len(self._frames) < FRAMES_AHEAD_MAX:
             self._read_on()
-        if header.codec == "none":
-            return content
-        return memoryview(await asyncio.to_thread(unpack_frame, header, content))
+        return await received(self._unpacking, self, header, content, self.abort)
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
         """Send ``answer`` to the link.
@@ -171,6 +200,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()
+        self._unpacking.links.gone(self)
         for event in (self._at_end, self._changed, self._writable):
             event.set()
         self._before.connection_lost(exc)

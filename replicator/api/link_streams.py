@@ -19,11 +19,11 @@ from aiohttp import web
 from replicator.api import posted_frames
 from replicator.api.data_plane import ENGINE, LINKED_SOURCES, linked_source, number
 from replicator.api.errors import BadRequest
-from replicator.api.frame_receiver import switch_protocols
+from replicator.api.frame_receiver import Received, switch_protocols
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import asked_over, check_stream, kept_stream
-from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
 from replicator.engine.log.block import read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.frame_rows import decode_frame
@@ -45,6 +45,9 @@ STREAMS_OF_LINK_MAX: Final = 64
 """A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
 
+NUMBER_MAX: Final = (1 << 63) - 1
+"""Largest ledger and incarnation: the index has them as signed numbers of 64 bits."""
+
 _Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
 
 log = structlog.get_logger(__name__)
@@ -53,7 +56,7 @@ log = structlog.get_logger(__name__)
 class FrameStream(Protocol):
     """Stream of a link: frames come in, and answers go out."""
 
-    async def next(self) -> memoryview | None:
+    async def next(self) -> Received | None:
         """Return the next frame, decompressed; None at the end of the stream.
 
         Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
@@ -99,7 +102,7 @@ async def append(request: web.Request) -> web.StreamResponse:
     with _only_stream_of_name(link.key, request), kept_stream(request, link.source):
         if version < UPGRADED_FROM:
             return await _append_posted(request, link)
-        response, frames = await switch_protocols(request)
+        response, frames = await switch_protocols(request, request.app[ENGINE].unpacking)
         _note_opened(request, link)
         try:
             with ending_at_expiry(request), asked_over(request, link.source, frames):
@@ -113,11 +116,11 @@ async def append(request: web.Request) -> web.StreamResponse:
 
 async def _append_posted(request: web.Request, link: IncomingLink) -> web.StreamResponse:
     """Serve the frames of a posted stream. The HTTP status is the first answer; the stream carries the others."""
-    frames = posted_frames.PostedFrames(request)
+    frames = posted_frames.PostedFrames(request, request.app[ENGINE].unpacking)
     frame = await frames.next()
     if frame is None:
         raise BadRequest("the body has no frame")
-    first = await _submit(request, link, frame)
+    first = await _take(request, link, frame)
     _note_opened(request, link)
     response = await frames.begin()
     with ending_at_expiry(request):
@@ -175,7 +178,7 @@ async def _serve_frames(
     async def read() -> None:
         try:
             while await room.acquire() and (frame := await frames.next()) is not None:
-                pending.put_nowait(await _submit(request, link, frame))
+                pending.put_nowait(await _take(request, link, frame))
                 del frame  # its memory is used again once it is committed
         except EngineError as error:
             pending.put_nowait(error)
@@ -200,6 +203,31 @@ async def _serve_frames(
         while not pending.empty():
             if isinstance(left := pending.get_nowait(), dict):
                 await _outcome(left)
+
+
+async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _Results:
+    """Submit a frame, and release it when all that it brings is durable or refused."""
+    if (release := frame.release) is None:
+        return await _submit(request, link, frame.content)
+    try:
+        results = await _submit(request, link, frame.content)
+    except BaseException:
+        release()
+        raise
+    begun = [each for each in results.values() if isinstance(each, asyncio.Future)]
+    if not begun:
+        release()
+    left = len(begun)
+
+    def done(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            release()
+
+    for each in begun:
+        each.add_done_callback(done)
+    return results
 
 
 async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -> _Results:
@@ -237,8 +265,13 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
     """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
     for copied in blocks:
-        noted = decode_note(copied.block) if is_note(copied.block) else read_header(copied.block)
-        origin = noted.origin
+        if is_note(copied.block):
+            origin = decode_note(copied.block).origin
+        else:
+            header = read_header(copied.block)
+            origin = header.origin
+            if header.incarnation > NUMBER_MAX or header.origin_first.ledger > NUMBER_MAX:
+                raise BlockCorrupt(f"a block of {origin!r} has numbers that no worker gives: {header.origin_first}")
         if origin not in link.origins:
             carried = ", ".join(sorted(link.origins))
             raise NotAllowedError(

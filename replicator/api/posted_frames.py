@@ -11,17 +11,19 @@ from typing import Any
 
 from aiohttp import web
 
-from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
+from replicator.api.frame_receiver import SILENCE_SECONDS_MAX, Received, received
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.link_frame import HEADER_BYTES, pack_answer, read_header, unpack_frame
+from replicator.engine.log.link_frame import HEADER_BYTES, pack_answer, read_header
+from replicator.engine.unpacking import Unpacking
 from replicator.running.timeouts import timeout
 
 
 class PostedFrames:
     """See :class:`replicator.api.link_streams.FrameStream`."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, unpacking: Unpacking) -> None:
         self._request = request
+        self._unpacking = unpacking
         self._response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
 
     async def begin(self) -> web.StreamResponse:
@@ -29,7 +31,7 @@ class PostedFrames:
         await self._response.prepare(self._request)
         return self._response
 
-    async def next(self) -> memoryview | None:
+    async def next(self) -> Received | None:
         head = await self._read(HEADER_BYTES)
         if not head:
             return None
@@ -37,9 +39,11 @@ class PostedFrames:
         body = b"" if header is None else await self._read(header.length_bytes)
         if header is None or len(body) < header.length_bytes:
             raise BlockCorrupt("the body ends inside a frame")
-        if header.codec == "none":
-            return memoryview(body)
-        return memoryview(await asyncio.to_thread(unpack_frame, header, body))
+        return await received(self._unpacking, self, header, body, self._cut)
+
+    def _cut(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
     async def _read(self, size: int) -> bytes:
         """Less if the body ends."""

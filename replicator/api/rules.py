@@ -15,6 +15,7 @@ from replicator.api.slices import topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.policies_codec import overrides_to_json, policies_to_json
 from replicator.engine.topics.namespace_policies import NamespacePolicies, namespace_policies_to_json
+from replicator.running.pacing import Pace
 from replicator.security.permissions import Permissions
 
 
@@ -36,10 +37,7 @@ def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Pe
                 "namespaces_by_use": engine.by_use.makes_namespaces,
                 "defaults": policies_to_json(engine.loaded.default_policies),
                 "policies": _of_namespaces(engine),
-                "schemas": {
-                    topic: [each.schema.version.hex() for each in engine.schemas.schemas(topic)]
-                    for topic in engine.schemas.topics()
-                },
+                "schemas": await _of_schemas(engine),
                 "partitions": {
                     topic: number
                     for tenant in engine.catalog.visible_tenants()
@@ -85,6 +83,15 @@ def _of_namespaces(engine: Engine) -> dict[str, Any]:
             if changed:
                 found[namespace] = changed
     return found
+
+
+async def _of_schemas(engine: Engine) -> dict[str, list[str]]:
+    pace = Pace(engine.turns)
+    versions: dict[str, list[str]] = {}
+    for topic in engine.schemas.topics():
+        versions[topic] = [version.hex() for version in engine.schemas.versions(topic)]
+        await pace.step()
+    return versions
 
 
 async def _of_topics(engine: Engine) -> dict[str, Any]:

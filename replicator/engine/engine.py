@@ -63,8 +63,8 @@ from replicator.engine.topics.topics_by_use import TopicsByUse
 from replicator.engine.unpacking import Unpacking
 from replicator.engine.upkeep.maintenance import INTERVAL_SECONDS, Maintenance
 from replicator.running.byte_budget import UNPACKED_BYTES_MAX
+from replicator.running.pacing import turns_of_this_loop
 from replicator.running.supervisor import Supervisor
-from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
 
 
@@ -110,7 +110,7 @@ class Engine:
         self.supervisor = supervisor or Supervisor()
         """Supervisor of the tasks of this engine, and of parts that are built around it."""
         self._own_supervisor = supervisor is None
-        self.turns = Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
+        self.turns = turns_of_this_loop()
         self.admission = Admission(settings.message_bytes_max)
         self.tracing = settings.tracing
         self.unpacking = Unpacking(settings.unpacked_bytes_max)
@@ -141,7 +141,7 @@ class Engine:
         self.by_use = TopicsByUse(
             store, self.catalog, self.loaded, self.making, self.partitioned, namespaces=settings.namespaces_by_use
         )
-        self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms, self._policies_of)
+        self.schemas = SchemaRegistry(store, self.writer, settings.wall_clock_ms, self._policies_of, self.unpacking)
         self.maintenance = Maintenance(
             store,
             self.topics,
@@ -205,6 +205,7 @@ class Engine:
         if self._own_supervisor:
             await self.supervisor.stop()
         self.unpacking.close()
+        await self.schemas.close()
         await self.writer.close()
         self.store.close()
 

@@ -78,10 +78,10 @@ class SchemaAnnouncer:
         count = size = 0
         for topic in topics:
             known = self._known.setdefault(topic, set())
-            for each in self._engine.schemas.schemas(topic):
-                if each.schema.version in known:
+            for version in self._engine.schemas.versions(topic):
+                if version in known or (each := self._engine.schemas.registered(topic, version)) is None:
                     continue
-                known.add(each.schema.version)
+                known.add(version)
                 rows.setdefault(topic, []).append(each.as_json())
                 count, size = count + 1, size + len(each.schema.definition)
                 if count >= SCHEMAS_AT_ONCE or size >= BYTES_AT_ONCE:

@@ -87,6 +87,10 @@ class ByteBudget:
             self._waiting.pop(claim, None)
         return self._grant(now)
 
+    def waiting_of(self, holder: object) -> list[Claim]:
+        """Return the claims of ``holder`` that are not granted yet."""
+        return [claim for claim in self._waiting if claim.holder is holder]
+
     def overdue(self, now: float) -> Claim | None:
         """Return a claim whose holder must be cut off now; None if there is none. Each claim is returned only once."""
         first = next((claim for claim in self._waiting if not self._has_its_share(claim)), None)
@@ -167,6 +171,12 @@ class WaitingBudget:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits on it
                 self._loop.call_soon_threadsafe(self._end, claim)
+
+    def gone(self, holder: object) -> None:
+        """End the claims of ``holder`` that wait: its connection is over. :meth:`take` raises ConnectionResetError."""
+        for claim in self._budget.waiting_of(holder):
+            if claim.granted is not None:
+                complete(claim.granted, ConnectionResetError("the connection is over"))
 
     def _end(self, claim: Claim) -> None:
         assert self._loop is not None

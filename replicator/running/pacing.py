@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
@@ -13,6 +14,11 @@ _T = TypeVar("_T")
 
 CLIENT: Final[ContextVar[Share | None]] = ContextVar("CLIENT", default=None)
 """The client whose request is served; None in work of the worker itself."""
+
+
+def turns_of_this_loop() -> Turns:
+    """Return new turns of the event loop on which they are used."""
+    return Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
 
 
 class Pace:

@@ -120,6 +120,8 @@ class UnpackingStatus(TypedDict):
     waiting: Annotated[int, "entries and bodies that wait until they fit", "claims"]
     internal_bytes_max: Annotated[int, "the budget of compaction", "bytes"]
     internal_bytes: Annotated[int, "that compaction has of it", "bytes"]
+    links_bytes_max: NotRequired[Annotated[int, "the budget of frames that links send here", "bytes"]]
+    links_bytes: NotRequired[Annotated[int, "that frames have of it", "bytes"]]
 
 
 class EventLoopStatus(TypedDict):

@@ -55,28 +55,33 @@ def routes() -> list[web.RouteDef]:
 
 
 async def newest(request: web.Request) -> web.Response:
-    known = _schemas(request)
-    if not known:
+    versions = _versions(request)
+    if not versions:
         raise SchemaNotFound(f"{topic_name(request)} has no schema")
-    return web.json_response(_shown(known[-1]))
+    return web.json_response(_shown(_registered(request, versions[-1])))
 
 
 async def of_version(request: web.Request) -> web.Response:
     version = number_of(request.match_info["version"], "version", least=NO_VERSION)
-    found = [each for each in _schemas(request) if _number(each.schema) == version]
+    found = [each for each in _versions(request) if _number(each) == version]
     if not found:
         raise SchemaNotFound(f"{topic_name(request)} has no schema of version {version}")
-    return web.json_response(_shown(found[0]))
+    return web.json_response(_shown(_registered(request, found[0])))
 
 
 async def all_of_topic(request: web.Request) -> web.Response:
     """Oldest first."""
-    return web.json_response({"getSchemaResponses": [_shown(each) for each in _schemas(request)]})
+
+    def shown(known: list[RegisteredSchema]) -> bytes:
+        return json.dumps({"getSchemaResponses": [_shown(each) for each in known]}).encode()
+
+    body = await request.app[ENGINE].schemas.look(str(topic_name(request)), shown)
+    return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 
 async def metadata(request: web.Request) -> web.Response:
     """Versions in their order. They have no ledgers: they are in the worker's store."""
-    index = [{"ledgerId": -1, "entryId": -1, "version": _number(each.schema)} for each in _schemas(request)]
+    index = [{"ledgerId": -1, "entryId": -1, "version": _number(each)} for each in _versions(request)]
     if not index:
         raise SchemaNotFound(f"{topic_name(request)} has no schema")
     return web.json_response({"info": index[-1], "index": index})
@@ -94,7 +99,7 @@ async def delete(request: web.Request) -> web.Response:
     """Forget the topic's schemas, in this cluster. Messages that were written with them can then be read as bytes."""
     flag_parameter(request, "force")
     topic = str(topic_name(request))
-    versions = [_number(each.schema) for each in _schemas(request)]
+    versions = [_number(each) for each in _versions(request)]
     await request.app[ENGINE].schemas.remove(topic)
     return web.json_response({"version": versions[-1] if versions else NO_VERSION})
 
@@ -116,22 +121,28 @@ async def compatibility(request: web.Request) -> web.Response:
 async def version_of(request: web.Request) -> web.Response:
     """The version that a schema has in the topic; -1 if it is not registered."""
     schema = await _read(request)
-    known = any(each.schema.version == schema.version for each in _schemas(request))
-    return web.json_response({"version": _number(schema) if known else NO_VERSION})
+    known = schema.version in _versions(request)
+    return web.json_response({"version": _number(schema.version) if known else NO_VERSION})
 
 
-def _schemas(request: web.Request) -> list[RegisteredSchema]:
-    return request.app[ENGINE].schemas.schemas(str(topic_name(request)))
+def _versions(request: web.Request) -> list[bytes]:
+    return request.app[ENGINE].schemas.versions(str(topic_name(request)))
 
 
-def _number(schema: TopicSchema) -> int:
-    return int.from_bytes(schema.version[:VERSION_BYTES], "big")
+def _registered(request: web.Request, version: bytes) -> RegisteredSchema:
+    found = request.app[ENGINE].schemas.registered(str(topic_name(request)), version)
+    assert found is not None  # its version was read in the same step
+    return found
+
+
+def _number(version: bytes) -> int:
+    return int.from_bytes(version[:VERSION_BYTES], "big")
 
 
 def _shown(registered: RegisteredSchema) -> dict[str, Any]:
     schema = registered.schema
     return {
-        "version": _number(schema),
+        "version": _number(schema.version),
         "type": _NAMES[schema.type],
         "timestamp": registered.registered_at_ms,
         "data": _text(schema),

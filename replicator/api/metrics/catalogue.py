@@ -50,7 +50,9 @@ AUDIT_DROPPED: Final = counter(
     "audit_entries_dropped", "Entries of the audit log that were dropped because too many waited.", unit="entries"
 )
 UNPACKED_BYTES: Final = gauge(
-    "unpacked_bytes", "Uncompressed bytes in memory: of clients (store.unpacked_max), and of compaction.", "share"
+    "unpacked_bytes",
+    "Uncompressed bytes in memory: of clients (store.unpacked_max), compaction, and frames of links.",
+    "share",
 )
 UNPACKED_LIMIT: Final = gauge("unpacked_limit_bytes", "Uncompressed bytes that a share may have in memory.", "share")
 UNPACKED_WAITING: Final = gauge(

@@ -98,7 +98,9 @@ class StatusCollector(Collector):
             self._add(names.AUDIT_WAITING, audit["waiting"])
             self._add(names.AUDIT_DROPPED, audit["dropped"])
         if (unpacking := status.get("unpacking")) is not None:
-            for share, prefix in (("clients", ""), ("internal", "internal_")):
+            for share, prefix in (("clients", ""), ("internal", "internal_"), ("links", "links_")):
+                if f"{prefix}bytes" not in unpacking:
+                    continue  # a worker of an earlier version
                 self._add(names.UNPACKED_BYTES, unpacking[f"{prefix}bytes"], share)
                 self._add(names.UNPACKED_LIMIT, unpacking[f"{prefix}bytes_max"], share)
             self._add(names.UNPACKED_WAITING, unpacking["waiting"])

@@ -31,10 +31,10 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap
 
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge, NotAllowedError
-from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
+from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import BatchedMessage, append_to_batch, decode_entry, encode_entry, split_batch
 from replicator.engine.types import LoggedEntry
-from replicator.engine.unpacking import INTERNAL
+from replicator.engine.unpacking import unpacked_internally
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from snapshots.position import Position
 
@@ -182,10 +182,8 @@ def _open(entry: LoggedEntry, held: ExitStack) -> _Opened | None:
         if encrypted:
             part = _single_part(metadata, payload, encrypted=True)
             return None if part.key is None else _Opened(metadata, [part], None)
-        if metadata.compression != NONE:
-            held.enter_context(INTERNAL.held(min(metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX)))
-        content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
-        batch = list(split_batch(metadata, content))
+        content = held.enter_context(unpacked_internally(payload, metadata.compression, metadata.uncompressed_size))
+        batch = list(split_batch(metadata, memoryview(content)))
     except (EntryCorrupt, MessageTooLarge):
         return None
     return _Opened(metadata, [_batched_part(message) for message in batch], batch)

@@ -8,8 +8,9 @@ Invariants:
 3. A topic's list is the union of what this cluster registered and what others announced, ordered by the time of
    registration, then by version. Merging is commutative, associative and idempotent, so clusters that have heard of
    each other have the same list. What is registered here is later than all that is known here.
-4. Large schemas are read and compared in threads, a few at a time: the event loop goes on. A client whose schema is
-   registered already waits for nobody.
+4. Large schemas are read and compared in threads, a few at a time: the event loop goes on. Their bytes count in the
+   clients' budget (:mod:`replicator.engine.unpacking`) before they are read. A client whose schema is registered
+   already waits for nobody.
 5. A list is bounded: in schemas by :data:`SCHEMAS_MAX`, for what others announce by :data:`ANNOUNCED_MAX`; in bytes by
    :data:`TOPIC_BYTES_MAX`.
 """
@@ -21,7 +22,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
@@ -32,6 +33,8 @@ from replicator.engine.schemas import compatibility
 from replicator.engine.schemas.schema import VERSION_BYTES, TopicSchema
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
+from replicator.engine.unpacking import Unpacking, finished
+from replicator.running.pacing import CLIENT
 
 TABLE: Final = "schemas"
 SCHEMAS_MAX: Final = 1_000
@@ -44,8 +47,12 @@ APART_BYTES: Final = 16 * 1024
 """Schemas of more bytes are read and compared in a thread: that takes milliseconds, or much longer."""
 APART_MAX: Final = 2
 """Threads that compare at once. Each slows the event loop down a little."""
+REGISTERED_AT_MS_MAX: Final = 1 << 53
+"""Latest time of a registration: what JSON holds exactly, beyond any clock."""
 _REGISTERED_AT: Final = re.compile(rb'"registered_at_ms":(\d+)\}\Z')
 """The end of a row, as :meth:`RegisteredSchema.as_json` has it."""
+_REGISTERED_AT_BYTES_MAX: Final = 64
+"""Length of the end of a row that holds when the schema was registered."""
 _T = TypeVar("_T")
 _END: Final = b"\0"
 """Between a topic's name and the version in a key: no name has it."""
@@ -64,7 +71,18 @@ class RegisteredSchema:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RegisteredSchema:
-        return cls(TopicSchema.from_json(row), int(row["registered_at_ms"]))
+        """Return the schema of a row. Raise :class:`ValueError`, :class:`KeyError` or :class:`TypeError`."""
+        registered_at_ms = row["registered_at_ms"]
+        if type(registered_at_ms) is not int or not 0 <= registered_at_ms < REGISTERED_AT_MS_MAX:
+            raise ValueError("the time of a schema is no time")
+        return cls(TopicSchema.from_json(row), registered_at_ms)
+
+
+class _Row(NamedTuple):
+    """Stored schema, as far as it is known without reading it."""
+
+    registered_at_ms: int
+    size_bytes: int
 
 
 class SchemaRegistry:
@@ -76,15 +94,20 @@ class SchemaRegistry:
         writer: Writer,
         wall_clock_ms: Callable[[], int],
         policies_of: Callable[[str], TopicPolicies] = lambda topic: TopicPolicies(),
+        unpacking: Unpacking | None = None,
     ) -> None:
-        """``policies_of`` gives what counts for a topic, by its full name without a partition's number."""
+        """``policies_of`` gives what counts for a topic, by its full name without a partition's number. ``unpacking``
+        has the budget in which large schemas count."""
         self._store = store
         self._writer = writer
         self._wall_clock_ms = wall_clock_ms
         self._policies_of = policies_of
+        self._unpacking = unpacking or Unpacking()
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of topics whose lists are being changed."""
         self._threads = asyncio.Semaphore(APART_MAX)
+        self._running: set[asyncio.Future[Any]] = set()
+        """Work on threads, which reads the store."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with the name of a topic, without a partition's number, that has another schema; it is durable."""
 
@@ -104,20 +127,34 @@ class SchemaRegistry:
 
     def schemas(self, topic: str) -> list[RegisteredSchema]:
         """Of the topic, or of the one that it is a partition of; oldest first."""
-        return _in_order(self._rows(topic))
+        found = [RegisteredSchema.from_json(row) for _, row in self._read(topic, lambda row: json.loads(bytes(row)))]
+        return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
+
+    def versions(self, topic: str) -> list[bytes]:
+        """Return the versions that the topic has, oldest first. No schema is read for it."""
+        rows = self._listed(topic)
+        return sorted(rows, key=lambda version: (rows[version].registered_at_ms, version))
+
+    async def look(self, topic: str, look: Callable[[list[RegisteredSchema]], _T]) -> _T:
+        """Return what ``look`` makes of the topic's schemas, oldest first. If they are large, a thread does it."""
+        return await self._apart(_size(self._listed(topic)), lambda: look(self.schemas(topic)))
 
     def find(self, topic: str, version: bytes | None = None) -> TopicSchema:
         """The schema of that version, or the newest. Raises :class:`SchemaNotFound`."""
         if version is None:
-            if rows := self._rows(topic):
-                newest = max(rows, key=lambda each: (_registered_at_ms(rows[each]), each))
-                return RegisteredSchema.from_json(json.loads(rows[newest])).schema
+            if versions := self.versions(topic):
+                return self.find(topic, versions[-1])
             raise SchemaNotFound(f"topic {topic} has no schema")
+        found = self.registered(topic, version)
+        if found is None:
+            raise SchemaNotFound(f"topic {topic} has no schema of version {version.hex()}")
+        return found.schema
+
+    def registered(self, topic: str, version: bytes) -> RegisteredSchema | None:
+        """Return the schema of that version, and when it was registered; None if the topic does not have it."""
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
             row = txn.get(_prefix(topic) + version) if len(version) == VERSION_BYTES else None
-        if row is None:
-            raise SchemaNotFound(f"topic {topic} has no schema of version {version.hex()}")
-        return RegisteredSchema.from_json(json.loads(bytes(row))).schema
+        return None if row is None else RegisteredSchema.from_json(json.loads(bytes(row)))
 
     # What clients bring.
 
@@ -131,7 +168,7 @@ class SchemaRegistry:
         if self._has(topic, version):
             return version
         async with self._lock(topic):
-            rows = self._rows(topic)
+            rows = self._listed(topic)
             if version in rows:
                 return version
             policies = self._policies(topic)
@@ -139,8 +176,8 @@ class SchemaRegistry:
                 raise IncompatibleSchema(
                     f"topic {topic} has no such schema, and its clients may not register any (isAllowAutoUpdateSchema)"
                 )
-            known = await self._checked(rows, schema, policies.schema_compatibility)
-            await self._append(topic, rows, known, schema, SCHEMAS_MAX)
+            await self._compare(topic, rows, schema, policies.schema_compatibility)
+            await self._append(topic, rows, schema, SCHEMAS_MAX)
             return version
 
     async def adopt(self, topic: str, schema: TopicSchema) -> bytes:
@@ -151,10 +188,9 @@ class SchemaRegistry:
         """
         await self._apart(len(schema.definition), schema.check)
         async with self._lock(topic):
-            rows = self._rows(topic)
+            rows = self._listed(topic)
             if schema.version not in rows:
-                known = await self._apart(_size(rows), lambda: _in_order(rows))
-                await self._append(topic, rows, known, schema, ANNOUNCED_MAX)
+                await self._append(topic, rows, schema, ANNOUNCED_MAX)
             return schema.version
 
     async def add_or_check_consumer(self, topic: str, schema: TopicSchema) -> None:
@@ -163,19 +199,16 @@ class SchemaRegistry:
         Raises :class:`IncompatibleSchema`.
         """
         await self._apart(len(schema.definition), schema.check)
-        if rows := self._rows(topic):
-            strategy = self._policies(topic).schema_compatibility
-
-            def check() -> None:
-                compatibility.check_consumer(schema, [each.schema for each in _in_order(rows)], strategy)
-
-            await self._apart(_size(rows) + len(schema.definition), check)
+        if rows := self._listed(topic):
+            await self._compare(
+                topic, rows, schema, self._policies(topic).schema_compatibility, compatibility.check_consumer
+            )
         else:
             await self.add(topic, schema)
 
     def check_without(self, topic: str) -> None:
         """A producer brings no schema: raises :class:`IncompatibleSchema` where its topic has one and insists."""
-        if self._policies(topic).schema_validation_enforced and self._rows(topic):
+        if self._policies(topic).schema_validation_enforced and self._listed(topic):
             raise IncompatibleSchema(
                 f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced)"
             )
@@ -188,15 +221,15 @@ class SchemaRegistry:
         """Raises :class:`IncompatibleSchema` for a schema that the topic's strategy does not let follow those that it
         has."""
         await self._apart(len(schema.definition), schema.check)
-        rows = self._rows(topic)
+        rows = self._listed(topic)
         if schema.version not in rows:
-            await self._checked(rows, schema, self.strategy(topic))
+            await self._compare(topic, rows, schema, self.strategy(topic))
 
     async def remove(self, topic: str) -> None:
         """Forget all schemas of the topic, in this cluster; one that still has them announces them again."""
         async with self._lock(topic):
             prefix = _prefix(topic)
-            await self._writer.put_many([(TABLE, prefix + version, None) for version in self._rows(topic)])
+            await self._writer.put_many([(TABLE, prefix + version, None) for version in self._listed(topic)])
 
     # What other clusters announce.
 
@@ -210,11 +243,11 @@ class SchemaRegistry:
         for each in announced:
             await self._apart(len(each.schema.definition), each.schema.check)
         async with self._lock(topic):
-            rows = self._rows(topic)
+            rows = self._listed(topic)
             news = []
             for each in announced:
                 row = rows.get(each.schema.version)
-                if row is None or each.registered_at_ms < _registered_at_ms(row):
+                if row is None or each.registered_at_ms < row.registered_at_ms:
                     news.append(each)
             if len(rows.keys() | {each.schema.version for each in news}) > ANNOUNCED_MAX:
                 raise IncompatibleSchema(f"topic {topic} would have over {ANNOUNCED_MAX} schemas, the limit")
@@ -222,28 +255,50 @@ class SchemaRegistry:
                 await self._put(topic, rows, news)
             return len(news)
 
+    async def close(self) -> None:
+        """Wait until no thread reads the store any more."""
+        if self._running:
+            await asyncio.wait(self._running)
+
     def _lock(self, topic: str) -> asyncio.Lock:
         return self._changing.setdefault(_name(topic), asyncio.Lock())
 
     async def _apart(self, size_bytes: int, work: Callable[[], _T]) -> _T:
-        """Return what ``work`` returns, or raise its error. If it is about many bytes, a thread does it."""
+        """Return what ``work`` returns, or raise its error.
+
+        If it is about many bytes, they are claimed of the clients' budget first, and a thread does the work.
+        """
         if size_bytes <= APART_BYTES:
             return work()
+        clients = self._unpacking.clients
         async with self._threads:
-            return await asyncio.to_thread(work)
+            # Nothing cuts it off: it works all the time, and keeps nothing when it is done.
+            claim = await clients.take(CLIENT.get() or self, size_bytes, lambda: None)
+            try:
+                running = asyncio.get_running_loop().run_in_executor(None, work)
+                self._running.add(running)
+                running.add_done_callback(self._running.discard)
+                return await finished(running)
+            finally:
+                clients.give_back(claim)
 
-    async def _checked(
-        self, rows: Mapping[bytes, bytes], schema: TopicSchema, strategy: SchemaStrategy
-    ) -> list[RegisteredSchema]:
-        """Return the schemas of ``rows``, oldest first. Raise :class:`IncompatibleSchema` if the new one may not follow
-        them."""
+    async def _compare(
+        self,
+        topic: str,
+        rows: Mapping[bytes, _Row],
+        schema: TopicSchema,
+        strategy: SchemaStrategy,
+        rule: Callable[[TopicSchema, Sequence[TopicSchema], SchemaStrategy], None] | None = None,
+    ) -> None:
+        """Raise :class:`IncompatibleSchema` if the schema may not go with those of the topic, which ``rows`` lists.
 
-        def check() -> list[RegisteredSchema]:
-            known = _in_order(rows)
-            compatibility.check(schema, [each.schema for each in known], strategy)
-            return known
+        ``rule`` compares them; None is the rule for a new schema.
+        """
 
-        return await self._apart(_size(rows) + len(schema.definition), check)
+        def compare() -> None:
+            (rule or compatibility.check)(schema, [each.schema for each in self.schemas(topic)], strategy)
+
+        await self._apart(_size(rows) + len(schema.definition), compare)
 
     def _has(self, topic: str, version: bytes) -> bool:
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
@@ -252,35 +307,37 @@ class SchemaRegistry:
     def _policies(self, topic: str) -> TopicPolicies:
         return self._policies_of(_name(topic))
 
-    def _rows(self, topic: str) -> dict[bytes, bytes]:
-        """By version, as stored."""
+    def _listed(self, topic: str) -> dict[bytes, _Row]:
+        """By version, without a copy of any row."""
+        return dict(self._read(topic, lambda row: _Row(_registered_at_ms(row), len(row))))
+
+    def _read(self, topic: str, take: Callable[[memoryview], _T]) -> Iterator[tuple[bytes, _T]]:
+        """Yield the versions that are stored of the topic, each with what ``take`` makes of its row."""
         prefix = _prefix(topic)
-        found: dict[bytes, bytes] = {}
-        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+        with self._store.env.begin(db=self._store.tables[TABLE], buffers=True) as txn:
             cursor = txn.cursor()
             more = cursor.set_range(prefix)
             while more and (key := bytes(cursor.key())).startswith(prefix):
-                found[key[len(prefix) :]] = bytes(cursor.value())
+                yield key[len(prefix) :], take(cursor.value())
                 more = cursor.next()
-        return found
 
     async def _append(
         self,
         topic: str,
-        rows: Mapping[bytes, bytes],
-        known: Sequence[RegisteredSchema],
+        rows: Mapping[bytes, _Row],
         schema: TopicSchema,
         schemas_max: int,
     ) -> None:
-        """As the newest; ``known`` are those of ``rows``, in order."""
-        if len(known) >= schemas_max:
-            raise IncompatibleSchema(f"topic {topic} has {len(known)} schemas; {schemas_max} are allowed")
-        newest_ms = known[-1].registered_at_ms if known else -1
+        """Store a schema as the newest of the topic, which has those of ``rows``."""
+        if len(rows) >= schemas_max:
+            raise IncompatibleSchema(f"topic {topic} has {len(rows)} schemas; {schemas_max} are allowed")
+        newest_ms = max((row.registered_at_ms for row in rows.values()), default=-1)
         await self._put(topic, rows, [RegisteredSchema(schema, max(self._wall_clock_ms(), newest_ms + 1))])
 
-    async def _put(self, topic: str, rows: Mapping[bytes, bytes], news: Iterable[RegisteredSchema]) -> None:
+    async def _put(self, topic: str, rows: Mapping[bytes, _Row], news: Iterable[RegisteredSchema]) -> None:
         new = {each.schema.version: json.dumps(each.as_json(), separators=(",", ":")).encode() for each in news}
-        size = _size({**rows, **new})
+        size = _size({version: row for version, row in rows.items() if version not in new})
+        size += sum(map(len, new.values()))
         if size > TOPIC_BYTES_MAX:
             raise IncompatibleSchema(
                 f"the schemas of topic {topic} would have {size} bytes; {TOPIC_BYTES_MAX} are allowed"
@@ -291,20 +348,14 @@ class SchemaRegistry:
             listener(_name(topic))
 
 
-def _in_order(rows: Mapping[bytes, bytes]) -> list[RegisteredSchema]:
-    """Of rows as they are stored, oldest first."""
-    found = [RegisteredSchema.from_json(json.loads(row)) for row in rows.values()]
-    return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
-
-
-def _registered_at_ms(row: bytes) -> int:
+def _registered_at_ms(row: memoryview) -> int:
     """Return when some cluster first saw the schema of a stored row."""
-    found = _REGISTERED_AT.search(row, max(0, len(row) - 64))
-    return int(found[1]) if found else int(json.loads(row)["registered_at_ms"])
+    found = _REGISTERED_AT.search(row[-_REGISTERED_AT_BYTES_MAX:])
+    return int(found[1]) if found else int(json.loads(bytes(row))["registered_at_ms"])
 
 
-def _size(rows: Mapping[bytes, bytes]) -> int:
-    return sum(map(len, rows.values()))
+def _size(rows: Mapping[bytes, _Row]) -> int:
+    return sum([row.size_bytes for row in rows.values()])
 
 
 def _name(topic: str) -> str:

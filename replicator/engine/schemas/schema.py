@@ -74,6 +74,10 @@ class TopicSchema:
 
     def check(self) -> None:
         """Raises :class:`IncompatibleSchema` for one that is too large, or is not what its type says."""
+        try:
+            "".join([*self.properties, *self.properties.values(), self.name]).encode()
+        except UnicodeEncodeError:
+            raise IncompatibleSchema("a name or property of the schema is no text: it has half a character") from None
         size = len(self.definition) + sum(len(key) + len(value) for key, value in self.properties.items())
         if size > SCHEMA_BYTES_MAX:
             raise IncompatibleSchema(f"a schema of {size} bytes; {SCHEMA_BYTES_MAX} are allowed")
@@ -93,5 +97,9 @@ class TopicSchema:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TopicSchema:
-        definition = base64.b64decode(stored["definition"])
-        return cls(SchemaType(stored["type"]), definition, stored["properties"], stored["name"])
+        """Return the schema of a row. Raise :class:`ValueError`, :class:`KeyError` or :class:`TypeError`."""
+        definition, properties, name = base64.b64decode(stored["definition"]), stored["properties"], stored["name"]
+        texts = [*properties.values(), name] if isinstance(properties, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("the properties and the name of a schema are text")
+        return cls(SchemaType(stored["type"]), definition, properties, name)

@@ -27,10 +27,11 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from replicator.engine.log.block import BlockKind, BlockView, Buffer, build_block, read_header
-from replicator.engine.log.compression import compress, decompress
+from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry, split_batch
 from replicator.engine.log.left_out import LeftOutNote, encode_note
-from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessageMetadata
+from replicator.engine.unpacking import unpacked_internally
+from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 from replicator.pipeline.errors import CannotMask
 from snapshots.position import BEFORE_ALL, Position
 
@@ -167,14 +168,24 @@ def rewrite_entry(
     metadata, payload = decode_entry(memoryview(entry), check=False)  # the block's checksum covers it
     if not can_be_seen(metadata):
         raise CannotMask("an entry is encrypted, or a chunk of a message, so what `select` masks cannot be seen in it")
-    content = (
-        payload
-        if metadata.compression == NONE
-        else decompress(payload, metadata.compression, metadata.uncompressed_size)
-    )
     written = MessageMetadata()
     written.CopyFrom(metadata)
-    body: bytes | bytearray | memoryview
+    with unpacked_internally(payload, metadata.compression, metadata.uncompressed_size) as content:
+        body = _rewritten(metadata, written, content, stays, new, fields)
+        if written.HasField("uncompressed_size"):
+            written.uncompressed_size = len(body)
+        return encode_entry(written, compress(body, metadata.compression))
+
+
+def _rewritten(
+    metadata: MessageMetadata,
+    written: MessageMetadata,
+    content: Buffer,
+    stays: Sequence[bool] | Keep,
+    new: Mapping[int, Masked],
+    fields: frozenset[str],
+) -> Buffer:
+    """Return the uncompressed content of an entry that is written anew, and put what it changes into ``written``."""
     if metadata.HasField("num_messages_in_batch"):
         body = bytearray()
         keys = set()
@@ -189,11 +200,8 @@ def rewrite_entry(
             keys.add(single.partition_key if single.HasField("partition_key") else None)
             append_to_batch(body, single, text)
         _mask_outside(written, keys, fields)
-    else:
-        body = _mask(written, new[0], content, fields) if 0 in new else content
-    if written.HasField("uncompressed_size"):
-        written.uncompressed_size = len(body)
-    return encode_entry(written, compress(body, metadata.compression))
+        return body
+    return _mask(written, new[0], content, fields) if 0 in new else content
 
 
 def _mask(
