@@ -61,6 +61,7 @@ from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import END_LEDGER, SubscribeOptions
 from replicator.engine.upkeep.holds import Holds
 from replicator.engine.upkeep.trimming import Trimming
+from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
 from snapshots.position import BEFORE_ALL, Position
 
@@ -80,6 +81,7 @@ class Topic:
         default_policies: TopicPolicies,
         namespace: Namespace,
         admission: Admission,
+        dispatch_turns: Turns,
         tracing: Tracing | None = None,
     ) -> None:
         self.name = record.name
@@ -92,6 +94,8 @@ class Topic:
         self.failover = failover
         self.starting = starting
         self.admission = admission
+        self.dispatch_turns = dispatch_turns
+        """Turns in which the subscriptions of all topics dispatch."""
         self.tracing = tracing
         self.namespace = namespace
         """Its policies hold where the topic has none of its own."""

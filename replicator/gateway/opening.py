@@ -180,6 +180,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
     except BaseException:
         consumers.failed(slot)
         raise
+    consumer.share = connection.share
     session.connected(consumer)
     if consumers.opened(slot, session):
         connection.succeeded(wanted.request_id)

@@ -30,6 +30,8 @@ LIGHT_SECONDS: Final = 0.01
 """A client that sends a few hundred messages a second stays below; one that floods is above after ten slices."""
 NOTED_SECONDS: Final = 0.0002
 """Time that is used up before a turn's end is scheduled. So a few small commands do not pay for that."""
+SAMPLED: Final = 8
+"""One of so many short pieces of work is measured: to measure a delivery of one message would cost a part of it."""
 _BUCKET_SECONDS: Final = 10
 _BUCKETS: Final = 6
 """The last minute."""
@@ -97,6 +99,8 @@ class Turns:
         self._soon = soon
         self._spent = 0.0
         """Seconds of this turn."""
+        self._unmeasured = 0
+        """Short pieces of work since one was measured."""
         self._ends = False
         """Whether the end of this turn is scheduled."""
         self._waiting: list[tuple[float, int, Share, Job]] = []
@@ -151,6 +155,14 @@ class Turns:
         self._spent += seconds
         if not self._ends and self._spent >= NOTED_SECONDS:
             self._end_soon()
+
+    def sample(self, share: Share, began: float) -> None:
+        """Count short work of a client that began at ``began``. Some of it is measured, and stands for the rest."""
+        self._unmeasured += 1
+        if self._unmeasured >= SAMPLED:
+            self._unmeasured = 0
+            now = self.clock()
+            self.spend(share, SAMPLED * (now - began), now)
 
     def reserve(self) -> None:
         """Count a slice of this turn that runs after it, and is spent then."""

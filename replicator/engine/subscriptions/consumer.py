@@ -16,6 +16,8 @@ from replicator.engine.log.delivered import LastMessage
 from replicator.engine.subscriptions.cursor_saver import Told
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
+from replicator.running.pacing import CLIENT
+from replicator.running.turns import Share
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -110,6 +112,8 @@ class EngineConsumer:
         self.told_end = False
         self.drops_acknowledged = False
         """Whether the client drops what lies below its last cumulative acknowledgement, as official clients do."""
+        self.share = CLIENT.get() or Share("")
+        """Client that uses the time that dispatch to this consumer takes."""
         self.figures = ClientFigures(time.monotonic())
         """Whoever has the consumer counts in it what the client gets and acknowledges."""
         self.closed = False

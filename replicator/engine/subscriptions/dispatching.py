@@ -76,7 +76,9 @@ class Dispatching:
         """Counts of deliveries to consumers that have gone."""
         self.rewinds = 0
         """Number of calls of :meth:`rewind`."""
-        self.pump = Pump(topic.loop, topic.writer.wall_clock_ms, subscription.cursor, self.consumers)
+        self.pump = Pump(
+            topic.loop, topic.dispatch_turns, topic.writer.wall_clock_ms, subscription.cursor, self.consumers
+        )
         self.pump.handed_out = self._handed_out
         self.pump.ages = self._observe_age
         self.pump.traces = subscription.traces

@@ -1,7 +1,11 @@
 """Dispatch of one subscription, as the dispatcher decides it: reads entries, and hands them to consumers.
 
-The shell of :mod:`replicator.engine.subscriptions.dispatch`. It runs in short pieces on the event loop, so that one
-busy subscription does not hold up the others, and wakes by itself when a delayed message is due.
+The shell of :mod:`replicator.engine.subscriptions.dispatch`. It runs in short pieces on the event loop, and wakes by
+itself when a delayed message is due.
+
+All subscriptions share turns of their own (:mod:`replicator.running.turns`). In each turn of the event loop they
+dispatch for a few milliseconds together. Those go first whose clients used the least time lately. A client's use is
+that of its commands and of what is dispatched to its consumers.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
+from replicator.running.turns import Turns
 from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
 
@@ -47,15 +52,21 @@ class Pump:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         wall_clock_ms: Callable[[], int],
         cursor: Cursor,
         consumers: Mapping[int, EngineConsumer],
     ) -> None:
         self._loop = loop
+        self._turns = turns
         self._wall_clock_ms = wall_clock_ms
         self._cursor = cursor
         self._consumers = consumers
         self._scheduled: asyncio.Handle | None = None
+        self._waits = False
+        """Whether the pump waits for its turn."""
+        self._client: EngineConsumer | None = None
+        """Consumer that got entries last; its client is the one that dispatch works for."""
         self._alarm: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         """Ends a pause of dispatch; None if there is none."""
@@ -132,37 +143,80 @@ class Pump:
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
+            self._waits = False
             self.schedule()
 
     def _run(self) -> None:
+        """Dispatch now, or when it is the turn of this subscription."""
+        client = self._client
+        if client is None or client.closed:
+            client = self._client = next(iter(self._consumers.values()), None)
+            if client is None:
+                self._scheduled = self._new = None
+                return
+        if self._turns.may_begin(client.share):
+            self._take_turn(client)
+        else:
+            self._waits = True
+            self._turns.wait(client.share, self._waited)
+
+    def _waited(self) -> bool:
+        """Dispatch, unless dispatch was postponed meanwhile: then it is scheduled again."""
+        if self._waits:
+            self._waits = False
+            if (client := self._client) is not None:
+                self._take_turn(client)
+        return False
+
+    def _take_turn(self, client: EngineConsumer) -> None:
+        """Dispatch, and count the time as use by the clients that are served; by ``client`` if nobody is."""
         self._scheduled = None
+        turns = self._turns
+        began = turns.clock()
+        served = self._dispatch()
+        if served is None:
+            turns.sample(client.share, began)
+            return
+        now = turns.clock()
+        if not served:
+            turns.spend(client.share, now - began, now)
+        for consumer in served:
+            self._client = consumer
+            turns.spend(consumer.share, (now - began) / len(served), now)
+
+    def _dispatch(self) -> Sequence[EngineConsumer] | None:
+        """Read what the dispatcher wants, and deliver it.
+
+        Return the consumers that got something; None if one small entry was delivered by itself.
+        """
         new, self._new = self._new, None
         dispatcher = self.dispatcher
         if dispatcher is None or self.read is None or not self._consumers:
-            return
+            return ()
         if self._pause is not None or self.paused():
-            return
+            return ()
         now_ms = self._wall_clock_ms()
         if new is not None and self._alarm is None and self._deliver_new(new, dispatcher, now_ms):
-            return
+            return None
         plan = dispatcher.next_read(now_ms)
         wake_at_ms = dispatcher.wake_at_ms
         if plan is None and wake_at_ms is not None and wake_at_ms <= now_ms:
             wake_at_ms = None  # what is due waits for a permit or an acknowledgement, which schedules the pump
         self._set_alarm(wake_at_ms, now_ms)
         if plan is None:
-            return
+            return ()
         try:
             entries, reached_end = self._read(plan, dispatcher.permits)
             untouched = bool(entries) and self._cursor.is_untouched_from(entries[0].position)
             candidates = self._candidates(entries, dispatcher.type, untouched=untouched)
         except EngineError as error:
             self.error = str(error)
-            return
+            return ()
         self.error = None
         if not entries and isinstance(plan, ReadTail):
-            return
+            return ()
         deliveries: dict[int, list[Delivery]] = {}
+        served: list[EngineConsumer] = []
         for assignment in dispatcher.assign(plan, candidates, now_ms):
             delivery = self._delivery(entries[assignment.candidate], assignment.redelivery_count, untouched=untouched)
             deliveries.setdefault(assignment.consumer_id, []).append(delivery)
@@ -171,6 +225,7 @@ class Pump:
             if consumer is not None:  # not closed by a consumer that was served before it
                 if self.traces is not None:
                     self.traces.delivered(consumer.name, batch)
+                served.append(consumer)
                 self._deliver(consumer, batch)
                 if self._cursor.has_uncovered and not self._may_drop(consumer_id, consumer):
                     self._cursor.delivered([delivery.position for delivery in batch])
@@ -180,8 +235,9 @@ class Pump:
             wanted = sum([candidate.messages for candidate in candidates if candidate.wanted])
             self._batch_size = max(1.0, wanted / len(candidates))
             if reached_end and not self._more_to_read(dispatcher, entries[-1].position, now_ms):
-                return  # the next append, permit or acknowledgement schedules the pump
+                return served  # the next append, permit or acknowledgement schedules the pump
         self.schedule()
+        return served
 
     def _deliver_new(self, new: CommittedBlock, dispatcher: Dispatcher, now_ms: int) -> bool:
         """Deliver the one small entry of the log's last block, if nothing else is to be done; return whether it was.
@@ -215,6 +271,7 @@ class Pump:
         batch = (Delivery(position, count, messages, None, bytes(entry), header.origin, header.origin_first),)
         if self.traces is not None:
             self.traces.delivered(consumer.name, batch)
+        self._client = consumer
         self._deliver(consumer, batch)
         self.ages(header.origin, (now_ms - header.publish_time_ms) / 1000)
         return True

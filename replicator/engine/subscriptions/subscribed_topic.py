@@ -15,6 +15,7 @@ from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.topics.catalog_index import Namespace
+from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
 
 
@@ -33,6 +34,7 @@ class SubscribedTopic(Protocol):
     writer: Writer
     failover: FailoverRegistry
     admission: Admission
+    dispatch_turns: Turns
     namespace: Namespace
     policies: LayeredPolicies
     reading: TopicReading

@@ -21,6 +21,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Namespace
+from replicator.running.pacing import turns_of_this_loop
 from replicator.tracing.tracing import Tracing
 
 
@@ -30,6 +31,7 @@ class LoadedTopics:
     __slots__ = (
         "_admission",
         "_changed",
+        "_dispatch_turns",
         "_failover",
         "_index",
         "_store",
@@ -65,6 +67,7 @@ class LoadedTopics:
         self.cache = cache
         """The blocks of all topics that were read last."""
         self._failover = FailoverRegistry()
+        self._dispatch_turns = turns_of_this_loop()
         self.starting = Starting()
         self.default_policies = default_policies
         self.by_name: dict[str, Topic] = {}
@@ -85,6 +88,7 @@ class LoadedTopics:
             self.default_policies,
             self._index.add_namespace(parse_topic(record.name).full_namespace),
             self._admission,
+            self._dispatch_turns,
             self._tracing,
         )
         topic.policies.on_own = partial(self._changed, "policies", topic.name)
