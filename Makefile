@@ -62,7 +62,7 @@ histories: venv  ## run N random histories of whole workers from SEED on, and sh
 	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
 		$(if $(COMMIT),--commit $(COMMIT)) $(if $(LIMIT),--seconds $(LIMIT)) $(ARGS)
 
-fuzz: venv  ## fuzz the binary protocol with atheris; SECONDS=300
+fuzz: venv  ## fuzz the binary protocol and the HTTP data plane with atheris; SECONDS=300
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py $(or $(SECONDS),300)
 

@@ -11,7 +11,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 from asynchronous import asynchronous
-from sqlalchemy import String
+from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, String, Uuid
+from sqlalchemy.dialects.postgresql import JSONB
 from test_repository import opened
 
 from replicator.engine.topic_name import check_subscription_name, parse_topic
@@ -48,6 +49,30 @@ def test_each_text_column_has_a_limit_of_the_table() -> None:
             if isinstance(column.type, String):
                 assert column.type.length in known, f"{table.name}.{column.name}"
     assert len(LINK) <= limits.LINK_CHARS_MAX
+
+
+def at_its_limit(kind: Any) -> Any:
+    """Return the largest value of a column's type."""
+    if isinstance(kind, String):
+        return "w" * (kind.length or 0)
+    values: dict[type, Any] = {
+        BigInteger: 2**63 - 1, Integer: 2**31 - 1, Boolean: True, LargeBinary: bytes(10_000), JSONB: {"a": "x" * 4_000}
+    }  # fmt: skip
+    if isinstance(kind, Uuid):
+        return uuid4()
+    return NOW if isinstance(kind, DateTime) else values[type(kind)]
+
+
+@asynchronous
+async def test_each_column_of_each_table_is_written_at_its_limit(postgres_url: str, data_dir: Path) -> None:
+    async with opened(postgres_url, data_dir) as database:
+        assert database.engine is not None
+        async with database.engine.begin() as connection:
+            for table in Base.metadata.sorted_tables:
+                row = {column.name: at_its_limit(column.type) for column in table.columns}
+                await connection.execute(table.insert().values(row))
+                (found,) = (await connection.execute(table.select())).mappings()
+                assert dict(found) == row, table.name
 
 
 @asynchronous

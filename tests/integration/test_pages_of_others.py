@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import aiohttp
 import pytest
@@ -28,12 +30,19 @@ def topology(directory: Path, more: str = "") -> tuple[Path, int]:
     return file, port
 
 
-def routes_of(worker: Worker) -> list[tuple[str, str]]:
-    """Method and path of every route of the running application, with something in the place of each parameter."""
+def routes_of(worker: Worker, places: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
+    """Return method and path of every route of the running application, with something in the place of each parameter.
+
+    ``places`` has values of parameters, by their names; others are ``x``.
+    """
     found = []
     for route in worker._app.router.routes():
         assert route.resource is not None
-        path = re.sub(r"\{[^{}]*(\{[^{}]*\}[^{}]*)*\}", "x", route.resource.canonical)
+        path = re.sub(
+            r"\{([^{}:]*)[^{}]*(\{[^{}]*\}[^{}]*)*\}",
+            lambda place: places.get(place[1], "x"),
+            route.resource.canonical,
+        )
         found.append(("GET" if route.method == "*" else route.method, path))
     return found
 
