@@ -1,7 +1,7 @@
 """Floods of one client, or of many, and what an honest client waits beside them. A program: ``KIND PORT CONNECTIONS``.
 
-Each connection sends the same bytes again and again, and throws away what comes back. It runs in a process of its own,
-so that it takes nothing from the client that is measured but a core.
+Each connection sends some bytes, then others again and again, and throws away what comes back. It runs in a process of
+its own, so that it takes nothing from the client that is measured but a core.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import uvloop
 
-from replicator.metadata.metadata_pb2 import KeyValue
+from replicator.engine.log.entry import encode_entry
+from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandAck,
@@ -26,19 +28,36 @@ from replicator.protocol.commands_pb2 import (
     CommandPartitionedTopicMetadata,
     CommandProducer,
     CommandRedeliverUnacknowledgedMessages,
+    CommandSend,
     CommandSubscribe,
     MessageIdData,
 )
-from replicator.protocol.frames import encode
+from replicator.protocol.frames import encode, encode_head
 
 T = BaseCommand.Type
 TOPIC: Final = "persistent://public/drill/flood"
 LIST_IDS: Final = 36_000
 """About 440 kB."""
 REST_MESSAGES: Final = 10_000
+SUBSCRIPTIONS: Final = 100
+"""Of one connection that asks for everything again, on each of them."""
+REDELIVERED: Final = 500
+LARGE_TOPIC: Final = "persistent://public/drill/large"
+"""Topic of messages that are small where they are stored; whoever measures publishes them."""
+LARGE_MESSAGES: Final = 30
+LARGE_BYTES: Final = 60_000_000
+LARGE_READERS: Final = 20
 STARTS_SECONDS: Final = 2.0
 BURN: Final = "burn"
 """Another process that burns one core, and asks the worker for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """What a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it only reads."""
+
+    first: bytes
+    again: bytes
 
 
 def _connected() -> bytes:
@@ -60,46 +79,87 @@ def _ids() -> list[MessageIdData]:
     return [MessageIdData(ledgerId=1, entryId=number) for number in range(LIST_IDS)]
 
 
-def _lookups() -> bytes:
+def _lookups() -> Flood:
     command = BaseCommand(type=T.LOOKUP, lookupTopic=CommandLookupTopic(topic=TOPIC, request_id=2))
-    return _connected() + encode(command) * 10_000
+    return Flood(_connected(), encode(command) * 10_000)
 
 
-def _partitions() -> bytes:
+def _partitions() -> Flood:
     asked = CommandPartitionedTopicMetadata(topic=TOPIC, request_id=2, metadata_auto_creation_enabled=True)
-    return _connected() + encode(BaseCommand(type=T.PARTITIONED_METADATA, partitionMetadata=asked)) * 10_000
+    return Flood(_connected(), encode(BaseCommand(type=T.PARTITIONED_METADATA, partitionMetadata=asked)) * 10_000)
 
 
-def _acknowledgements() -> bytes:
+def _acknowledgements() -> Flood:
     command = CommandAck(consumer_id=1, ack_type=CommandAck.AckType.Individual, message_id=_ids())
-    return _connected() + encode(BaseCommand(type=T.ACK, ack=command)) * 4
+    return Flood(_connected(), encode(BaseCommand(type=T.ACK, ack=command)) * 4)
 
 
-def _redeliveries() -> bytes:
+def _redeliveries() -> Flood:
     command = CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=_ids()[:20_000])
     frame = BaseCommand(type=T.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=command)
-    return _connected() + encode(frame) * 4
+    return Flood(_connected(), encode(frame) * 4)
 
 
-def _properties() -> bytes:
+def _properties() -> Flood:
     many = [KeyValue(key="k", value="")] * 100_000
     command = CommandProducer(topic=TOPIC, producer_id=1, request_id=2, metadata=many)
-    return _connected() + encode(BaseCommand(type=T.PRODUCER, producer=command))
+    return Flood(_connected(), encode(BaseCommand(type=T.PRODUCER, producer=command)))
 
 
-def _rest() -> bytes:
+def _rest() -> Flood:
     body = json.dumps({"messages": [{"payload": "x"}] * REST_MESSAGES}).encode()
     path = "/topics/persistent/public/drill/flood"
-    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    return Flood(b"", head.encode() + body)
 
 
-KINDS: Final[Mapping[str, Callable[[], bytes]]] = {
+def _dispatch() -> Flood:
+    """Ask for all messages of a topic again and again, on many subscriptions."""
+    entry = encode_entry(MessageMetadata(producer_name="flood", sequence_id=0, publish_time=1), b"x" * 50)
+    frames = [
+        _connected(),
+        encode(BaseCommand(type=T.PRODUCER, producer=CommandProducer(topic=TOPIC, producer_id=1, request_id=3))),
+    ]
+    again = []
+    for number in range(REDELIVERED):
+        send = CommandSend(producer_id=1, sequence_id=number)
+        frames.append(encode_head(BaseCommand(type=T.SEND, send=send), len(entry)) + entry)
+    for number in range(2, SUBSCRIPTIONS + 2):
+        subscribe = CommandSubscribe(
+            topic=TOPIC,
+            subscription=f"flood-{number}",
+            subType=CommandSubscribe.SubType.Shared,
+            consumer_id=number,
+            request_id=number + 2,
+            initialPosition=CommandSubscribe.InitialPosition.Earliest,
+        )
+        frames.append(encode(BaseCommand(type=T.SUBSCRIBE, subscribe=subscribe)))
+        redeliver = CommandRedeliverUnacknowledgedMessages(consumer_id=number)
+        asked = BaseCommand(type=T.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=redeliver)
+        flow = CommandFlow(consumer_id=number, messagePermits=1_000)
+        again += [encode(BaseCommand(type=T.FLOW, flow=flow)), encode(asked)]
+    return Flood(b"".join(frames), b"".join(again))
+
+
+def _large_messages() -> Flood:
+    """Read large messages by a WebSocket."""
+    path = f"/ws/v2/reader/{LARGE_TOPIC.replace('://', '/')}?messageId=earliest"
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    return Flood(head.encode(), b"")
+
+
+KINDS: Final[Mapping[str, Callable[[], Flood]]] = {
     "lookups": _lookups,
     "partitions": _partitions,
     "acknowledgements": _acknowledgements,
     "redeliveries": _redeliveries,
     "properties": _properties,
     "rest": _rest,
+    "dispatch": _dispatch,
+    "large-messages": _large_messages,
 }
 
 
@@ -116,17 +176,18 @@ async def flooding(kind: str, port: int, connections: int = 1) -> AsyncIterator[
         await process.wait()
 
 
-async def _flood(port: int, sent: bytes) -> None:
+async def _flood(port: int, sent: Flood) -> None:
     while True:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             throwing = asyncio.create_task(_throw_away(reader))
-            again = sent.removeprefix(_connected())
             try:
-                writer.write(sent)
-                while True:
+                writer.write(sent.first)
+                if not sent.again:
+                    await throwing
+                while sent.again:
+                    writer.write(sent.again)
                     await writer.drain()
-                    writer.write(again)
             finally:
                 throwing.cancel()
                 writer.close()
@@ -138,7 +199,7 @@ async def _throw_away(reader: asyncio.StreamReader) -> None:
             pass
 
 
-async def _floods(port: int, sent: bytes, connections: int) -> None:
+async def _floods(port: int, sent: Flood, connections: int) -> None:
     await asyncio.gather(*(_flood(port, sent) for _ in range(connections)))
 
 

@@ -3,7 +3,8 @@
 Two pairs of workers, of which one has ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and
 how fast a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half
 frames, huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker that asks nobody,
-beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core.
+beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core. The memory of the worker
+is measured beside readers of messages that are large only once they are decompressed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import psutil
 
-from bench.floods import BURN, KINDS, flooding
+from bench.floods import BURN, KINDS, LARGE_BYTES, LARGE_MESSAGES, LARGE_READERS, LARGE_TOPIC, flooding
 from bench.measurement import Measurement, percentile
-from replicator.client import AuthenticationToken, Client
+from replicator.client import AuthenticationToken, Client, CompressionType
 from replicator.drills.own_secrets import OwnSecrets
 from replicator.drills.ports import free_ports
 from replicator.operating.processes import WorkerProcess
@@ -42,6 +44,7 @@ BESIDE: Final = "beside a busy core"
 TOPIC: Final = "persistent://public/drill/bench"
 PEER: Final = "without"
 QUIET: Final = "without them"
+LARGE: Final = "large-messages"
 
 
 class _Pair:
@@ -50,6 +53,8 @@ class _Pair:
     def __init__(self, topology: Topology, secrets: OwnSecrets | None) -> None:
         self.topology = topology
         self.secrets = secrets
+        self.pid: int | None = None
+        """Process of the first worker."""
         self.access = with_topology(Access(), topology)
 
     def client(self, name: str) -> Client:
@@ -97,19 +102,28 @@ async def measure_security(directory: Path, say: Callable[[str], None]) -> list[
 async def _beside_floods(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
     sends: dict[str, list[float]] = {}
     health: dict[str, list[float]] = {}
+    memory: dict[str, list[float]] = {}
     async with _running(directory, secure=False) as pair:
         port = pair.topology.clusters[0].port
         await _sends(pair)  # warms up
-        for kind, connections in ((BURN, 1), *((kind, 1) for kind in KINDS), ("lookups", HOSTILE)):
+        await _publish_large(pair)
+        of_one = (kind for kind in KINDS if kind != LARGE)
+        for kind, connections in (
+            *((BURN, 1), *((kind, 1) for kind in of_one)),
+            *(("lookups", HOSTILE), ("acknowledgements", HOSTILE), ("dispatch", HOSTILE // 10), (LARGE, LARGE_READERS)),
+        ):
             name = kind if connections == 1 else f"{connections}-x-{kind}"
             for run in range(RUNS):
                 say(f"security: beside {name}, run {run + 1} of {RUNS}")
                 async with flooding(kind, port, connections):
-                    asking = asyncio.create_task(_slowest_health(port))
+                    asking = asyncio.create_task(_slowest_health(port, pair.pid))
                     sends.setdefault(name, []).append(await _sends(pair, FLOODED_SENDS))
                     asking.cancel()
-                    health.setdefault(name, []).append(await asking)
-    burning = (tuple(sends.pop(BURN)), tuple(health.pop(BURN)))
+                    slowest, most = await asking
+                    health.setdefault(name, []).append(slowest)
+                    memory.setdefault(name, []).append(most)
+    burning = (tuple(sends.pop(BURN)), tuple(health.pop(BURN)), tuple(memory[BURN]))
+    large = f"{LARGE_READERS}-x-{LARGE}"
     return [
         *(
             Measurement(f"security/send-p99-beside-{kind}", "ms", tuple(sends[kind]), BESIDE, burning[0])
@@ -119,12 +133,27 @@ async def _beside_floods(directory: Path, say: Callable[[str], None]) -> list[Me
             Measurement(f"security/healthz-beside-{kind}", "ms", tuple(health[kind]), BESIDE, burning[1])
             for kind in health
         ),
+        Measurement(f"security/memory-beside-{large}", "MB", tuple(memory[large]), BESIDE, burning[2]),
     ]
 
 
-async def _slowest_health(port: int) -> float:
-    """Return the longest that an answer of ``/healthz`` took, in milliseconds, when this is cancelled."""
-    slowest = 0.0
+async def _publish_large(pair: _Pair) -> None:
+    """Publish messages of zeros, which take a few kilobytes of the store each."""
+    async with pair.client(pair.topology.names[0]) as client:
+        producer = await client.create_producer(
+            LARGE_TOPIC, batching_enabled=False, compression_type=CompressionType.ZSTD
+        )
+        for _ in range(LARGE_MESSAGES):
+            await producer.send(bytes(LARGE_BYTES))
+
+
+async def _slowest_health(port: int, pid: int | None) -> tuple[float, float]:
+    """Return the longest that an answer of ``/healthz`` took, in milliseconds, when this is cancelled.
+
+    Also return the most memory that process ``pid`` had meanwhile, in megabytes.
+    """
+    slowest = most = 0.0
+    worker = psutil.Process(pid)
     async with aiohttp.ClientSession() as session:
         try:
             while True:
@@ -132,9 +161,10 @@ async def _slowest_health(port: int) -> float:
                 async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
                     await response.read()
                 slowest = max(slowest, 1000 * (time.perf_counter() - began))
+                most = max(most, worker.memory_info().rss / 1e6)
                 await asyncio.sleep(0.02)
         except asyncio.CancelledError:
-            return slowest
+            return slowest, most
 
 
 def _written(directory: Path, *, secure: bool) -> tuple[_Pair, Path]:
@@ -162,6 +192,7 @@ async def _running(directory: Path, *, secure: bool) -> AsyncIterator[_Pair]:
             await worker.start()
         for worker in workers:
             await worker.ready()
+        pair.pid = workers[0].pid
         yield pair
     finally:
         for worker in workers:
