@@ -59,7 +59,8 @@ async def received(
     claim = await unpacking.links.take(holder, header.raw_bytes, cut)
     try:
         running = asyncio.get_running_loop().run_in_executor(None, unpack_frame, header, content)
-        return Received(memoryview(await finished(running)), lambda: unpacking.links.give_back(claim))
+        unpacked = await finished(running)
+        return Received(memoryview(unpacked), lambda: unpacking.links.give_back(claim))
     except BaseException:
         unpacking.links.give_back(claim)
         raise
