@@ -36,7 +36,7 @@ LEAVES: Final = (
     *("\ud800", "\0", "é" * 300, TOPIC, "far", "solo", "AAAA", "public/default", "consume"),
 )
 FIELDS_MAX: Final = 12
-ROUNDS: Final = 4
+ROUNDS: Final = 2
 
 
 def fields() -> list[str]:
