@@ -18,7 +18,7 @@ from replicator.api import frame_receiver
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.compression import compress
-from replicator.engine.log.link_frame import CODECS
+from replicator.engine.log.link_frame import CODECS, unpack_frame
 from replicator.metadata.metadata_pb2 import ZSTD
 from replicator.running.byte_budget import WaitingBudget
 from snapshots.position import BEFORE_ALL, Position
@@ -45,12 +45,11 @@ def test_frames_of_all_links_are_decompressed_within_one_budget_and_one_after_an
 ) -> None:
     go_on = threading.Event()
     at_work: list[int] = []
-    unpack = frame_receiver.unpack_frame
 
     def held(*frame: Any) -> Any:
         at_work.append(1)
         assert go_on.wait(30)
-        return unpack(*frame)
+        return unpack_frame(*frame)
 
     async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
         engine.unpacking.links = budget = WaitingBudget(2 * len(PAYLOAD) + 500_000)

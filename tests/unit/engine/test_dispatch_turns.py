@@ -49,7 +49,7 @@ def long_runs(turns: Turns) -> None:
 
 
 async def consumers_of(
-    engine: Engine, noted: Callable[[int], None], subscriptions: int = SUBSCRIPTIONS
+    engine: Engine, noted: Callable[[int], object], subscriptions: int = SUBSCRIPTIONS
 ) -> list[EngineConsumer]:
     """Return consumers of as many subscriptions, all without anything to do. ``noted`` gets the number of each that
     is delivered to."""

@@ -11,7 +11,7 @@ from engine_support import PUBLISH_TIME_MS
 from replicator.engine import unpacking
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
-from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, compress
+from replicator.engine.log.compression import UNCOMPRESSED_BYTES_MAX, compress, decompress
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.types import LoggedEntry
 from replicator.engine.unpacking import INTERNAL, unpacked_internally
@@ -51,7 +51,6 @@ def test_an_entry_counts_while_it_is_looked_into_and_not_afterwards(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
 ) -> None:
     used: list[int] = []
-    decompress = unpacking.decompress
 
     def noted(*arguments: object) -> bytes:
         used.append(INTERNAL.used_bytes)
