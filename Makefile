@@ -5,15 +5,33 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
+# How much of the lock is installed: embedded, drill or all (.ci/venv). What a drill needs takes a third of the time.
+PACKAGES := all
 
 .PHONY: help venv docs reference drill compare test e2e pictures lint bench versions soak histories fuzz peers helm-test proto lock metrics-page clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-venv:  ## set up .venv from the lock; PYTHON=… chooses its interpreter, 3.11 to 3.13
-	@.ci/venv "$(VENV)" "$(PYTHON)"
+venv:  ## set up .venv from the lock; PYTHON=… chooses its interpreter, 3.11 to 3.14
+	@.ci/venv "$(VENV)" "$(PYTHON)" "$(PACKAGES)"
 
+# A drill without Spark needs the least; one with clients or systems of others, or of somebody's own topology, all.
+# Without Spark, more messages than by default could not be compared at the end.
+says = $(strip $(foreach word,$(1),$(findstring $(word),$(ARGS))))
+ifneq ($(filter-out drill,$(MAKECMDGOALS)),) # whatever else is made in the same run
+PACKAGES := all
+else ifneq ($(call says,--client --kind --system --topology --against official-clients =all),)
+drill: PACKAGES := all
+else ifneq ($(findstring --scenario all,$(ARGS)),)
+drill: PACKAGES := all
+else ifeq ($(or $(findstring --engine embedded,$(ARGS)),$(findstring --engine=embedded,$(ARGS))),)
+drill: PACKAGES := drill
+else ifneq ($(call says,--messages --scenario --input),)
+drill: PACKAGES := drill
+else
+drill: PACKAGES := embedded
+endif
 drill: venv  ## run the failover drill; ARGS="…" passes options
 	$(BIN)/replicator drill $(ARGS)
 
@@ -48,7 +66,7 @@ bench: venv  ## measure rates, beside a JetStream mirror if nats-server is here;
 versions: venv  ## measure groups with this version and with the checkout OTHER=…, in turn; BENCH=name picks some
 	$(BIN)/python -m bench.versions $(OTHER) $(BENCH)
 
-pictures:  ## docs/assets/dashboard-*.png, which the browser tests take
+pictures:  ## docs/assets/dashboard-*.png and drill-report*.png, which the browser tests take
 	@.ci/pictures
 
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
@@ -89,6 +107,7 @@ lock: venv  ## resolve the lock file again (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	.ci/image-locks
+	.ci/lock-parts
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" .ci/site/requirements.in -o .ci/site/requirements.lock
 	echo uv | uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \

@@ -109,7 +109,8 @@ def drill(
         str | None,
         typer.Option(
             metavar="spark|embedded",
-            help="What carries the links. Default: as the topology says, which is spark if it says nothing.",
+            help="What carries the links. Default: as the topology says, which is spark if it says nothing. "
+            "The drill's own clusters do without Spark where it is not installed.",
         ),
     ] = None,
     client: Annotated[

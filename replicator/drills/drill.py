@@ -22,7 +22,7 @@ from rich.text import Text
 from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError
 from replicator.drills.input import InputMessage, InputSource
-from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, input_of
+from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, does_without_spark, input_of
 from replicator.drills.measures import measure
 from replicator.drills.progress_bars import OnProgress, progress_bars
 from replicator.drills.report import OWN_FIELDS, build_report, render_table, write, write_json
@@ -33,6 +33,7 @@ from replicator.drills.systems.catalog import plan
 from replicator.drills.systems.system import Findings, Job
 from replicator.index.database import DatabaseError
 from replicator.running import ending
+from replicator.running.extras import how_to_install
 from replicator.running.short_tasks import awaited
 from snapshots.errors import SnapshotsError
 
@@ -61,6 +62,9 @@ def run_drill(
     jobs, left_out = plan(options)
     count = source.check()
     place = find_place(options.store, options.out_dir, jobs[0].topology, options.kept_by)
+    if not options.quiet and does_without_spark(options):
+        brings = f"{how_to_install('drill')} brings Spark, and real flights for messages"
+        console.print(f"Spark is not installed, so the embedded engine carries the links; {brings}", style="dim")
     for job in jobs:
         job.prepare()
     reports = []

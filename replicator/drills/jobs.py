@@ -172,7 +172,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
                 is_running=options.against_file is not None,
                 one_way=options.links == "one-way",
                 sync_mode=mode,
-                engine=options.engine if kind == EMBEDDED_KIND else EMBEDDED,
+                engine=_engine(options, kind),
                 kind=kind,
                 secure=options.secure,
             )
@@ -185,6 +185,18 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     if not jobs:
         raise DrillError(f"no scenario can be run: {left_out[0]}")
     return jobs, left_out
+
+
+def does_without_spark(options: DrillOptions) -> bool:
+    """Return whether the embedded engine carries the links of the drill's clusters only because Spark is missing."""
+    given = options.topology_file or options.against_file
+    is_own = options.system == NAME and given is None and options.kind == EMBEDDED_KIND
+    return is_own and options.engine is None and not is_installed(SPARK)
+
+
+def _engine(options: DrillOptions, kind: str) -> str | None:
+    """Return the engine that carries the links; None leaves it to the topology."""
+    return EMBEDDED if kind != EMBEDDED_KIND or does_without_spark(options) else options.engine
 
 
 def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> OwnJob:

@@ -38,8 +38,13 @@ def require_extra(extra: str, wanted: str) -> None:
 def extra_missing(extra: str, wanted: str) -> ExtraMissing:
     return ExtraMissing(
         f"{wanted} needs the extra {extra}, which is not installed (there is no package {PACKAGE_OF_EXTRA[extra]}): "
-        f"pip install './replicator-{__version__}-py3-none-any.whl[{extra}]', or '.[{extra}]' in a checkout"
+        f"{how_to_install(extra)}"
     )
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs ``extra``, for whoever has the wheel and for whoever has a checkout."""
+    return f"pip install './replicator-{__version__}-py3-none-any.whl[{extra}]', or '.[{extra}]' in a checkout"
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:

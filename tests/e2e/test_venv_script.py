@@ -23,7 +23,7 @@ backend-path = ["."]
 [project]
 name = "tiny"
 version = "1"
-requires-python = ">=3.11,<3.14"
+requires-python = ">=3.11,<3.15"
 """
 
 BACKEND = '''
@@ -36,6 +36,9 @@ def build_editable(directory, settings=None, metadata=None):
         wheel.writestr("tiny-1.dist-info/RECORD", "")
     return "tiny-1-py3-none-any.whl"
 '''
+
+
+INSTALLING = "installing all pinned packages in .venv, 0 packages: a minute or two\n"
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def test_an_environment_is_made_once_and_anew_where_it_would_not_run(project: Pa
     assert (installed.stat().st_ino, installed.stat().st_mtime_ns) == first
 
     (project / "requirements.lock").write_text("# nothing more\n")
-    assert set_up(project) == (0, "installing the pinned packages in .venv: a minute or two\n")
+    assert set_up(project) == (0, INSTALLING)
     assert set_up(project) == (0, "")
 
     installed.unlink()  # as when it is interrupted
@@ -129,7 +132,83 @@ def test_uv_installs_what_the_lock_names_into_the_environment(project: Path) -> 
     assert (status, "pip does" in said) == (0, False)
     asked = (project / "asked").read_text().split()
     assert asked[asked.index("--python") + 1] == ".venv/bin/python"
-    assert asked[-3:] == ["--require-hashes", "-r", "requirements.lock"]
+    assert asked[-3:] == ["--require-hashes", "-r", ".venv/.lock"]
+
+
+def test_an_environment_grows_from_what_a_drill_needs_to_all_and_never_shrinks(project: Path) -> None:
+    """A drill without Spark needs least. Each part is taken from the one lock, with its hashes."""
+    digests = {name: f"--hash=sha256:{name * 64}" for name in "abc"}
+    (project / "requirements.lock").write_text(
+        "# made by make lock\n"
+        + "".join(f"{name}==1 ; sys_platform == 'linux' \\\n    {digests[name]}\n    # via tiny\n" for name in "abc")
+    )
+    (project / ".ci" / "drill-packages").write_text("# packages\na\nb spark\n")
+    uv_that(project, f'cat "$8" >"{project}/part"; echo "$@" >"{project}/asked"')
+
+    def installed(packages: str) -> set[str]:
+        (project / "part").unlink(missing_ok=True)
+        status, said = set_up(project, BASE, packages)
+        assert status == 0, said
+        if not (project / "part").exists():
+            assert said == ""
+            return set()
+        part = (project / "part").read_text()
+        names = {line[0] for line in part.splitlines() if line[0] in "abc"}
+        assert {name for name in "abc" if digests[name] in part} == names
+        assert f" {len(names)} packages: " in said
+        return names
+
+    assert installed("embedded") == {"a"}
+    assert installed("embedded") == set()
+    assert installed("drill") == {"a", "b"}
+    assert installed("embedded") == set()
+    assert installed("all") == {"a", "b", "c"}
+    assert installed("drill") == set()
+    lock = (project / "requirements.lock").read_text()
+    (project / "requirements.lock").write_text(lock.replace("c==1", "c==2"))
+    assert installed("embedded") == {"a", "b", "c"}, "all of it stays what the lock says"
+    assert set_up(project, BASE, "most") == (2, "PACKAGES is embedded, drill or all, not most\n")
+
+
+def test_one_made_before_there_were_parts_has_all_packages(project: Path) -> None:
+    assert set_up(project, BASE)[0] == 0
+    stamp = project / ".venv" / ".installed"
+    stamp.write_text("".join(stamp.read_text().splitlines(keepends=True)[:4]))
+    assert set_up(project, BASE, "drill") == set_up(project, BASE) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        ("", "drill"),
+        ("--engine embedded", "embedded"),
+        ("--engine=embedded --seed 3", "embedded"),
+        ("--engine embedded --messages 900000", "drill"),
+        ("--engine embedded --scenario mesh-lose-one", "drill"),
+        ("--scenario flap", "drill"),
+        ("--scenario all", "all"),
+        ("--scenario official-clients", "all"),
+        ("--engine embedded --client pulsar", "all"),
+        ("--kind mixed", "all"),
+    ],
+)
+def test_make_drill_asks_for_what_the_drill_needs(arguments: str, packages: str) -> None:
+    assert made("drill", f"ARGS={arguments}") == packages
+    assert made("drill", "lint", f"ARGS={arguments}") == "all"
+
+
+@pytest.mark.parametrize("target", ["venv", "test", "lint", "bench"])
+def test_other_targets_ask_for_all_packages(target: str) -> None:
+    assert made(target) == "all"
+
+
+def made(*arguments: str) -> str:
+    """Return the packages that make would ask .ci/venv for."""
+    command = ["make", "--dry-run", "--no-print-directory", *arguments]
+    done = subprocess.run(command, cwd=SCRIPT.parents[1], capture_output=True, text=True, check=True)
+    asked = [line.split('"')[-2] for line in done.stdout.splitlines() if line.startswith(".ci/venv")]
+    assert len(asked) == 1
+    return asked[0]
 
 
 def test_pip_installs_where_uv_fails_or_cannot_be_had(project: Path) -> None:
@@ -140,7 +219,7 @@ def test_pip_installs_where_uv_fails_or_cannot_be_had(project: Path) -> None:
     (project / "requirements.lock").write_text("# something else\n")
     (project / ".ci" / "uv.lock").write_text(f"uv==0 --hash=sha256:{'0' * 64}\n")
     status, said = set_up(project, BASE, environment={"PIP_NO_INDEX": "1"})
-    assert (status, said) == (0, "installing the pinned packages in .venv: a minute or two\n")
+    assert (status, said) == (0, INSTALLING)
     assert set_up(project, BASE) == (0, "")
 
 
@@ -155,16 +234,26 @@ def test_it_is_made_anew_for_another_interpreter_and_where_its_own_is_gone(proje
     assert "it has no ensurepip" in set_up(project, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})[1]
 
 
-@pytest.mark.parametrize("version", ["2.7", "3.10", "3.14"])
+@pytest.mark.parametrize("version", ["2.7", "3.10", "3.15"])
 def test_another_version_gets_one_line_before_anything_is_made(project: Path, tmp_path: Path, version: str) -> None:
     wrong = imitation(
         tmp_path / "wrong", f'case "$*" in -S*) echo "{version} /x";; -V) echo "Python {version}.0";; esac; exit'
     )
     status, said = set_up(project, wrong)
     assert status == 2
-    assert said.startswith(f"Python 3.11 to 3.13 is needed, and {wrong} is Python {version}.0. PYTHON=… names another")
+    assert said.startswith(f"Python 3.11 to 3.14 is needed, and {wrong} is Python {version}.0. PYTHON=… names another")
     assert said.count("\n") == 1
     assert not (project / ".venv").exists()
+
+
+def test_the_line_names_the_packages_that_a_new_python_waits_for(project: Path, tmp_path: Path) -> None:
+    (project / ".ci" / "without-wheel").write_text("3.15 pyarrow, uvloop\n3.16 all\n")
+    new = imitation(tmp_path / "new", 'case "$*" in -S*) echo "3.15 /x";; -V) echo "Python 3.15.0";; esac; exit')
+    status, said = set_up(project, new)
+    assert status == 2
+    lacking = "is Python 3.15.0, for which these packages have no wheel yet: pyarrow, uvloop. PYTHON=… names another"
+    assert said.startswith(f"Python 3.11 to 3.14 is needed, and {new} {lacking}")
+    assert said.count("\n") == 1
 
 
 def test_the_line_names_an_interpreter_that_would_do(project: Path, tmp_path: Path) -> None:
@@ -172,7 +261,7 @@ def test_the_line_names_an_interpreter_that_would_do(project: Path, tmp_path: Pa
     said = set_up(project, "no-such-python", environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert said == (
         2,
-        "Python 3.11 to 3.13 is needed, and no-such-python is not there. PYTHON=… names another; python3 is here\n",
+        "Python 3.11 to 3.14 is needed, and no-such-python is not there. PYTHON=… names another; python3 is here\n",
     )
 
 

@@ -92,8 +92,8 @@ def test_a_plain_wheel_brings_no_java_and_says_what_is_missing(plain: Path, fold
     (folder / "topology.yaml").write_text(topology(ports, ""))
     missing = "needs the extra spark, which is not installed (there is no package pyspark): pip install './replicator-"
     for command in (
-        ("drill", "--messages", "2000"),
-        ("drill", "--messages", "200000", "--engine", "embedded"),
+        ("drill", "--messages", "2000", "--engine", "spark"),
+        ("drill", "--messages", "200000"),
         ("report", "-f", "topology.yaml"),
         ("worker", "-f", "topology.yaml", "--cluster", "us-east"),
         ("up", "-f", "topology.yaml"),

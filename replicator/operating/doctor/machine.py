@@ -22,7 +22,7 @@ from replicator.running.extras import PACKAGE_OF_EXTRA, is_installed
 from replicator.topology import SPARK, Cluster, Topology, rounded_size
 
 PYTHON_MIN: Final = (3, 11)
-PYTHON_END: Final = (3, 14)
+PYTHON_END: Final = (3, 15)
 OPEN_FILES_MIN: Final = 16_384
 """A connection, a segment and a link take one each; systemd's unit of docs/systemd/ allows 65,536."""
 FREE_BYTES_MIN: Final = 256 * 1024**2
@@ -38,7 +38,8 @@ def look_at_python() -> Iterator[Finding]:
     """The interpreter, and what is installed beside the plain distribution."""
     version = ".".join(map(str, sys.version_info[:3]))
     fits = PYTHON_MIN <= sys.version_info[:2] < PYTHON_END
-    remedy = "" if fits else "install the service in an environment with Python 3.11, 3.12 or 3.13"
+    promised = f"3.{PYTHON_MIN[1]} to 3.{PYTHON_END[1] - 1}"
+    remedy = "" if fits else f"install the service in an environment with Python {promised}"
     yield Finding("python", MACHINE, Level.OK if fits else Level.ERROR, f"Python {version}", remedy)
     have = [extra for extra in PACKAGE_OF_EXTRA if is_installed(extra)]
     yield Finding("extras", MACHINE, Level.OK, f"installed: {', '.join(have) or 'none'}")

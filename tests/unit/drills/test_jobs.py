@@ -16,6 +16,8 @@ from replicator.drills.run_store import digest_of, find_place
 from replicator.drills.stage import make_topology
 from replicator.drills.subscriptions import ALL_KINDS, LeftForLater, parse_subscriptions
 from replicator.index.drill_reports import comparison
+from replicator.running import extras as running_extras
+from replicator.running.extras import ExtraMissing
 from replicator.topology import EMBEDDED, Cluster, Link, Topology, dump
 
 OPTIONS = DrillOptions(messages=1000)
@@ -58,6 +60,27 @@ def test_several_runs_have_directories_of_their_own() -> None:
     every = plan_jobs(replace(OPTIONS, scenario="all"))[0]
     assert len({job.setting.out_dir for job in every}) == len(every) == 13
     assert [len(make_topology(job.setting).clusters) for job in every if job.scenario.name == "mesh-lose-one"] == [3]
+
+
+@pytest.mark.parametrize("extras", [{"spark"}, set()])
+def test_a_drill_of_its_own_clusters_does_without_spark_where_it_is_not_installed_and_nobody_asks_for_it(
+    extras: set[str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (jobs, running_extras):
+        monkeypatch.setattr(module, "is_installed", extras.__contains__)
+    full = replace(OPTIONS, messages=100_000)  # as many as by default
+    (plain,), _ = plan_jobs(full)
+    carried = {make_topology(plain.setting).engine_of(link) for link in make_topology(plain.setting).links}
+    assert carried == ({"spark"} if extras else {"embedded"})
+    assert jobs.does_without_spark(full) is (not extras)
+    for asked in ({"engine": "spark"}, {"topology_file": file}):
+        wanted = replace(OPTIONS, **asked)
+        assert not jobs.does_without_spark(wanted)
+        if extras:
+            plan_jobs(wanted)
+        else:
+            with pytest.raises(ExtraMissing, match=r"needs the extra spark.*whl\[spark\]"):
+                plan_jobs(wanted)
 
 
 def test_the_mode_of_sync_is_in_the_topology_of_the_run() -> None:
