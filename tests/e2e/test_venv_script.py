@@ -143,7 +143,7 @@ def test_an_environment_grows_from_what_a_drill_needs_to_all_and_never_shrinks(p
         + "".join(f"{name}==1 ; sys_platform == 'linux' \\\n    {digests[name]}\n    # via tiny\n" for name in "abc")
     )
     (project / ".ci" / "drill-packages").write_text("# packages\na\nb spark\n")
-    uv_that(project, f'cat "$8" >"{project}/part"; echo "$@" >"{project}/asked"')
+    uv_that(project, f'cat "$9" >"{project}/part"; echo "$@" >"{project}/asked"')
 
     def installed(packages: str) -> set[str]:
         (project / "part").unlink(missing_ok=True)
