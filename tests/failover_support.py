@@ -127,17 +127,6 @@ class Deployment:
                 process.wait()
         self._processes.clear()
 
-    def end(self) -> None:
-        """Kill all workers: a test that is over asks nothing of how they stop, and need not wait for it. Those that have
-        started Spark are stopped, so that it ends too."""
-        if self.engine != "embedded":
-            self.stop()
-        for process in self._processes.values():
-            process.kill()
-        for process in self._processes.values():
-            process.wait()
-        self._processes.clear()
-
     # Asking.
 
     def ask(self, name: str, method: str, path: str, body: Any = None, *, seconds: float = 20) -> Any:
@@ -218,7 +207,7 @@ def deployment(
         deployed.start(*names)
         yield deployed
     finally:
-        deployed.end()
+        deployed.stop()
 
 
 @dataclass

@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -101,50 +100,16 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-@contextlib.contextmanager
-def hosted(section: str = "") -> Iterator[Host]:
-    """A host whose topology says ``section``."""
+@pytest.fixture
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
     with traversable_directory() as directory:
         directory.chmod(0o755)
-        made = Host(directory, section)
-        try:
-            yield made
-        finally:
-            made.end_database()
+        made = Host(directory, getattr(request, "param", ""))
+        yield made
+        made.end_database()
 
 
-BODIES: dict[str, tuple[str, Callable[[Host], None]]] = {}
-
-
-def side_by_side(section: str = "") -> Callable[[Callable[[Host], None]], Callable[[dict[str, Future[None]]], None]]:
-    """Run a test beside the others of this kind, on a host of its own: that time passes is what they test."""
-
-    def decorate(body: Callable[[Host], None]) -> Callable[[dict[str, Future[None]]], None]:
-        BODIES[body.__name__] = section, body
-
-        def test(running: dict[str, Future[None]]) -> None:
-            running[body.__name__].result()
-
-        test.__name__, test.__doc__ = body.__name__, body.__doc__
-        return test
-
-    return decorate
-
-
-@pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
-    """The bodies of the tests that were chosen, at work on threads."""
-
-    def run(section: str, body: Callable[[Host], None]) -> None:
-        with hosted(section) as host:
-            body(host)
-
-    chosen = {item.name for item in request.session.items}
-    with ThreadPoolExecutor(len(BODIES)) as threads:
-        yield {name: threads.submit(run, *each) for name, each in BODIES.items() if name in chosen}
-
-
-@side_by_side("watchdog: {end_after: 7s}\n")
+@pytest.mark.parametrize("host", ["watchdog: {end_after: 7s}\n"], indirect=True)
 def test_a_worker_that_stands_still_writes_its_stacks_ends_with_70_and_starts_again_with_all_it_had(host: Host) -> None:
     with host.worker() as process:
         host.publish("a", "b")
@@ -164,7 +129,6 @@ def test_a_worker_that_stands_still_writes_its_stacks_ends_with_70_and_starts_ag
         assert host.messages() == 3
 
 
-@side_by_side()
 def test_a_worker_that_was_suspended_for_longer_than_the_limit_goes_on(host: Host) -> None:
     with host.worker("--end-when-stuck", f"{END_AFTER_SECONDS}s") as process:
         host.publish("a")
@@ -182,7 +146,6 @@ def test_a_worker_that_was_suspended_for_longer_than_the_limit_goes_on(host: Hos
         assert process.wait(DEADLINE_SECONDS) == EXIT_STATUS, "the limit is that of the option"
 
 
-@side_by_side()
 def test_a_worker_whose_c_code_holds_the_gil_is_told_and_not_ended(host: Host) -> None:
     with host.worker("--end-when-stuck", f"{END_AFTER_SECONDS}s") as process:
         process.send_signal(signal.SIGUSR2)
@@ -199,7 +162,6 @@ def test_a_worker_whose_c_code_holds_the_gil_is_told_and_not_ended(host: Host) -
         assert float(line.split()[-1]) > STACKS_SECONDS
 
 
-@side_by_side()
 def test_by_default_a_worker_that_stands_still_is_told_and_not_ended(host: Host) -> None:
     with host.worker() as process:
         process.send_signal(signal.SIGUSR1)
@@ -209,10 +171,9 @@ def test_by_default_a_worker_that_stands_still_is_told_and_not_ended(host: Host)
 
 
 @pytest.mark.parametrize("wrong", ["2s", "soon", "2d", "-1"])
-def test_a_limit_that_makes_no_sense_is_refused(wrong: str, tmp_path: Path) -> None:
-    file = Host(tmp_path, "").file
+def test_a_limit_that_makes_no_sense_is_refused(wrong: str, host: Host) -> None:
     ran = subprocess.run(
-        [sys.executable, CHILD, "worker", "-f", file, "-c", "solo", f"--end-when-stuck={wrong}"],
+        [sys.executable, CHILD, "worker", "-f", host.file, "-c", "solo", f"--end-when-stuck={wrong}"],
         capture_output=True,
         text=True,
         check=False,
