@@ -50,7 +50,10 @@ class Plane(Protocol):
 
 
 class Installation:
-    """A release of a set of values in a namespace of its own, with what its values say to be there already."""
+    """A Helm release of the chart, with one file of values, in a namespace of its own.
+
+    The constructor makes the namespace, and the objects that the values name and the chart does not make.
+    """
 
     def __init__(self, kubernetes: Plane, values: str, namespace: str | None = None) -> None:
         self.kubernetes, self.values = kubernetes, values

@@ -36,7 +36,10 @@ class BrokerLife(NamedTuple):
 
 
 class BrokerLives:
-    """The lives after the first one; in most topics there is none."""
+    """The lives of the brokers' data of one topic, in order. Most topics have one life only.
+
+    A new life begins when the brokers are put back to an older copy of their data, or set up anew.
+    """
 
     __slots__ = ("_all", "_first", "_raised")
 
@@ -62,12 +65,16 @@ class BrokerLives:
         return list(self._all)
 
     def began(self, life: BrokerLife, first: int) -> BrokerLives:
-        """Return the lives after the brokers were put back to ``life.after``. ``first`` is as in the constructor."""
+        """Return these lives and ``life``, which began when the brokers were put back to ``life.after``.
+
+        Lives that began there or behind are marked as ended. ``first`` is the incarnation of the first life, for lives
+        that do not know it yet.
+        """
         before = [each._replace(ended=each.ended or each.after >= life.after) for each in self._all]
         return BrokerLives([*before, life], self._first or first)
 
     def origin_of(self, place: Position) -> Position:
-        """Return the position of the message at ``place``."""
+        """Return the position by which all clusters know the message that the brokers have at ``place``."""
         for life in reversed(self._raised):
             if place > life.after:
                 return Position(place.ledger + life.incarnation, place.entry)
@@ -107,7 +114,7 @@ class BrokerLives:
         return found
 
     def shown(self) -> list[dict[str, Any]]:
-        """Return all lives, for the status; empty if there is one only."""
+        """Return the lives of the brokers' data, in order, for the topic's status; empty if there is one life only."""
         first = [BrokerLife(BEFORE_ALL, self._first), *self._all] if self._all else []
         return [
             {"incarnation": each.incarnation, "after": str(each.after), "lost": str(each.lost), "ended": each.ended}
@@ -129,7 +136,7 @@ class BrokerLives:
 
     @classmethod
     def from_json(cls, stored: bytes) -> BrokerLives:
-        """Read what :meth:`to_json` returned."""
+        """Return the lives that :meth:`to_json` wrote into the row ``stored``."""
         row = json.loads(stored)
         lives = [
             BrokerLife(Position(ledger, entry), incarnation, Position(lost_ledger, lost_entry), ended)

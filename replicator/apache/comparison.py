@@ -88,7 +88,7 @@ class Comparison:
                 )
 
     def status(self, now: float) -> dict[str, Any]:
-        """Return the figures of the last comparison, and its age; the age is None before the first one."""
+        """Return what the last comparison with the brokers found, and its age. Before the first one the age is None."""
         return {
             "age_seconds": None if self._at is None else round(now - self._at, 1),
             "brokers_end": None if self._at is None else str(self._end),

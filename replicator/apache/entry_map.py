@@ -33,7 +33,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 READ_LEDGERS_MAX: Final = 200
-"""Ledgers of which the last entry that was read is kept."""
+"""Number of ledgers for which the last entry that was read is kept."""
 _NONE: Final = PositionSet()
 """Nothing; not to be changed."""
 
@@ -50,8 +50,10 @@ class _Both(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """The last entry of one ledger of the brokers that was read, to tell it from others. The log may have trimmed
-    it."""
+    """The last entry that was read from one ledger of the brokers.
+
+    It shows whether the brokers still have the same entry there, even when the log has trimmed the worker's copy.
+    """
 
     entry: int
     publish_time_ms: int
@@ -188,10 +190,10 @@ class EntryMap:
         self.dropped(left_out.identity)
 
     def begin_life(self, lives: BrokerLives) -> tuple[list[tuple[Identity, Extent]], list[tuple[Identity, Extent]]]:
-        """Take up that the brokers were put back to the begin of the newest life in ``lives``.
+        """Use ``lives`` from now on, and forget the entries that the brokers lost behind the begin of the newest one.
 
-        Return the runs that the brokers have lost, and the runs of which they have the first entries only, as these are
-        now.
+        Return the runs that they lost as a whole, and the runs that they lost in part. The latter are cut to the first
+        entries, which the brokers still have.
         """
         self.changes += 1
         self.lives = lives

@@ -91,7 +91,7 @@ def to_json(places: Sequence[MayBeMissing]) -> bytes:
 
 
 def from_json(stored: bytes) -> list[MayBeMissing]:
-    """Read what :func:`to_json` returned."""
+    """Return the places where messages may be missing, as :func:`to_json` wrote them."""
     return [
         MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), row[4], row[5]) for row in json.loads(stored)
     ]

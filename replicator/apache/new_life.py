@@ -1,11 +1,11 @@
 """Beginning a new life of a topic whose brokers were put back to an older copy of their data, or set up anew.
 
-Invariants (DESIGN §3): 2, the messages that come then are no copies of those that had their positions before; 1, what
-the bridge published there and the brokers lost is published again.
+Invariants (DESIGN §3): 2, a new message is never taken for the one that had its position before; 1, what the bridge
+published there and the brokers lost is published again.
 
-1. What was read last is gone, or is another message (:class:`replicator.apache.errors.BrokersPutBack`). The last entry
-   that is the same in the worker's copy is searched for by halving: what lies before a restored copy's end is the same,
-   and nothing behind it is.
+1. The message that was read last is gone, or differs (:class:`replicator.apache.errors.BrokersPutBack`). By halving,
+   the worker finds the last entry that is the same as its own copy. Before the end of a restored copy all entries are
+   the same, and none is behind it.
 2. The new life begins behind that entry (:mod:`replicator.apache.broker_lives`). It is stored together with what it
    changes: runs of entries that the brokers have lost are forgotten, so that they are published again.
 3. The origin's mark in the log is raised to the new life, so that its blocks are taken. The earlier life stays in the
@@ -57,7 +57,7 @@ class Cursor(Protocol):
 
 
 class States(Protocol):
-    """The subscriptions' states (:class:`replicator.apache.state.SubscriptionStates`)."""
+    """The part of :class:`replicator.apache.state.SubscriptionStates` that is needed when the brokers were put back."""
 
     lock: asyncio.Lock
 

@@ -6,8 +6,8 @@ order of the log; 11, what is sent and not confirmed is bounded.
 How it is exactly once: the brokers' log itself says what of ours is in it, by the stamps, and the bridge reads all of
 it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for the time of one producer:
 
-1. Connect the producer. A broker refuses a second one of that name, and takes this one only when it has let go of the
-   former one, so that what the former one sent is stored or on its way to be.
+1. Connect the producer. A broker refuses a second one of that name. It takes this one only when it has let go of the
+   former one. By then, what the former one sent is stored or on its way to be.
 2. Wait until the entries under way are stored, and ask for the last one. Wait until the bridge has read up to there.
    What it did not find by then is not there, and never comes.
 3. Publish what was not found, of each origin. An answer makes room for more, and tells who reads the topic where the
@@ -21,8 +21,8 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
    first by the next producer, and nothing is sent behind it before it is confirmed. Nor is anything sent behind the
    first entry of an origin: what brokers lack before the first that they have was deleted there, and is not missing.
 
-While another cluster serves the brokers' clients, the producer is their fence: it is opened with the access mode
-ExclusiveWithFencing, by which a broker lets go of all other producers and takes no new ones, and it is there also when
+While another cluster serves the brokers' clients, the producer is their fence. It is opened with the access mode
+ExclusiveWithFencing, by which a broker lets go of all other producers and takes no new ones. It is there also when
 nothing is to be published. After step 2 nobody else's entry follows, and all of theirs was read.
 """
 

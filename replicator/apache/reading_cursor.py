@@ -226,10 +226,10 @@ class ReadingCursor:
         return "" if found is None or was.is_same(found) else found.differs
 
     async def _missed(self, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position) -> Position | None:
-        """The first entry that the cursor has passed over, as far as the brokers have it. Or else one of a ledger that
-        is gone, if the cursor is in it: nothing of that was read.
+        """Return the first entry that the cursor passed over and the brokers still have; None if there is none.
 
-        Note where brokers may have deleted others.
+        If there is none, and the cursor is in a ledger of ``gaps`` that brokers deleted, return that ledger's first
+        entry: none of it was read. Otherwise note the places where the brokers may have deleted unread entries.
         """
         missed = await first_passed_over(self._admin, self._topic.name, gaps, internals, moved_to)
         gone = moved_to.entry >= 0 and moved_to.ledger not in internals.ledgers

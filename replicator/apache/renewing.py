@@ -67,8 +67,9 @@ def plan_of(topic: str, reached: Position, internals: TopicInternals | None, *, 
     """Decide how the halted reading of ``topic`` goes on. Pure.
 
     ``reached`` is the position up to which all was read. ``internals`` is None if the brokers do not have the topic.
-    ``same`` says whether the brokers have the subscription by which the worker read before, or one before which it read
-    nothing. ``matches`` says whether the entry at ``reached`` can be the one that was read there.
+    ``same`` says whether the brokers have the subscription by which the worker read before. Any subscription counts if
+    the worker has read nothing yet. ``matches`` says whether the entry at ``reached`` can be the one that was read
+    there.
 
     Raises :class:`RenewalRefused` if messages would be lost.
     """
@@ -156,7 +157,7 @@ class Renewing:
         await self._admin.create_subscription(topic, self._subscription, renewal.first, properties)
 
     async def _incarnation(self) -> str:
-        """Return the incarnation of what was read. With the same one links have no gap."""
+        """Return the incarnation under which the topic was read until now. Links have no gap as long as it stays."""
         known = self._topic.origins.high_water(self._broker_origin)
         if known is not None:
             return str(known.incarnation)

@@ -159,7 +159,10 @@ class SubscriptionStates:
             return await self._compare_all()
 
     def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
-        """Begin a new life of the brokers' data behind ``after``; see :meth:`SeenStates.put_back`."""
+        """Forget what was seen of subscriptions at the brokers behind ``after``, where a new life of their data begins.
+
+        See :meth:`SeenStates.put_back` for ``there`` and the rows that it returns.
+        """
         self._idle.clear()
         self._put_back.clear()
         return self._states.put_back(after, there)

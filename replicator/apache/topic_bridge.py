@@ -96,7 +96,7 @@ class TopicBridge:
         self._renewing = Renewing(admin, engine, topic, broker_origin, self._cursor, self._at_brokers)
         self._comparison = Comparison()
         self._looked_at: TopicInternals | None = None
-        """What the last comparison looked at."""
+        """The brokers' answer that the last comparison used. It is not compared again."""
         self._read_room = read_room
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(

@@ -24,7 +24,10 @@ from replicator.running.timeouts import timeout
 
 PAUSE_FIRST_SECONDS: Final = 0.1
 PAUSE_MAX_SECONDS: Final = 30.0
-"""Between two attempts of what failed for long. It ends early when the brokers answer again, and for a failover."""
+"""Longest pause between two attempts of work that keeps failing.
+
+It ends early when the brokers answer again, and for a failover.
+"""
 PAUSE_FENCED_SECONDS: Final = 0.5
 """Between two attempts of work that keeps others out."""
 

@@ -62,7 +62,7 @@ class StatusSource(Protocol):
         """Return why the worker takes no messages, if the disk or the store is full; None while it takes them."""
 
     def topology_refused(self) -> str | None:
-        """Return why the topology file is not what runs, if its last reload was refused; None if it runs."""
+        """Return why the worker refused the topology file when it last reloaded it; None if it did not refuse it."""
 
     def links(self) -> Iterable[LinkControl]:
         """Return the links of this worker whose source is this cluster."""

@@ -38,7 +38,7 @@ class ClientsClosed(TypedDict):
 
 
 class BridgedTopic(TypedDict):
-    """A topic between a worker and the Apache Pulsar brokers beside it, with more figures than those here."""
+    """A topic that a worker copies from and to its Apache Pulsar brokers. The output has more fields than these."""
 
     cluster: Annotated[str, "whose brokers"]
     topic: Annotated[str, "the topic"]

@@ -95,7 +95,9 @@ async def finished(running: asyncio.Future[R]) -> R:
 
 @contextmanager
 def unpacked_internally(payload: Buffer, codec: CompressionType, size_bytes: int) -> Iterator[Buffer]:
-    """Hold what ``payload`` is uncompressed, within :data:`INTERNAL`. Block this thread until there is room.
+    """Yield ``payload`` uncompressed, for the engine's own work. First block this thread until the budget has room.
+
+    The budget is :data:`INTERNAL`. It counts the bytes until the ``with`` statement ends.
 
     Raises :class:`~replicator.engine.errors.EntryCorrupt`, :class:`~replicator.engine.errors.MessageTooLarge`.
     """

@@ -42,7 +42,7 @@ class Reports:
         return self._parts.engine.writer.full()
 
     def topology_refused(self) -> str | None:
-        """Return why the topology file is not what runs, if its last reload was refused; None if it runs."""
+        """Return why the worker refused the topology file when it last reloaded it; None if it did not refuse it."""
         refused = self._reloader.file_refused
         return None if refused is None else str(refused)
 

@@ -41,7 +41,7 @@ _ONLY: Final = 0x200
 
 
 def take(data: bytes) -> None:
-    """Read one input."""
+    """Pass an input of the fuzzer to the reader that its first byte chooses."""
     if data:
         READERS[data[0] % len(READERS)](data[1:])
 
@@ -131,7 +131,7 @@ def _notes(data: bytes) -> None:
 
 
 def _left_out(data: bytes) -> None:
-    """Read a note that stands for blocks that a link left out; its checksum is made right first."""
+    """Read a note by which a link tells that it left blocks out. Correct the note's checksum first."""
     with contextlib.suppress(EngineError):
         decode_note(data[:4] + crc32c(data[8:]).to_bytes(4, "little") + data[8:])
 

@@ -309,7 +309,7 @@ def _drop_link(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _join(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a cluster that joins while all others run, and all links carry."""
+    """Draw a step by which one more cluster joins. Return None unless all clusters run, and all links carry."""
     if model.joining is None or model.down or model.paused or model.moved or model.without_postgres:
         return None
     return {"at": model.joining, "starts_first": drawn.random() < 0.5}

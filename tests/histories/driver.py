@@ -44,7 +44,9 @@ async def regions_of(
 async def world(
     regions: Regions, shape: Shape, *, name: str = "h", official: bool = False, joins: bool = False
 ) -> AsyncIterator[World]:
-    """Yield the world of a new history, on clusters that run already. Close its clients at the end.
+    """Yield the clusters, clients and model of a new test history. Close the clients at the end.
+
+    The clusters run already.
 
     With ``official``, the official Python client takes part in the history, too. With ``joins``, another cluster can
     join.

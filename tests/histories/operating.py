@@ -234,7 +234,7 @@ class Operating(Settling):
         return source in (await self._ask(to, "GET", "/failover/v1/state"))["serves"]
 
     def _begin(self, *words: str) -> forked_commands.Forked:
-        """Start a command."""
+        """Start a ``replicator`` command as a process, which writes to ``command.log``. Return the process."""
         log = self.regions.path / "command.log"
         given = (*words, "-f", str(self.regions.file), "--output", "json")
         return forked_commands.start(given, cwd=self.regions.path, stdout=log, stderr=log)

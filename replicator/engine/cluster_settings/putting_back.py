@@ -253,7 +253,7 @@ def _named(taken: Taken, engine: Engine, head: SettingsHead | None) -> dict[str,
 
 
 def _is_known(row: Mapping[str, Any], engine: Engine, head: SettingsHead | None) -> bool:
-    """Return whether the settings in ``head`` know those that a note names in ``row``."""
+    """Return whether ``head``, the settings in effect, came after the settings that ``row`` of a note names."""
     of = SettingsHead(engine.cluster, row["store"], row["version"], "", {}, row.get("set_at"), row.get("set_in", ""))
     if head is None:
         return False

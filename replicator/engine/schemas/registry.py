@@ -5,9 +5,9 @@ Invariants:
 1. Each schema has the version that its content gives it (:mod:`replicator.engine.schemas.schema`), in every cluster.
 2. A schema is stored before a producer hears its version, so no message with a version that this cluster gave is ever
    published before its schema is durable. Links announce schemas before the messages behind them (ADR 40).
-3. A topic's list is the union of what this cluster registered and what others announced, ordered by the time of
-   registration, then by version. Merging is commutative, associative and idempotent, so clusters that have heard of
-   each other have the same list. What is registered here is later than all that is known here.
+3. A topic's list has the schemas that this cluster registered and those that others announced. It is ordered by the
+   time of registration, then by version. Merging is commutative, associative and idempotent, so clusters that have
+   heard of each other have the same list. What is registered here is later than all that is known here.
 4. Large schemas are read and compared in threads, a few at a time: the event loop goes on. Their bytes count in the
    clients' budget (:mod:`replicator.engine.unpacking`) before they are read. A client whose schema is registered
    already waits for nobody.
@@ -308,7 +308,7 @@ class SchemaRegistry:
         return self._policies_of(_name(topic))
 
     def _listed(self, topic: str) -> dict[bytes, _Row]:
-        """By version, without a copy of any row."""
+        """Return, by version, when each schema of the topic was registered, and its size. Do not copy the schemas."""
         return dict(self._read(topic, lambda row: _Row(_registered_at_ms(row), len(row))))
 
     def _read(self, topic: str, take: Callable[[memoryview], _T]) -> Iterator[tuple[bytes, _T]]:

@@ -4,8 +4,8 @@ The shell of :mod:`replicator.engine.subscriptions.dispatch`. It runs in short p
 itself when a delayed message is due.
 
 All subscriptions share turns of their own (:mod:`replicator.running.turns`). In each turn of the event loop they
-dispatch for a few milliseconds together. Those go first whose clients used the least time lately. A client's use is
-that of its commands and of what is dispatched to its consumers.
+dispatch for a few milliseconds together. Subscriptions whose clients used the least time lately go first. A client's
+commands use time, and so does the dispatch to its consumers.
 """
 
 from __future__ import annotations

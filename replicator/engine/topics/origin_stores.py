@@ -202,7 +202,7 @@ class OriginStores:
         return self._partitioned_deleted.get(name, {})
 
     def partitioned_deletions(self, cluster: str) -> list[Deletion]:
-        """Return the newest deletion by ``cluster`` of each partitioned topic that it deleted."""
+        """Return one record for each partitioned topic that ``cluster`` deleted: that of its newest deletion."""
         newest = ((name, cluster, ids[cluster]) for name, ids in self._partitioned_deleted.items() if cluster in ids)
         return [self.deletions[key] for key in newest]
 

@@ -104,7 +104,7 @@ class PartitionedTopics:
                     listener.on_partitions(each.topic, partitions)
 
     def _is_news(self, told: Deletion) -> bool:
-        """Return whether this store lacks its own deletion ``told``. A malformed name is none of its own."""
+        """Return whether ``told`` is a deletion by this cluster that this store lacks; False for a malformed name."""
         with suppress(InvalidTopicName):
             known = self._stores.partitioned_deleted(told.topic).get(self._cluster, 0)
             return (

@@ -1,4 +1,4 @@
-"""Large schemas are read and compared within the clients' budget of uncompressed bytes; small ones wait for nobody."""
+"""Reading large schemas waits for room in the clients' budget of uncompressed bytes; reading small ones does not."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _written(directory: Path, **more: Any) -> Path:
 
 
 def _wrong(file: Path, *expected: str, made_later: tuple[Path, ...] = ()) -> list[str]:
-    """Return what is wrong with the worker of ``solo``."""
+    """Return the errors that the offline doctor finds for the cluster ``solo`` of ``file``, with their remedies."""
     topology = load_topology(file)
     expectations = [parse_expectation(each) for each in expected]
     found = asyncio.run(examine_offline(topology, topology.cluster("solo"), expectations, made_later))

@@ -79,8 +79,10 @@ class Brokers:
     async def read(
         self, topic: str, upto: Position, own: Life, lives: BrokerLives, since_ms: int
     ) -> tuple[EntryLog, Position | None]:
-        """What they have up to a position, and where that begins, if there is anything. ``own`` is whose those are
-        that bear no stamp, unless ``lives`` say that they are of an earlier life.
+        """Return the topic's entries at the brokers up to ``upto``, and the position of the first one, if there is one.
+
+        Entries published before ``since_ms`` are left out. Entries without a stamp count as of the life ``own``, unless
+        ``lives`` say that they are of an earlier life.
 
         Raises :class:`BridgeError`, :class:`PulsarException`, :class:`TooManyEntries`.
         """
