@@ -15,10 +15,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from urllib.error import HTTPError
 
 import pulsar
 import pyarrow.parquet as pq
@@ -71,8 +73,13 @@ def bridged(made: Beside, topic: str) -> list[Any]:
 
 
 def in_engine(made: Beside, cluster: str, topic: str) -> list[str]:
-    """The subscriptions that the engine of a worker has."""
-    found: list[str] = made.get(cluster, "/admin/v2/" + topic.replace("://", "/") + "/subscriptions")
+    """Return the subscriptions that the engine of a worker has; none while it does not have the topic."""
+    try:
+        found: list[str] = made.get(cluster, "/admin/v2/" + topic.replace("://", "/") + "/subscriptions")
+    except HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        return []
     return found
 
 
