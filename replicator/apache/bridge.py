@@ -182,7 +182,13 @@ class ApacheBridge(TopicListener[Topic]):
 
     def topic_status(self, topic: str) -> dict[str, Any]:
         """Return the status of one bridged topic."""
-        return self._topics[topic].status()
+        return self._bridged(topic).status()
+
+    def _bridged(self, topic: str) -> TopicBridge:
+        """Return the bridge of one topic. Raises :class:`NotBridged` if there is none now."""
+        if (bridged := self._topics.get(topic)) is None:
+            raise NotBridged(f"{topic} is not bridged in cluster {self._engine.cluster!r} at this moment")
+        return bridged
 
     async def renew(self, topic: str, *, dry_run: bool) -> Renewal:
         """Get the halted reading of one bridged topic going again, and return how.
@@ -190,14 +196,14 @@ class ApacheBridge(TopicListener[Topic]):
         With ``dry_run`` nothing is changed. Raises :class:`BridgeError` if the brokers do not answer, and
         :class:`RenewalRefused` if messages would be lost.
         """
-        bridged = self._topics[topic]
+        bridged = self._bridged(topic)
         renewal = await bridged.renewal()
         if dry_run or renewal.way is Way.NOTHING or self._topics.get(topic) is not bridged:
             return renewal
         self._renewing.add(topic)
         del self._topics[topic]
         try:
-            await bridged.stop()
+            await bridged.stop(keep_hold=True)
             await bridged.renew(renewal)
         finally:
             self._renewing.discard(topic)
@@ -338,6 +344,8 @@ class ApacheBridge(TopicListener[Topic]):
         """Return which topics of the brokers are not known here; empty if all are."""
         if not self._found_all:
             return "the topics of the brokers were not found yet"
+        if self._renewing:
+            return f"the reading of {min(self._renewing)} is being renewed"
         refused = self._too_many | self._refused
         if not refused:
             return ""

@@ -86,6 +86,8 @@ class BrokerClients:
                     await asyncio.gather(*(each.without_producers() for each in waits))
                     await asyncio.gather(*(each.compared() for each in waits))
                 await self._all_known()
+                if renewed := [each.topic.name for each in waits if self._is_renewed(each)]:
+                    raise ClientsRemain(f"the reading of {renewed[0]} was renewed meanwhile; try again")
                 await self._engine.remember("failover_barrier", operation)
         except TimeoutError:
             named = [text for each in waits if (text := each.in_the_way(consumers=not keep_consumers))]
@@ -98,6 +100,10 @@ class BrokerClients:
             raise ClientsRemain(f"the brokers of {self._engine.cluster} do not answer: {error}") from None
         return held
 
+    def _is_renewed(self, bridged: TopicBridge) -> bool:
+        """Return whether another bridge took the place of ``bridged``, which has ended."""
+        return bridged.topic.deleted is None and self._topics().get(bridged.topic.name) is not bridged
+
     async def ended(self) -> None:
         while True:
             try:
@@ -105,8 +111,11 @@ class BrokerClients:
             except BridgeError:
                 await asyncio.sleep(FIND_AGAIN_SECONDS)
                 continue
-            await asyncio.gather(*(each.without_producers() for each in list(self._topics().values())))
-            return
+            waits = list(self._topics().values())
+            await asyncio.gather(*(each.without_producers() for each in waits))
+            if waits == list(self._topics().values()) and not self._unfound():
+                return  # else a topic was renewed or found meanwhile
+            await asyncio.sleep(FIND_AGAIN_SECONDS)
 
     def in_log(self, topic: Topic, position: Position) -> Position:
         bridged = self._topics().get(topic.name)

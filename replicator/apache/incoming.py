@@ -208,7 +208,8 @@ class Incoming:
                 found(identity, delivery.position)
             reached = delivery.position
             messages += delivery.batch_size
-        if arrived and (last := arrived[-1].position) > self.reached:
+        # An entry that nobody here can decode has no publish time: it could not be told from another one.
+        if arrived and marks[-1].publish_time_ms > 0 and (last := arrived[-1].position) > self.reached:
             read = ReadEntry(last.entry, marks[-1].publish_time_ms, marks[-1].sequence_id)
             for ledger in self._entries.was_read(last.ledger, read):
                 write = read_row(self._topic.topic_id, ledger, None)

@@ -26,21 +26,22 @@ class NativeReplication:
         """By namespace, the names that the brokers give to the clusters that they replicate it to, and to their own."""
 
     async def look(self, namespaces: Iterable[str], now: float) -> None:
-        """Ask for the replication clusters of ``namespaces``, unless that was done within :data:`LOOK_SECONDS`.
+        """Ask for the replication clusters of ``namespaces``, unless that was tried within :data:`LOOK_SECONDS`.
 
-        Raises :class:`AdminFailed` if the brokers do not answer. A namespace whose clusters they do not show is left
-        out.
+        A namespace whose clusters the brokers do not show is left out. If they do not answer, what was found before
+        stays.
         """
         if now < self._due:
             return
+        self._due = now + LOOK_SECONDS
         found: dict[str, list[str]] = {}
         for namespace in sorted(namespaces):
             try:
                 clusters = await self._admin.replication_clusters(namespace)
             except AdminFailed as error:
                 if not error.is_refusal:
-                    raise
+                    return
                 continue
             if len(clusters) > 1:
                 found[namespace] = sorted(clusters)
-        self.found, self._due = found, now + LOOK_SECONDS
+        self.found = found

@@ -25,7 +25,7 @@ import structlog
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_lives import BrokerLife
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BrokersPutBack
+from replicator.apache.errors import BridgeHalted, BrokersPutBack
 from replicator.apache.published import lives_row, read_row, removal_of, write_of
 from replicator.apache.shown import SeenEntry, TopicInternals
 from replicator.engine.errors import EngineError
@@ -101,7 +101,8 @@ def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | Non
 async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, internals: TopicInternals) -> Position:
     """Return the last place whose entry is the same at the brokers and in the worker's log; BEFORE_ALL if none is.
 
-    Entries that the log has trimmed are known by the last one of each ledger. Raises :class:`AdminFailed`.
+    Entries that the log has trimmed are known by the last one of each ledger. Raises :class:`AdminFailed`, and
+    :class:`BridgeHalted` if the brokers show the worker no entries.
     """
     known = entries.beyond(BEFORE_ALL).copy()
     known.update(PositionSet(Position(ledger, read.entry) for ledger, read in entries.read.items()))
@@ -110,7 +111,15 @@ async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, inter
         if place.entry > internals.last_entries.get(place.ledger, -1) or place.ledger not in internals.ledgers:
             return False
         was = expected(topic, entries, place)
-        return was is not None and was.is_same(await admin.seen_entry(topic.name, place))
+        if was is None:
+            return False
+        if (found := await admin.seen_entry(topic.name, place)) is None:
+            raise BridgeHalted(
+                f"{topic.name} is another one at the brokers, and they do not show the worker's role its entries, so "
+                "nobody can tell which of them were read. Let the role view messages (`GET "
+                "/admin/v2/persistent/…/ledger/…/entry/…`); reading goes on by itself then"
+            )
+        return was.is_same(found)
 
     ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]
     whole = await _count_same(ledgers, lambda each: same(Position(each[0], each[1].max())))

@@ -158,9 +158,16 @@ class TopicBridge:
         for task in self._tasks:
             task.start()
 
-    async def stop(self) -> None:
+    async def stop(self, *, keep_hold: bool = False) -> None:
+        """End all work, and let nobody wait for it. With ``keep_hold``, the log keeps what the brokers lack.
+
+        Then another bridge takes this one's place.
+        """
         await asyncio.gather(*(task.stop() for task in self._tasks))
-        self.topic.holds.positions.pop(HOLDER, None)
+        if not keep_hold:
+            self.topic.holds.positions.pop(HOLDER, None)
+        self._outgoing.fenced.set()
+        self._consumer_fence.closed.set()
 
     # What the engine tells.
 
@@ -227,11 +234,12 @@ class TopicBridge:
         self._work.hurry()
 
     async def without_producers(self) -> None:
-        """Returns when no application can publish, and all that was published was read."""
+        """Return when no application can publish, and all that was published was read, or when this bridge has
+        ended."""
         await self._outgoing.fenced.wait()
 
     async def without_consumers(self) -> None:
-        """Returns when no application can consume."""
+        """Return when no application can consume, or when this bridge has ended."""
         await self._consumer_fence.closed.wait()
 
     async def compared(self) -> None:

@@ -198,7 +198,7 @@ async def high_water(request: web.Request) -> web.Response:
         by_topic = {topic.name: _marks(engine, topic, origins) async for topic in in_slices(engine, topics)}
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
         gone = engine.origin_stores.own_deletions(named)
-        deleted = [each.as_json() for each in gone if may(request, READING, each.topic)]
+        deleted = [each.as_json() async for each in in_slices(engine, gone) if may(request, READING, each.topic)]
     else:
         origin = _required(request, "origin")
         rows, deleted = {}, []

@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -48,7 +48,7 @@ _Copy = tuple[str, str, int]
 class Transport(Protocol):
     """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
 
-    deleted_there: list[Deletion]
+    deleted_there: list[dict[str, Any]]
 
     async def high_water(
         self, origins: Collection[str], topics: Sequence[str] = ()
@@ -103,10 +103,12 @@ class LineageTeller:
         The destination's own link may not have reported them yet. Raises the errors of the transport.
         """
         there = await transport.high_water(self._topics.origins, names)
-        deleted = [each for each in transport.deleted_there if self._engine.find(each.topic) is not None]
-        if deleted:
+        here, destination = self._engine.loaded.by_name, self._topics.destination
+        rows = [each for each in transport.deleted_there if each["topic"] in here and each["origin"] == destination]
+        if rows:
+            deleted = [Deletion.of_json(row) for row in rows]
             with suppress(EngineError):  # a store that is full; the destination's link reports them again
-                await self._stores.take(self._topics.destination, {}, [], deleted)
+                await self._stores.take(destination, {}, [], deleted)
         return there
 
     def copied(self, name: str) -> None:

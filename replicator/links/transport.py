@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.engine.lineage import Deletion
 from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.compression import Buffer
 from replicator.engine.log.frame_rows import encode_rows
@@ -110,8 +109,8 @@ class HttpTransport:
         """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
         self.store_id = ""
         """Id of the destination's store, from its last answer about its marks; "" if its version is earlier."""
-        self.deleted_there: list[Deletion] = []
-        """Topics that the destination deleted and does not have, from its last answer about its marks."""
+        self.deleted_there: list[dict[str, Any]] = []
+        """Topics that the destination deleted and does not have, in JSON, from its last answer about its marks."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -144,8 +143,7 @@ class HttpTransport:
         self._version = theirs
         self.restore_id = str(answer.get("restored") or "")
         self.store_id = str(answer.get("store") or "")
-        deleted = map(Deletion.of_json, answer.get("deleted", ()))
-        self.deleted_there = [each for each in deleted if each.origin == self._destination]
+        self.deleted_there = list(answer.get("deleted", ()))
         return {
             topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in answer["topics"].items()
         }

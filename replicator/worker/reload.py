@@ -96,8 +96,9 @@ class TopologyReloader:
         :class:`NotRunning`.
         """
         self._check_running()
+        path = self._file()
         try:
-            topology = await asyncio.to_thread(load_topology, self._file())
+            topology = await asyncio.to_thread(load_topology, path)
             self._check_meant(topology, expected)
             changed = await self.reload(topology, dry_run=dry_run)
         except EngineError:  # it is about who asks, not about the file
@@ -107,8 +108,6 @@ class TopologyReloader:
                 problems = error.problems if isinstance(error, TopologyError) else (str(error) or repr(error),)
                 self._file_refused = FileRefused(_now_ms(), problems)
             raise
-        if not dry_run:
-            self._file_refused = None
         return changed
 
     async def reload(self, topology: Topology, *, dry_run: bool = False) -> list[str]:
@@ -127,7 +126,7 @@ class TopologyReloader:
             ours = words(tuple(change for change in changes if change.concerns(self._cluster)), topology.names)
             if not dry_run:
                 await self._carry_out(topology)
-                self.topology, self._loaded_at_ms = topology, _now_ms()
+                self.topology, self._loaded_at_ms, self._file_refused = topology, _now_ms(), None
                 self._reloads += 1
                 log.info("topology reloaded", cluster=self._cluster, digest=digest(topology), changed=ours)
             return ours
