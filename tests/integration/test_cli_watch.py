@@ -22,7 +22,7 @@ from replicator.security.access import Access, use_in_process
 
 TOPIC: Final = "persistent/public/default/there"
 WATCHED: Final = sorted(verb for verb in VERBS if "--watch" in options(verb))
-NOT_OF_A_WORKER: Final = {"drills list": "it is of a database"}
+NOT_OF_A_WORKER: Final = {"drills list": "it is of a database", "bridge status": "no cluster is beside brokers"}
 
 
 MARKS: Final = {"json": "\n", "yaml": "---\n", "table": "+00:00\n"}
