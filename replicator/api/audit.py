@@ -46,6 +46,7 @@ NOTED_ELSEWHERE: Final[Mapping[str, str]] = {
     "/replication/v1/links/{key}/resume": "the link",
     "/replication/v1/links/{key}/resolve": "the link",
     "/replication/v1/clients/close": "its handler",
+    "/replication/v1/bridge/renew": "its handler",
     "/replication/v1/runs/{cluster}/stays": "its handler",
     "/replication/v1/backup": "its handler",
     "/replication/v1/topology/reload": "the worker",
