@@ -95,7 +95,8 @@ def _asked(
 ) -> tuple[list[Any], list[_Problem]]:
     """Ask the workers beside brokers, or the one of ``cluster``; return their answers, and what went wrong.
 
-    Clusters that do not bridge the topic are left out, unless none does.
+    Clusters that do not bridge the topic are left out, unless none does. Raises the error of a cluster that is asked
+    alone and does not answer.
     """
     from replicator.operating.admin_client import AdminClient
     from replicator.operating.errors import AdminError, InvalidAddress, RequestRefused
@@ -120,6 +121,8 @@ def _asked(
                 problems.append(_Problem(f"{each.name}: {error}"))
                 problems[-1].refused = True
             except AdminError as error:
+                if len(asked) == 1:
+                    raise
                 problems.append(_Problem(f"{each.name}: {error}"))
 
     asyncio.run(run())
