@@ -80,25 +80,15 @@ class Volumes:
                 return {of["path"]: (self._tokens[of["path"]], mode)}
             case {"downwardAPI": of}:
                 return {item["path"]: (field(self._pod, item["fieldRef"]).encode(), mode) for item in of["items"]}
-            case {"configMap": of}:
-                held = self._held("configmaps", of)
-            case {"secret": of}:
-                held = self._held("secrets", of)
+            case {"configMap": of} | {"secret": of}:
+                kind = "secrets" if "secret" in source else "configmaps"
+                held = keys_of(self._api, kind, self._namespace, of)
             case other:
                 raise NotYet(f"this tool does not know volumes such as {other}")
         wanted = of.get("items") or [{"key": key, "path": key} for key in held]
         if (absent := {item["key"] for item in wanted} - held.keys()) and not of.get("optional"):
             raise NotYet(f"{of} has no {absent}")
-        there = [item for item in wanted if item["key"] in held]
-        return {item["path"]: (held[item["key"]], item.get("mode", mode)) for item in there}
-
-    def _held(self, kind: str, of: Object) -> dict[str, bytes]:
-        try:
-            return keys_of(self._api, kind, self._namespace, of)
-        except NotYet:
-            if of.get("optional"):
-                return {}
-            raise
+        return {each["path"]: (held[each["key"]], each.get("mode", mode)) for each in wanted if each["key"] in held}
 
     def _write(self, root: Path, files: Files) -> None:
         if self._written.get(root.name) == files:
@@ -120,11 +110,11 @@ class Volumes:
 
 
 def keys_of(api: Api, kind: str, namespace: str, of: Object) -> dict[str, bytes]:
-    """What the ConfigMap or Secret holds that ``of`` names; raises :class:`NotYet`."""
+    """Return what the ConfigMap or Secret holds that ``of`` names. Raises :class:`NotYet` unless it is optional."""
     name = of.get("secretName") or of["name"]
-    if (found := api.objects[kind].get((namespace, name))) is None:
+    if (found := api.objects[kind].get((namespace, name))) is None and not of.get("optional"):
         raise NotYet(f"{kind} {name} does not exist")
-    held = found.get("data") or {}
+    held = (found or {}).get("data") or {}
     return {key: base64.b64decode(value) if kind == "secrets" else value.encode() for key, value in held.items()}
 
 
