@@ -194,8 +194,9 @@ def test_a_partition_without_a_partitioned_topic_says_what_to_do_and_that_ends_i
     broker.admin("DELETE", f"{topic.replace('://', '/')}?force=true")
     broker.admin("PUT", f"{base.replace('://', '/')}/partitions", 2)
     publish(pair, "A", topic, bodies("m", range(2, 5)))
-    path = f"{base.replace('://', '/')}/partitions"  # a reader that comes first would make a topic of its own at B
-    until(lambda: pair.brokers["B"].admin("GET", path)["partitions"] == 2, lambda: bridged(pair, topic))
+    # A reader that comes first would make a topic of its own at B.
+    path = "persistent/public/default/partitioned"
+    until(lambda: base in pair.brokers["B"].admin("GET", path), lambda: bridged(pair, topic))
     assert read_all(pair.brokers["B"], topic, 3) == bodies("m", range(2, 5))
     well(pair, topic)
 
