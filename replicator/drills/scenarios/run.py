@@ -29,8 +29,10 @@ SETTLE_POLL_SECONDS: Final = 0.2
 PROGRESS_SECONDS: Final = 0.1
 FIRST_SHARE_MAX: Final = 0.1
 """Largest share of the messages that is published before the clusters are in step."""
-READY_SECONDS: Final = 1.0
-"""Time in which a few messages are everywhere if links copy as fast as later. Spark's first batches take seconds."""
+READY_SECONDS: Final = 2.0
+"""Time in which a few messages are everywhere if links copy as fast as later. Spark's first batches take longer."""
+READY_ROUNDS_MAX: Final = 5
+"""Most rounds of a few messages. On a busy machine none of them is fast, and Spark has compiled its code by then."""
 BEGIN_SECONDS_MAX: Final = 150.0
 """Brokers and workers were ready before; what is left takes some seconds on a machine that does nothing else."""
 STALLED_SECONDS_MAX: Final = 180.0
@@ -145,9 +147,9 @@ class Run:
     async def _begin(self) -> None:
         """Publish a few messages, and wait until the clusters are in step. Raise :class:`DrillError` if they are late.
 
-        Repeat this until it takes at most :data:`READY_SECONDS`, or a tenth of all messages are used. Lags are not
-        measured meanwhile, like those of a broken link: they belong to the start. Systems that need no such time skip
-        this.
+        Repeat this until it takes at most :data:`READY_SECONDS`, but not more than :data:`READY_ROUNDS_MAX` times.
+        Lags are not measured meanwhile, like those of a broken link: they belong to the start. Systems that need no
+        such time skip this.
         """
         if not self._system.first_messages:
             return
@@ -157,9 +159,9 @@ class Run:
             observations.link_broke(source, destination, now)
         self._operator.phase = "bringing the clusters in step"
         deadline = now + BEGIN_SECONDS_MAX
-        for first in range(step, most + step, step):
+        for number in range(1, READY_ROUNDS_MAX + 1):
             began = time.monotonic()
-            await self._bring_in_step(min(first, most), deadline)
+            await self._bring_in_step(min(number * step, most), deadline)
             if time.monotonic() - began <= READY_SECONDS:
                 break
         now = time.monotonic()
