@@ -77,6 +77,7 @@ class ApacheBridge(TopicListener[Topic]):
             error=lambda: self._error,
             unfound=self._unfound,
             limited=lambda: self._admin.limited(),
+            renewing=lambda: self._renewing,
         )
         self._error = ""
         self._failure = LastingFailure()
@@ -162,9 +163,7 @@ class ApacheBridge(TopicListener[Topic]):
 
         Raises :class:`NotBridged`, :class:`EntryNotRefused`, and the store's errors.
         """
-        if (bridged := self._topics.get(topic)) is None:
-            raise NotBridged(f"{topic} is not bridged here")
-        return await bridged.leave_out(cluster, position)
+        return await self._bridged(topic).leave_out(cluster, position)
 
     def named(self, topic: str) -> list[str]:
         """Return the names of the bridged topics that ``topic`` names: itself, or the partitions of a partitioned
@@ -344,8 +343,6 @@ class ApacheBridge(TopicListener[Topic]):
         """Return which topics of the brokers are not known here; empty if all are."""
         if not self._found_all:
             return "the topics of the brokers were not found yet"
-        if self._renewing:
-            return f"the reading of {min(self._renewing)} is being renewed"
         refused = self._too_many | self._refused
         if not refused:
             return ""

@@ -46,13 +46,16 @@ class BrokerClients:
         error: Callable[[], str],
         unfound: Callable[[], str],
         limited: Callable[[], str],
+        renewing: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """``renewing`` returns the topics that are not bridged for a moment, while their reading is renewed."""
         self._engine = engine
         self._topics = topics
         self._find = find
         self._error = error
         self._unfound = unfound
         self._limited = limited
+        self._renewing = renewing
         self.origin = origin
         self._fence = Fence()
 
@@ -113,8 +116,8 @@ class BrokerClients:
                 continue
             waits = list(self._topics().values())
             await asyncio.gather(*(each.without_producers() for each in waits))
-            if waits == list(self._topics().values()) and not self._unfound():
-                return  # else a topic was renewed or found meanwhile
+            if not self._renewing() and not any(map(self._is_renewed, waits)):
+                return
             await asyncio.sleep(FIND_AGAIN_SECONDS)
 
     def in_log(self, topic: Topic, position: Position) -> Position:
@@ -136,6 +139,7 @@ class BrokerClients:
         if error := self._error():
             return f"the brokers do not answer: {error}"
         reasons = [unfound] if (unfound := self._unfound()) else []
+        reasons += [f"the reading of {topic} is being renewed" for topic in sorted(self._renewing())]
         behind = {each.topic.name: why for each in self._topics().values() if (why := each.is_not_read())}
         if behind:
             name, why = next(iter(behind.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from asynchronous import asynchronous
 from engine_support import eventually, opened
 
 from replicator.apache import bridge as bridging
+from replicator.apache import broker_clients
 from replicator.apache.bridge import ApacheBridge
 from replicator.topology.apache import ApacheSettings
 
@@ -31,8 +33,10 @@ class Brokers:
             "persistent/public/default": [ODD, GOOD],
             "persistent/public/default/partitioned": [],
         }
+        self.asked = 0
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
         found = self.lists.get(request.path.removeprefix("/admin/v2/"), 404)
         return web.Response(status=found) if isinstance(found, int) else web.json_response(found)
 
@@ -105,3 +109,23 @@ async def test_what_was_never_found_is_unknown_to_a_failover(tmp_path: Path) -> 
         await eventually(lambda: ODD in made.clients.unknown())
         assert "apache.exclude" in made.clients.unknown()
         await eventually(lambda: GOOD in made.clients.unknown())  # it cannot be read: nobody is at that port
+
+
+@asynchronous
+async def test_an_end_is_known_though_a_topic_is_refused_and_waits_for_one_that_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_clients, "FIND_AGAIN_SECONDS", 0.01)
+    brokers = Brokers()
+    brokers.lists["persistent/public/default"] = [ODD]
+    async with bridged(tmp_path, brokers) as made:
+        await eventually(lambda: ODD in made.status()["refused"])
+        await made.clients.ended()
+        made._renewing.add(GOOD)
+        assert "renewed" in made.clients.unknown()
+        ending = asyncio.ensure_future(made.clients.ended())
+        asked = brokers.asked
+        await eventually(lambda: brokers.asked > asked + 20)
+        assert not ending.done()
+        made._renewing.clear()
+        await ending
