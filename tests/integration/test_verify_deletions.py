@@ -107,7 +107,7 @@ def test_what_a_cluster_deleted_on_purpose_is_not_missing_there(tmp_path: Path, 
 
             def is_marked() -> bool:
                 rows = eu.engine.origin_stores.as_json(there)
-                return bool(rows["us-east"]["deleted"])
+                return bool(rows.get("us-east", {}).get("deleted"))
 
             await eventually(is_marked, "the deletion is known")
             if republished:

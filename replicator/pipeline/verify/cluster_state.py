@@ -3,8 +3,8 @@
 A cut is a set of readings that fit together although clusters publish, copy and consume meanwhile. Messages on their
 way then do not look lost.
 
-1. First verify reads high-water marks, subscriptions and mappings of every cluster. From then on, the logs and the
-   other clusters' states must contain what these readings claim. Then it reads up to where it will compare copies.
+1. First verify reads subscriptions, mappings and high-water marks of every cluster. From then on, the logs and the
+   other clusters' states must contain what these readings claim. Copies are compared up to where a log then ends.
 2. When all clusters have answered, verify reads where their logs end, and what is trimmed. Everything that the marks
    claim lies before these ends. Each origin's log has all that was copied before.
 3. Subscriptions that changed meanwhile are read again after a pause. Acknowledgements of the first reading must have
@@ -173,22 +173,19 @@ def _read_first(state: ClusterState, wanted: Wanted, progress: Progress) -> None
         answering, listing = worker.topics()
         if answering != state.name:
             raise UnexpectedAnswer(f"worker at {state.url} is of cluster {answering}, not {state.name}")
-        state.standings = {name: each for name, each in worker.standings().items() if wanted(name)}
         state.topics = {topic.name: topic for topic in listing if wanted(topic.name)}
         state.links = worker.link_states()
         _read_states(state, worker, list(state.topics), progress)
         state.told = state.subscriptions
-        now = worker.standings()
-        state.standings = {
-            name: replace(each, copied_upto=now.get(name, Standing()).end) for name, each in state.standings.items()
-        }
+        # Last: copies are compared up to here, and what is told and mapped must be among them.
+        state.standings = {name: each for name, each in worker.standings().items() if wanted(name)}
 
 
 def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing]) -> None:
     with VerifyPlane(state.url) as worker:
         ends = {name: each for name, each in worker.standings().items() if wanted(name)}
         state.standings = {
-            name: replace(end, high_water=marks[name].high_water, copied_upto=marks[name].copied_upto)
+            name: replace(end, high_water=marks[name].high_water, copied_upto=marks[name].end)
             for name, end in ends.items()
             if name in marks
         }
