@@ -74,7 +74,7 @@ class ReadingCursor:
     async def standing(self) -> Standing:
         """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
         topic = self._topic.name
-        reached = self._reached()
+        reached = self.reached()
         shown = await self._admin.subscription(topic, self._name)
         lives = self._entries.lives.incarnations
         if shown is None:
@@ -95,20 +95,12 @@ class ReadingCursor:
             )
         internals = await self._admin.internals(topic)
         await self._is_what_was_read(internals)
-        at = self._mark_delete(internals)
+        at = self.mark_delete(internals)
         if at > reached:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
-
-    def reached(self) -> Position:
-        """Return the last position of the brokers up to which all was read; BEFORE_ALL if nothing was."""
-        return self._reached()
-
-    def mark_delete(self, internals: TopicInternals) -> Position:
-        """Return where the brokers' cursor stands in ``internals``; BEFORE_ALL if there is none."""
-        return self._mark_delete(internals)
 
     async def matches(self, internals: TopicInternals) -> bool:
         """Return whether the brokers can still have what was read last.
@@ -127,7 +119,7 @@ class ReadingCursor:
         Brokers with ``allowAutoSubscriptionCreation=false`` let no consumer make one. Raises :class:`AdminFailed`, and
         :class:`BridgeHalted` if messages were read before.
         """
-        if self._reached() > self._entries.lives.begin:
+        if self.reached() > self._entries.lives.begin:
             raise self._gone()
         properties = {"incarnation": str(incarnation)}
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
@@ -135,7 +127,7 @@ class ReadingCursor:
     async def check(self, gaps: Sequence[Gap]) -> None:
         """Raises :class:`BridgeError` if messages in the gaps were passed over: :meth:`standing` sees to them then."""
         internals = await self._admin.internals(self._topic.name)
-        moved_to = self._mark_delete(internals)
+        moved_to = self.mark_delete(internals)
         missed = await self._missed(gaps, internals, moved_to)
         if missed is not None:
             self._left_out = missed
@@ -147,7 +139,7 @@ class ReadingCursor:
         The caller must then begin to read anew, so that :meth:`standing` puts the cursor back. Raises
         :class:`AdminFailed`.
         """
-        reached, moved_to = self._read_through(), self._mark_delete(internals)
+        reached, moved_to = self._read_through(), self.mark_delete(internals)
         before, self._ahead = self._ahead, None
         if reached is None or moved_to <= reached or (reached, moved_to) == self._harmless:
             if reached is not None:
@@ -170,7 +162,7 @@ class ReadingCursor:
         """
         await self.same_life(internals)
         reached = self._read_through()
-        if reached is None or reached >= upto or self._mark_delete(internals) < upto:
+        if reached is None or reached >= upto or self.mark_delete(internals) < upto:
             return reached is not None and reached >= upto
         return await first_passed_over(self._admin, self._topic.name, [Gap(reached, upto)], internals, upto) is None
 
@@ -238,7 +230,7 @@ class ReadingCursor:
         for gap in gaps:
             if (entries := self._ends.deleted(gap, internals)) is not None:
                 await self._note_may_be_missing(gap, entries)
-        self._ends.look(internals, self._reached())
+        self._ends.look(internals, self.reached())
         return missed
 
     async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
@@ -259,7 +251,7 @@ class ReadingCursor:
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""
-        reached, lives = self._reached(), self._entries.lives
+        reached, lives = self.reached(), self._entries.lives
         there = reached > BEFORE_ALL and reached.ledger in internals.ledgers
         there |= bool(lives.incarnations) and reached == lives.begin  # nothing of this life was read
         if not there or missed == self._put_back_to == self._left_out:
@@ -276,7 +268,7 @@ class ReadingCursor:
     def _gone(self) -> BridgeHalted:
         return BridgeHalted(
             f"{self._topic.name}: the subscription {self._name!r} is gone at the brokers, or the topic was deleted and "
-            f"made anew; what was published since {self._reached()} may be missing here",
+            f"made anew; what was published since {self.reached()} may be missing here",
             renewing_command(self._topic.name),
         )
 
@@ -287,13 +279,16 @@ class ReadingCursor:
             "is an older one"
         )
 
-    def _mark_delete(self, internals: TopicInternals) -> Position:
+    def mark_delete(self, internals: TopicInternals) -> Position:
+        """Return where the brokers' cursor stands in ``internals``; BEFORE_ALL if there is none."""
         cursor = internals.cursors.get(self._name)
         return BEFORE_ALL if cursor is None else parse_position(str(cursor["markDeletePosition"]))
 
-    def _reached(self) -> Position:
-        """The last of what is at the brokers that was read: what this process knows of it is exact. The map of entries
-        may be ahead of the store, which failed then."""
+    def reached(self) -> Position:
+        """Return the last position of the brokers up to which all was read; BEFORE_ALL if nothing was.
+
+        Once this process reads, it knows that exactly. The map of entries may be ahead of the store, which failed then.
+        """
         if (read := self._read_through()) is not None:
             return read
         known = self._topic.origins.high_water(self._entries.broker_origin)

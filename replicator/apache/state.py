@@ -469,9 +469,8 @@ class SubscriptionStates:
         engines = self._side.engines(subscription)
         start = min(seen.start, cursor.mark_delete)
         seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
-        await self._states.note(
-            noted
-        )  # at once: a killed worker could not tell that it did this, once consumers went on
+        # At once: a killed worker could not tell that it did this, once consumers went on.
+        await self._states.note(noted)
         self.counters["put_back"] += 1
         missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
         if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Group
@@ -48,7 +48,7 @@ def status(topic: TopicArgument, file: TopologyFile, cluster: ClusterName = None
         found,
         Group(table, *remarks),
         status=3 if problems else 1 if remarks else 0,
-        notes=[f"warning: {problem}" for problem in problems],
+        notes=[f"warning: {problem.text}" for problem in problems],
     )
 
 
@@ -80,14 +80,15 @@ def renew(
         found,
         Group(table, *texts),
         status=(1 if refused else 3) if problems else 0,
-        notes=[f"{'refused' if problem.refused else 'warning'}: {problem}" for problem in problems],
+        notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
     )
 
 
-class _Problem(str):
-    """Text about a cluster that did not do what was asked."""
+class _Problem(NamedTuple):
+    """What went wrong in one cluster: it refused what was asked, or it did not answer."""
 
-    refused = False
+    text: str
+    refused: bool
 
 
 def _asked(
@@ -118,12 +119,11 @@ def _asked(
                 if error.code == NOT_BRIDGED:
                     unknown.append(error)
                     continue
-                problems.append(_Problem(f"{each.name}: {error}"))
-                problems[-1].refused = True
+                problems.append(_Problem(f"{each.name}: {error}", refused=True))
             except AdminError as error:
                 if len(asked) == 1:
                     raise
-                problems.append(_Problem(f"{each.name}: {error}"))
+                problems.append(_Problem(f"{each.name}: {error}", refused=False))
 
     asyncio.run(run())
     if len(unknown) == len(asked):
