@@ -467,7 +467,8 @@ class SubscriptionStates:
         if cursor is None:
             return
         engines = self._side.engines(subscription)
-        start = min(seen.start, cursor.mark_delete)
+        # Not where the cursor stands now: consumers may have acknowledged messages since the reset.
+        start = min(seen.start, max(before(first), put.gone))
         seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
         # At once: a killed worker could not tell that it did this, once consumers went on.
         await self._states.note(noted)

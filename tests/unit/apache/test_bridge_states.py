@@ -48,6 +48,8 @@ class Brokers:
         self.acknowledged: dict[str, set[int]] = {name: set() for name in NAMES}
         self.load = "once"
         self.resets: list[int] = []
+        self.waiting: set[int] = set()
+        """What a consumer acknowledges as soon as a cursor was reset."""
         self.fails_after: int | None = None
         """After so many requests each one fails: what was asked is done, and nobody is told."""
 
@@ -73,7 +75,7 @@ class Brokers:
         if request.path.endswith("/resetcursor"):
             first = (await request.json())["entryId"]
             self.resets.append(first)
-            self.acknowledged[request.path.split("/")[-2]] = set(range(first))
+            self.acknowledged[request.path.split("/")[-2]] = set(range(first)) | self.waiting
             return web.Response(status=204)
         if request.path.endswith("/expireMessages"):
             through = (await request.json())["entryId"]
@@ -386,6 +388,26 @@ async def test_what_consumers_caught_up_with_before_that_is_stored_comes_a_secon
         await bridge.settle()
         assert brokers.resets == [3, 3], "not a third time"
         assert bridge.acknowledged("one") == set(range(3, 10)), "what lies before the start is acknowledged by nobody"
+
+
+@pytest.mark.parametrize("waiting", [{2, 3}, {2, 3, 4, 5, 6}, {3}, {9}])
+@asynchronous
+async def test_invariants_5_and_6_acknowledgements_right_after_a_cursor_was_put_back_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: set[int]
+) -> None:
+    """A consumer acknowledges before the worker has read where the cursor stands after the reset."""
+    async with bridging(tmp_path) as bridge:
+        brokers = bridge.brokers
+        monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", brokers.acknowledge)
+        await bridge.publish(10)
+        brokers.acknowledged["one"] = set(range(5))
+        await bridge.settle()
+        brokers.waiting = waiting
+        await bridge.start_earlier("one", 2)
+        await bridge.settle()
+        assert brokers.resets == [2]
+        assert bridge.acknowledged("one") == waiting
+        assert brokers.acknowledged["one"] == {0, 1} | waiting
 
 
 @asynchronous
