@@ -1,7 +1,7 @@
 """Synchronisation of one topic's subscriptions between the brokers and the engine.
 
-:mod:`replicator.apache.reconciling` decides, and this module carries the decisions out. Other clusters learn changes
-from the engine's subscriptions: links carry the markers that announce them.
+:mod:`replicator.apache.reconciling` decides. This module and :mod:`replicator.apache.cursor_moves` carry the decisions
+out. Other clusters learn changes from the engine's subscriptions: links carry the markers that announce them.
 
 1. One request shows the cursors of all subscriptions of the topic. Cursors of readers are left out
    (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are translated to the
@@ -24,18 +24,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.applying import Applying, Wanted, cursor_of
+from replicator.apache.applying import Applying, Wanted
 from replicator.apache.broker_cursor import BrokerCursor, ShownCursors, text_of
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.cursor_moves import CursorMoves
 from replicator.apache.engine_side import Engines, EngineSide
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError
+from replicator.apache.errors import BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
 from replicator.apache.passing_cursors import PassingCursors
 from replicator.apache.reconciling import (
@@ -52,7 +52,6 @@ from replicator.apache.reconciling import (
     ResetInEngine,
     Seen,
     StartInEngine,
-    acknowledged_at_broker,
     before,
     reconcile,
     uncovered,
@@ -148,7 +147,10 @@ class SubscriptionStates:
         """What the brokers said of the topic at the last comparison."""
         self.errors: dict[str, str] = {}
         """By subscription, why its state does not travel now."""
-        self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0, "resets": 0, "put_back": 0}
+        self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0}
+        self._moves = CursorMoves(
+            admin, topic, entries, fence, self._side, self._states, self._applying, self._merge_in_engine
+        )
 
     async def compare(self) -> bool:
         """Compare all subscriptions once, and carry out the decisions. Return whether anything had to be done.
@@ -216,7 +218,7 @@ class SubscriptionStates:
         )
 
     def status(self) -> dict[str, Any]:
-        return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters}
+        return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters, **self._moves.counters}
 
     def knows(self, subscription: Subscription) -> bool:
         """Return whether the engine's subscription has not changed since a comparison found nothing to do."""
@@ -308,17 +310,19 @@ class SubscriptionStates:
                 await self._topic.subscriptions.delete(name)
                 del self._seen[name]
             case DeleteAtBroker():
-                await self._delete_at_broker(name)
+                await self._moves.delete_at_broker(name)
                 del self._seen[name]
             case ResetAtBroker():
                 assert subscription is not None
                 assert broker is not None
-                await self._reset_at_broker(subscription, broker, internals)
+                await self._moves.reset_at_broker(subscription, broker, internals)
             case PutBackAtBroker(first):
                 assert subscription is not None
                 assert broker is not None
                 assert seen is not None
-                await self._put_back_at_broker(subscription, replace(seen, broker=broker, returning=first), internals)
+                await self._moves.put_back_at_broker(
+                    subscription, replace(seen, broker=broker, returning=first), internals
+                )
             case ResetInEngine():
                 assert subscription is not None
                 assert broker is not None
@@ -326,7 +330,7 @@ class SubscriptionStates:
                     self._put_back[name] = broker
                     return True
                 del self._put_back[name]
-                await self._reset_in_engine(subscription, broker, internals)
+                await self._moves.reset_in_engine(subscription, broker, internals)
             case Merge():
                 assert subscription is not None
                 assert broker is not None
@@ -400,99 +404,6 @@ class SubscriptionStates:
     def _failed(self, name: str, error: Exception) -> None:
         self.quiet = False
         self.errors[name] = f"{type(error).__name__}: {error}"
-
-    async def _delete_at_broker(self, name: str) -> None:
-        """Delete a subscription at the broker, because another cluster deleted it.
-
-        The broker refuses the deletion while consumers are connected. Then an unforced deletion ends without an
-        error: the broker keeps the subscription. The next comparison creates it again in the engine, with a start
-        where the broker's cursor stands at that time. Raises :class:`AdminFailed` for every other failure.
-        """
-        try:
-            async with self._fence.lock:
-                await self._fence.release(name)
-                await self._admin.delete_subscription(self._topic.name, name)
-        except AdminFailed as error:
-            refused = error.status == HTTPStatus.PRECONDITION_FAILED
-            if not refused or not self._topic.subscriptions.tombstones.unless_in_use(name):
-                raise
-            if not (await self._admin.consumers(self._topic.name)).get(name):
-                raise
-            log.warning(
-                "subscription kept though it was deleted elsewhere: consumers use it at the brokers",
-                topic=self._topic.name,
-                subscription=name,
-                reason=str(error),
-            )
-
-    async def _reset_at_broker(
-        self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
-    ) -> None:
-        first = self._side.first_open(subscription)
-        if first is not None:
-            await self._admin.reset_subscription(self._topic.name, subscription.name, first)
-            broker = BrokerCursor(before(first))
-        self.counters["resets"] += 1
-        state = subscription.cursor.state
-        start = max(broker.mark_delete, internals.gone)
-        self._seen[subscription.name] = Seen(state.generation, broker, internals.load, start=start, starts=state.starts)
-
-    async def _put_back_at_broker(self, subscription: Subscription, seen: Seen, internals: TopicInternals) -> None:
-        """Move the broker's cursor back to ``seen.returning``, and repeat the acknowledgements after that entry.
-
-        The broker disconnects the subscription's consumers, which reconnect by themselves. Until the acknowledgements
-        are repeated, the broker may deliver acknowledged messages to the consumers again.
-        """
-        name, first = subscription.name, seen.returning
-        assert first is not None
-        log.info(
-            "another cluster has an earlier start: the broker's cursor is put back",
-            topic=self._topic.name,
-            subscription=name,
-            first=str(first),
-        )
-        noted = dict(self._seen)
-        self._seen[name] = seen
-        noted = await self._states.note(noted)
-        now = await self._admin.internals(self._topic.name)  # consumers may have acknowledged more meanwhile
-        cursor = cursor_of(now, name)
-        if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
-            return
-        engine = self._side.in_engine(name, self._side.engines(subscription), seen, cursor.mark_delete)
-        self._merge_in_engine(subscription, acknowledged_at_broker(seen, cursor, engine))
-        await subscription.saved()
-        await self._admin.reset_subscription(self._topic.name, name, first)
-        put = await self._admin.internals(self._topic.name)
-        cursor = cursor_of(put, name)
-        if cursor is None:
-            return
-        engines = self._side.engines(subscription)
-        # Not where the cursor stands now: consumers may have acknowledged messages since the reset.
-        start = min(seen.start, max(before(first), put.gone))
-        seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
-        # At once: a killed worker could not tell that it did this, once consumers went on.
-        await self._states.note(noted)
-        self.counters["put_back"] += 1
-        missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
-        if missing:
-            done = (await self._applying.apply({name: Wanted(cursor, missing)}, put))[name]
-            if not isinstance(done, list):
-                raise done
-            self._seen[name] = replace(seen, broker=cursor.with_more(done))
-
-    async def _reset_in_engine(
-        self, subscription: Subscription, broker: BrokerCursor, internals: TopicInternals
-    ) -> None:
-        log.info("subscription was put back at the brokers", topic=self._topic.name, subscription=subscription.name)
-        everything = self._entries.beyond(BEFORE_ALL)
-        first = self._entries.to_local(broker.not_among(everything)).first()
-        if first is not None:
-            await subscription.moves.seek(first)
-            acknowledged = self._entries.to_local(broker.among(everything))
-            subscription.merging.acks(acknowledged, {}, announce=True)
-            await subscription.saved()
-        self.counters["resets"] += 1
-        self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
 
     async def _starts(self, position: Position, internals: TopicInternals) -> dict[str, Start]:
         """Return, by origin, the start of a subscription whose cursor began at ``position`` of the brokers.

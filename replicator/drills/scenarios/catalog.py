@@ -19,6 +19,7 @@ from replicator.drills.scenarios.steps import (
     Confirmed,
     Disturb,
     FailOver,
+    KeepUp,
     Kill,
     LoseDisk,
     Move,
@@ -38,6 +39,10 @@ AFTER: Final = "after"
 _PRIMARY, _SECONDARY, _BYSTANDER = Role.PRIMARY, Role.SECONDARY, Role.BYSTANDER
 _AWAY: Final = 0.2
 """A killed worker stays away for this share of the messages, so that both sides take new ones alone."""
+_WARMING_SHARE: Final = 0.1
+"""Share of the messages before a loss of clusters or links in which links reach their rate: Spark compiles its code."""
+_LAST_SHARE: Final = 0.03
+"""Share of the messages right before such a loss, so that some are always on their way."""
 _SETTLING_SECONDS: Final = (1.5, 3.5)
 """Before a move with nothing broken: by then the last updates have followed the messages."""
 _FLAPS: Final = 12
@@ -114,7 +119,7 @@ def _kill_each(source: random.Random) -> Iterator[Step]:
 def _lost_disk(source: random.Random) -> Iterator[Step]:
     lost = source.uniform(0.3, 0.45)
     yield Phase(BEFORE)
-    yield Confirmed(lost)
+    yield from _keeping_up(lost)
     yield LoseDisk(_PRIMARY)
     yield Phase(DURING)
     yield Move(_SECONDARY, FailoverKind.KILL)
@@ -130,7 +135,7 @@ def _lost_disk(source: random.Random) -> Iterator[Step]:
 
 def _partition(_source: random.Random) -> Iterator[Step]:
     yield Phase(BEFORE)
-    yield Confirmed(0.3)
+    yield from _keeping_up(0.3)
     yield Phase(DURING)
     yield Disturb(_PRIMARY, _SECONDARY, CUT)
     yield Disturb(_SECONDARY, _PRIMARY, CUT)
@@ -144,7 +149,7 @@ def _partition(_source: random.Random) -> Iterator[Step]:
 
 def _one_way_partition(_source: random.Random) -> Iterator[Step]:
     yield Phase(BEFORE)
-    yield Confirmed(0.3)
+    yield from _keeping_up(0.3)
     yield Phase(DURING)
     yield Disturb(_PRIMARY, _SECONDARY, BLACK_HOLE)
     yield Confirmed(0.5)
@@ -176,7 +181,7 @@ def _planned(_source: random.Random) -> Iterator[Step]:
 
 def _failback(source: random.Random) -> Iterator[Step]:
     yield Phase(BEFORE)
-    yield Confirmed(0.3)
+    yield from _keeping_up(0.3)
     yield Kill(_PRIMARY)
     yield Phase(DURING)
     yield FailOver(_SECONDARY, planned=False)
@@ -237,6 +242,16 @@ def _move(source: random.Random) -> Iterator[Step]:
     yield Phase(BEFORE)
     yield from _move_at_leisure(source, 0.5)
     yield Phase(AFTER)
+
+
+def _keeping_up(share: float) -> Iterator[Step]:
+    """Wait until ``share`` of the messages is confirmed, and shortly before that, until the links keep up.
+
+    A drill measures what a loss costs a pair that copies as fast as clients publish, not the start of the links.
+    """
+    yield Confirmed(share - _WARMING_SHARE)
+    yield KeepUp(_SECONDARY, behind=_PRIMARY, room=share - _LAST_SHARE)
+    yield Confirmed(share)
 
 
 def _move_at_leisure(source: random.Random, share: float) -> Iterator[Step]:

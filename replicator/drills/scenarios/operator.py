@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from replicator.drills.scenarios.steps import (
     Confirmed,
     Disturb,
     FailOver,
+    KeepUp,
     Kill,
     LoseDisk,
     Move,
@@ -34,6 +36,10 @@ from snapshots.position import Position
 
 POLL_SECONDS: Final = 0.1
 CATCH_UP_SECONDS_MAX: Final = 60.0
+KEPT_UP_LAG_SECONDS_MAX: Final = 0.5
+"""A cluster keeps up while it has all that the other one had this long ago."""
+KEPT_UP_SECONDS: Final = 1.5
+"""So long a cluster must keep up: acknowledgements are told within a second."""
 
 
 class Operator:
@@ -69,6 +75,8 @@ class Operator:
                 await asyncio.sleep(seconds)
             case CaughtUp(role, behind):
                 await self._caught_up(self._cast.name(role), behind=self._cast.name(behind))
+            case KeepUp(role, behind, _):
+                await self._keep_up(self._cast.name(role), behind=self._cast.name(behind))
             case Kill(role):
                 await self._kill(self._cast.name(role))
             case LoseDisk(role):
@@ -231,3 +239,43 @@ class Operator:
             if time.monotonic() > deadline:
                 raise StepTimedOut(f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _keep_up(self, name: str, *, behind: str) -> None:
+        """Wait until ``name`` has kept up with ``behind`` for :data:`KEPT_UP_SECONDS`."""
+        deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
+        keeping = KeepingUp()
+        while True:
+            now = time.monotonic()
+            published = await self._system.high_waters(self._drill, behind, origin=behind)
+            there = await self._system.high_waters(self._drill, name, origin=behind)
+            if keeping.look(now, published, there) >= KEPT_UP_SECONDS:
+                return
+            if now > deadline:
+                raise StepTimedOut(f"{name} did not keep up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+class KeepingUp:
+    """Tells how long a cluster has kept up with another one. Sans-IO."""
+
+    def __init__(self) -> None:
+        self._published: deque[tuple[float, Sequence[Position]]] = deque()
+        """By time, the last positions that the other cluster had published; the first is the newest that is due."""
+        self._since: float | None = None
+
+    def look(self, now: float, published: Sequence[Position], there: Sequence[Position]) -> float:
+        """Return for how many seconds the cluster has had all that is due.
+
+        ``published`` has the last position of each topic at the other cluster, and ``there`` those that the cluster
+        has now. What was published :data:`KEPT_UP_LAG_SECONDS_MAX` ago is due.
+        """
+        self._published.append((now, published))
+        while len(self._published) > 1 and self._published[1][0] <= now - KEPT_UP_LAG_SECONDS_MAX:
+            self._published.popleft()
+        asked, due = self._published[0]
+        if now - asked < KEPT_UP_LAG_SECONDS_MAX or any(has < needs for has, needs in zip(there, due, strict=True)):
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now
+        return now - self._since

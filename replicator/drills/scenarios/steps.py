@@ -55,6 +55,18 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepUp:
+    """Step that waits until ``role`` keeps up with ``behind`` while messages are published.
+
+    At most the share ``room`` of the messages is published until then.
+    """
+
+    role: Role
+    behind: Role
+    room: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """Step that kills the worker of ``role`` with SIGKILL."""
 
@@ -117,6 +129,7 @@ Step = (
     | Confirmed
     | Pause
     | CaughtUp
+    | KeepUp
     | Kill
     | LoseDisk
     | Start
@@ -131,8 +144,9 @@ Step = (
 def room_before(steps: Sequence[Step]) -> list[float]:
     """Return, for each step, the share of the messages that may be published until the step is done.
 
-    The share is that of the next :class:`Confirmed`. After the last one, it is half of the rest. So a scenario has the
-    same shape on a slow machine and with few messages: traffic goes on after its last step.
+    The share is that of the next :class:`Confirmed`, or that of a :class:`KeepUp`. After the last one, it is half of
+    the rest. So a scenario has the same shape on a slow machine and with few messages: traffic goes on after its last
+    step.
     """
     shares: list[float] = []
     last = max((step.share for step in steps if isinstance(step, Confirmed)), default=0.0)
@@ -140,5 +154,5 @@ def room_before(steps: Sequence[Step]) -> list[float]:
     for step in reversed(steps):
         if isinstance(step, Confirmed):
             room = step.share
-        shares.append(room)
+        shares.append(step.room if isinstance(step, KeepUp) else room)
     return shares[::-1]

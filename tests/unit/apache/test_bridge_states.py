@@ -262,7 +262,7 @@ async def test_invariants_5_and_6_both_sides_have_the_same_after_whatever_happen
                 await bridge.settle()
                 for each in NAMES:
                     assert bridge.brokers.acknowledged[each] == bridge.acknowledged(each) == acknowledged[each]
-        assert bridge.states.counters["resets"] == 0
+        assert bridge.states.status()["resets"] == 0
 
 
 @asynchronous
@@ -360,7 +360,7 @@ async def test_where_a_cursor_was_put_back_is_stored_before_anything_else_is_don
         await bridge.states.compare()
         assert brokers.resets == [2]
         assert (stored[0].returning, stored[0].start) == (None, Position(1, 1))
-        assert bridge.states.counters["put_back"] == 1
+        assert bridge.states.status()["put_back"] == 1
 
 
 @asynchronous

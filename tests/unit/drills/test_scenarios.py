@@ -17,6 +17,7 @@ from replicator.drills.scenarios.catalog import (
     find_scenario,
     usable_against_running,
 )
+from replicator.drills.scenarios.operator import KEPT_UP_SECONDS, KeepingUp
 from replicator.drills.scenarios.steps import (
     Confirmed,
     Disturb,
@@ -33,6 +34,7 @@ from replicator.drills.scenarios.steps import (
     room_before,
 )
 from replicator.topology import Cluster, Link, Topology
+from snapshots.position import Position
 
 EVERY = [*SCENARIOS.values(), against_running(SCENARIOS["failback"])]
 
@@ -164,3 +166,18 @@ def test_a_topology_without_what_is_needed_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(NoPair, match=rf"regions.yaml: links: .*{missing}"):
         choose_cast(topology(clusters, *links), SCENARIOS[scenario])
+
+
+@pytest.mark.parametrize(("lag", "keeps_up"), [(0.0, True), (0.4, True), (0.7, False), (5.0, False)])
+def test_a_cluster_keeps_up_while_it_has_what_was_published_half_a_second_ago(lag: float, keeps_up: bool) -> None:
+    keeping = KeepingUp()
+    kept = 0.0
+    for tenth in range(1, 61):
+        now = tenth / 10
+
+        def published(at: float) -> Position:
+            return Position(1, int(max(at, 0.0) * 1_000))
+
+        kept = keeping.look(now, [published(now), Position(2, 7)], [published(now - lag), Position(2, 7)])
+    assert (kept >= KEPT_UP_SECONDS) == keeps_up
+    assert keeping.look(6.1, [published(6.1), Position(2, 7)], [published(4.0), Position(2, 7)]) == 0.0
