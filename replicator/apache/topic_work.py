@@ -51,9 +51,24 @@ class TopicWork:
         """By part that halted, the command that ends it."""
 
     def hurry(self) -> None:
-        """Try at once again what failed: the brokers answer again, or somebody waits."""
+        """Try at once again what failed: the brokers answer again, or somebody waits.
+
+        Pauses begin to grow anew, because brokers that have just started may refuse a topic for a moment.
+        """
+        for each in self._failures.values():
+            each.attempts = 0
+        self._wake()
+
+    def _wake(self) -> None:
         self._hurry.set()
         self._hurry = asyncio.Event()
+
+    def pause_seconds(self, part: str) -> float:
+        """Return the pause before the next attempt of a part, by how often it failed since it was well last."""
+        return min(
+            PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[part].attempts, 20) + random.random()),
+            PAUSE_FENCED_SECONDS if self._fences(part) else PAUSE_MAX_SECONDS,
+        )
 
     async def keep(self, part: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work`` for ever."""
@@ -69,20 +84,13 @@ class TopicWork:
                 if error.remedy:
                     self.remedies[part] = error.remedy
 
-        def pause(state: RetryCallState) -> float:
-            """Return the pause, by how often the part failed since it was well last."""
-            return min(
-                PAUSE_FIRST_SECONDS * (2.0 ** min(self._failures[part].attempts, 20) + random.random()),
-                PAUSE_FENCED_SECONDS if self._fences(part) else PAUSE_MAX_SECONDS,
-            )
-
         async def sleep(seconds: float) -> None:
             with suppress(TimeoutError):
                 async with timeout(seconds):
                     await self._hurry.wait()
 
         retrying = AsyncRetrying(
-            wait=pause,
+            wait=lambda _: self.pause_seconds(part),
             sleep=sleep,
             retry=retry_if_exception_type((BridgeError, PulsarException, EngineError)),
             before_sleep=failed,
@@ -100,7 +108,7 @@ class TopicWork:
         self.errors[part] = text
 
     def well(self, part: str) -> None:
-        """Note that a part goes well."""
+        """Note that a part goes well. Parts that fail are tried at once: the topic is there again."""
         if part not in self.errors:
             return
         seconds = self._failures[part].ended()
@@ -108,3 +116,4 @@ class TopicWork:
         del self.errors[part]
         self.halted.discard(part)
         self.remedies.pop(part, None)
+        self._wake()
