@@ -13,11 +13,16 @@ from typing import Final
 
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.engine.types import Delivery
+from snapshots.position import Position
 
 ENTRIES_MAX: Final = 200_000
 BYTES_MAX: Final = 256 * 1024 * 1024
 """More waits only where a broker sends what it was not asked for, or messages are far larger than those before them.
 Then its consumer is left, and what was not taken is read again."""
+SILENCE_SECONDS: Final = 5.0
+"""Time for which brokers may have entries and send none of them, before the bridge subscribes anew."""
+SILENCE_SECONDS_MAX: Final = 600.0
+"""Longest time between two subscriptions at the same entry: brokers may keep an entry from every consumer."""
 
 
 class Arrivals:
@@ -80,3 +85,31 @@ class Arrivals:
     def on_lost(self, error: Exception) -> None:
         self._lost = self._lost or error
         self._news.set()
+
+
+class Silence:
+    """Tells when brokers have entries and send none of them. Sans-IO.
+
+    A broker that loads a topic anew may forget a consumer that has just subscribed, and tell neither the consumer nor
+    anybody who asks for messages in its name.
+    """
+
+    def __init__(self) -> None:
+        self._at: tuple[Position, Position] | None = None
+        """The last entry that was read, and the mark-delete position, while the brokers have more."""
+        self._since = 0.0
+        self._seconds = SILENCE_SECONDS
+
+    def is_over(self, reached: Position, mark_delete: Position, last: Position, now: float) -> bool:
+        """Return whether to subscribe anew.
+
+        ``reached`` is the last entry that was read, ``mark_delete`` the position of the bridge's own cursor, and
+        ``last`` the last entry of the topic. Brokers acknowledge by themselves what no consumer gets.
+        """
+        at = None if max(reached, mark_delete) >= last else (reached, mark_delete)
+        if at != self._at:
+            self._at, self._since, self._seconds = at, now, SILENCE_SECONDS
+        if at is None or now - self._since < self._seconds:
+            return False
+        self._since, self._seconds = now, min(2 * self._seconds, SILENCE_SECONDS_MAX)
+        return True

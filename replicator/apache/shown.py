@@ -43,6 +43,15 @@ class TopicInternals:
         """
         return Position(min(self.ledgers), -1) if self.ledgers else BEFORE_ALL
 
+    @property
+    def last_there(self) -> Position:
+        """Return the position of the last entry that the topic has; BEFORE_ALL if it has none.
+
+        Brokers that load a topic show a :attr:`last` in a new ledger without entries.
+        """
+        there = [Position(ledger, last) for ledger, last in self.last_entries.items() if ledger in self.ledgers]
+        return max((each for each in there if each.entry >= 0), default=BEFORE_ALL)
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionShown:

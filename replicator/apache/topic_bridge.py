@@ -13,11 +13,12 @@ from typing import Any, Final
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.arrivals import Silence
 from replicator.apache.comparison import Comparison, Own
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BrokersPutBack, EntryNotRefused
+from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
@@ -141,6 +142,7 @@ class TopicBridge:
         self._last_idle = 0
         """The number of the last one that found nothing to be done, and no error."""
         self._producers_out = False
+        self._silence = Silence()
         self._new_life = NewLife(admin, topic, self._entries, self._states)
         self._trimmed = topic.log.trimmed
         self._tasks = [
@@ -426,6 +428,11 @@ class TopicBridge:
         self._looked_at = internals
         self._comparison.look(internals, own, self._cursor.mark_delete(internals), time.monotonic())
 
+    def _is_silent(self, incoming: Incoming, internals: TopicInternals) -> bool:
+        """Return whether the brokers have sent nothing for too long, although they have something."""
+        at = self._cursor.mark_delete(internals)
+        return incoming.open and self._silence.is_over(incoming.reached, at, internals.last_there, time.monotonic())
+
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN
         while True:
@@ -444,6 +451,13 @@ class TopicBridge:
                 passed_over = await self._cursor.left_behind(self._states.internals)
                 if passed_over is not None:
                     self._incoming.fail(passed_over)
+                elif self._is_silent(self._incoming, self._states.internals):
+                    self._incoming.fail(
+                        BridgeError(
+                            f"{self.topic.name}: the brokers have entries behind {self._incoming.reached}, and send "
+                            "none of them; the bridge subscribes anew"
+                        )
+                    )
             self._work.well("subscriptions")
             if not worked and not self._states.errors:
                 self._last_idle = self._comparisons
