@@ -20,6 +20,7 @@ import files_read
 import longest_first
 import pytest
 from commands_built_once import build_commands_once
+from databases_copied import copy_databases
 from hypothesis import settings
 
 # Where an environment forbids it (images are built so), each of hundreds of processes would compile every module anew.
@@ -40,6 +41,7 @@ _OWN_DIRECTORY: Final = pytest.StashKey[str]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     build_commands_once()
+    copy_databases()
     if files_read.WANTED:
         config.pluginmanager.register(files_read.FilesRead(Path(files_read.WANTED)))
     if not hasattr(config, "workerinput") and config.option.basetemp is None:

@@ -140,6 +140,7 @@ def _server() -> subprocess.Popen[str]:
 def _serve() -> None:
     import typer.main
     from commands_built_once import build_commands_once
+    from databases_copied import copy_databases
 
     if EDITED in os.environ:
         from histories.edits import install_chosen
@@ -151,6 +152,7 @@ def _serve() -> None:
     import replicator.worker.worker
 
     build_commands_once()
+    copy_databases()
     typer.main.get_command(replicator.cli.main.app)
     gc.collect()
     gc.freeze()  # what was imported is not looked at again, which would copy its memory into each of them
