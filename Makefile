@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 BENCH ?=
+# How many processes the tests of `make test` and `make e2e` share: on two cores more than two, for many tests wait.
+PROCESSES ?= 3
 # How much of the lock is installed: embedded, drill or all (.ci/venv). What a drill needs takes a third of the time.
 PACKAGES := all
 
@@ -39,10 +41,10 @@ compare: venv  ## the same drill on the replicator, Pulsar's geo-replication and
 	$(BIN)/python -m bench.compare $(ARGS)
 
 test: venv lint  ## lint, type check and the tests
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(PROCESSES) --no-loadscope-reorder
 
 e2e: venv  ## the tests of whole systems: drills, the tutorial, kills under Spark; ARGS="…" goes to pytest
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder $(or $(ARGS),tests/e2e)
+	$(BIN)/python -m pytest -n $(PROCESSES) --no-loadscope-reorder $(or $(ARGS),tests/e2e)
 
 lint: venv  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .
