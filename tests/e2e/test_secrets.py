@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_commands
 import psutil
 import psycopg
 import pytest
@@ -64,9 +65,7 @@ def database(postgres_server: str) -> Iterator[tuple[str, str]]:
 
 
 def said_by(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "replicator.cli", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+    done = forked_commands.run(*arguments, cwd=cwd)
     return done.stdout + done.stderr
 
 

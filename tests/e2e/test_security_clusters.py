@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import socket
 import ssl
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import forked_commands
 import psutil
 import pytest
 import yaml
@@ -89,14 +89,7 @@ class Pair:
         return link.status()
 
     async def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "replicator.cli", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, **environment},
-        )
+        return await asyncio.to_thread(forked_commands.run, *arguments, cwd=self._directory, environment=environment)
 
 
 @asynccontextmanager

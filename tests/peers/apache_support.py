@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,10 @@ from replicator.drills.peers.pulsar.broker import PulsarBroker
 from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy
 
 WAIT_SECONDS: Final = 90.0
+SILENCE_MILLIS: Final = 2_000
+"""Silence after which a topic is taken for read to its end, where nothing or too little has come."""
+MORE_MILLIS: Final = 500
+"""Silence that ends a reading after the messages that were expected: what comes twice comes right behind them."""
 Peer = PulsarBroker | PulsarCluster | PulsarProxy
 NAMESPACE: Final = "public/default"
 DRILL_MESSAGES: Final = 500
@@ -64,8 +69,9 @@ class Beside(Deployment):
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
     """A broker for each name. It keeps messages that nobody subscribed to: a subscription that is made at one of them
     is at the others a moment later."""
-    with ExitStack() as stack:
-        made = {name: stack.enter_context(pulsar_peer(path / f"broker-{name}", **settings)) for name in names}
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        peers = [pulsar_peer(path / f"broker-{name}", **settings) for name in names]
+        made = dict(zip(names, threads.map(stack.enter_context, peers), strict=True))
         for broker in made.values():
             kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1000}
             broker.admin("POST", f"namespaces/{NAMESPACE}/retention", kept)
@@ -115,7 +121,7 @@ def official(broker: Peer | str) -> Iterator[pulsar.Client]:
 
 
 def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
-    """The first ``count`` messages of a topic, and those that come within two seconds after them."""
+    """Return the first ``count`` messages of a topic, and those that come within half a second after them."""
     deadline = time.monotonic() + seconds
     with official(broker) as client:
         reader = None
@@ -126,8 +132,9 @@ def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_S
                 assert time.monotonic() < deadline, f"{topic} cannot be read"
         found: list[str] = []
         while True:
+            silence = MORE_MILLIS if found and len(found) >= count else SILENCE_MILLIS
             try:
-                found.append(reader.read_next(2_000).data().decode())
+                found.append(reader.read_next(silence).data().decode())
             except pulsar.Timeout:
                 if len(found) >= count or time.monotonic() > deadline:
                     return found
@@ -172,7 +179,7 @@ def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.Cons
         found: list[str] = []
         while True:
             try:
-                message = consumer.receive(3_000)
+                message = consumer.receive(MORE_MILLIS)
             except pulsar.Timeout:
                 if backlog(broker, topic, subscription) <= 0 or time.monotonic() > deadline:
                     return found

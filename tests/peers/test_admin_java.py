@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ def admin_calls(directory: Path, http_url: str, pulsar_url: str, cluster: str) -
     java = find_java()
     if java is None or not jars_of("pulsar").is_dir():
         pytest.skip("no Java 17, or no jars: make peers")
-    logging = directory / "log4j2.xml"
+    logging = directory / f"log4j2-{http_url.rpartition(':')[2]}.xml"
     logging.write_text("<Configuration><Loggers><Root level='off'/></Loggers></Configuration>")
     command = [java, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars_of('pulsar')}/*", str(PROGRAM)]
     done = subprocess.run(
@@ -43,9 +44,9 @@ def admin_calls(directory: Path, http_url: str, pulsar_url: str, cluster: str) -
 
 
 def test_the_admin_client_sees_the_same_of_both(pulsar_broker: PulsarBroker, tmp_path: Path) -> None:
-    theirs = admin_calls(tmp_path, pulsar_broker.admin_url, pulsar_broker.url, pulsar_broker.cluster)
-    with served_worker(cluster=pulsar_broker.cluster) as worker:
-        ours = admin_calls(tmp_path, worker.url, worker.pulsar_url, pulsar_broker.cluster)
+    with served_worker(cluster=pulsar_broker.cluster) as worker, ThreadPoolExecutor() as threads:
+        sides = [(pulsar_broker.admin_url, pulsar_broker.url), (worker.url, worker.pulsar_url)]
+        theirs, ours = threads.map(lambda side: admin_calls(tmp_path, *side, pulsar_broker.cluster), sides)
     assert len(theirs) > 170
     assert list(ours) == list(theirs)
     differing = {name: (theirs[name], ours[name]) for name in theirs if theirs[name] != ours[name]}

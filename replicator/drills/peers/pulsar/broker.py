@@ -184,11 +184,14 @@ def pulsar_broker(
     java: Sequence[str] = (),
     token: str | None = None,
 ) -> Iterator[PulsarBroker]:
-    """A broker with its files in ``directory``; ``settings`` are lines of its configuration, ``java`` more options of
-    the JVM (``-Dlevel=debug`` for its log), ``token`` what is shown to its admin paths."""
+    """Start a broker with its files in ``directory``, and kill it at the end: nobody goes on with its data.
+
+    ``settings`` are lines of its configuration, ``java`` more options of the JVM (``-Dlevel=debug`` for its log),
+    ``token`` what is shown to its admin paths.
+    """
     broker = PulsarBroker(directory, cluster, settings, java, token)
     try:
         broker.start()
         yield broker
     finally:
-        broker.stop()
+        broker.kill()
