@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pulsar
-from peers.apache_support import NAMESPACE, Beside, Peer, backlog, bodies, official, until
+from peers.apache_support import (
+    MORE_MILLIS,
+    NAMESPACE,
+    SILENCE_MILLIS,
+    Beside,
+    Peer,
+    backlog,
+    bodies,
+    official,
+    until,
+)
 from pulsar import ConsumerType, InitialPosition
 
 from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy
@@ -92,13 +102,15 @@ class Traffic:
                 assert of_origin == [body for body in at_c if body[0] == origin], (topic, origin)
                 # A producer that was cut off sends again what it does not know to be stored: no part of ours.
                 assert list(dict.fromkeys(of_origin)) == bodies(origin, range(self.published[origin, topic]))
+            open_ = sorted(body for body in at_a if kept(body))
             with official(self._peers["C"]) as client:
                 consumer = client.subscribe(topic, "work", ConsumerType.Shared)
-                left = []
+                left: list[str] = []
                 with suppress(pulsar.Timeout):
                     while True:
-                        left.append(consumer.receive(2_000).data().decode())
-            assert sorted(left) == sorted(body for body in at_a if kept(body)), topic
+                        silence = SILENCE_MILLIS if len(left) < len(open_) else MORE_MILLIS
+                        left.append(consumer.receive(silence).data().decode())
+            assert sorted(left) == open_, topic
 
     def _produce(self, name: str, topic: str, client: pulsar.Client) -> None:
         try:
@@ -156,14 +168,14 @@ def kept(body: str) -> bool:
 
 
 def read(peer: Peer | str, topic: str, messages: int) -> list[str]:
-    """So many messages of a topic, and what comes within a second after them."""
+    """Return so many messages of a topic, and what comes within half a second after them."""
     found: list[str] = []
     with official(peer) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         deadline = time.monotonic() + 60
         while True:
             try:
-                found.append(reader.read_next(1_000).data().decode())
+                found.append(reader.read_next(MORE_MILLIS).data().decode())
             except pulsar.Timeout:
                 if len(found) >= messages or time.monotonic() > deadline:
                     return found

@@ -186,7 +186,7 @@ def seen(url: str, options: dict[str, Any], *, seconds: int = 2) -> list[str]:
 
 
 def same(ours: str, theirs: str, options: dict[str, Any]) -> None:
-    """Fail unless a client sees the same at both URLs. It tries at both at once: what is refused is tried for seconds."""
+    """Fail unless a client sees the same at both URLs. It tries both at once: what is refused is tried for seconds."""
     with ThreadPoolExecutor() as threads:
         here, there = threads.map(lambda url: seen(url, options), (ours, theirs))
     assert here == there
