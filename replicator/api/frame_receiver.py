@@ -136,8 +136,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
             raise ConnectionResetError("the link has gone")
 
     def tell(self, answer: Mapping[str, Any]) -> None:
-        """Send ``answer``, which answers no frame; it is lost if the link has disconnected."""
-        if not self._transport.is_closing():
+        """Send ``answer``, which answers no frame. It is lost if the link has disconnected, or reads nothing now."""
+        if not self._transport.is_closing() and self._writable.is_set():
             self._transport.write(pack_answer(answer))
 
     async def close(self) -> None:

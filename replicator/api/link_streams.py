@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 import structlog
@@ -19,7 +19,7 @@ from aiohttp import web
 from replicator.api import posted_frames
 from replicator.api.data_plane import ENGINE, LINKED_SOURCES, linked_source, number
 from replicator.api.errors import BadRequest
-from replicator.api.frame_receiver import Received, switch_protocols
+from replicator.api.frame_receiver import FrameReceiver, Received, switch_protocols
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import asked_over, check_stream, kept_stream
@@ -30,6 +30,7 @@ from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
 from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.peering.lives import HEARS, MADE
 from replicator.running.short_tasks import awaited, heard
 from replicator.tracing.notes import CarriedNotes, decode_notes
 
@@ -105,7 +106,7 @@ async def append(request: web.Request) -> web.StreamResponse:
         response, frames = await switch_protocols(request, request.app[ENGINE].unpacking)
         _note_opened(request, link)
         try:
-            with ending_at_expiry(request), asked_over(request, link.source, frames):
+            with ending_at_expiry(request), asked_over(request, link.source, frames), _told_of_made(request, frames):
                 await _serve_frames(request, link, frames)
             await frames.close()
         except BaseException:
@@ -164,6 +165,29 @@ def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
     finally:
         if streams.get(named) is request:
             del streams[named]
+
+
+@contextmanager
+def _told_of_made(request: web.Request, frames: FrameReceiver) -> Iterator[None]:
+    """Tell the link of each topic that is made here until the context ends, if the link asked for that.
+
+    A topic that the link's role may not replicate is not told. Which of the others had a copy before, the link knows.
+    """
+
+    def made(name: str) -> None:
+        with suppress(EngineError):
+            check_may_replicate(request, name)
+            frames.tell({MADE: name})
+
+    listeners = request.app[ENGINE].making.listeners
+    if request.query.get(HEARS) != MADE:
+        yield
+        return
+    listeners.append(made)
+    try:
+        yield
+    finally:
+        listeners.remove(made)
 
 
 async def _serve_frames(

@@ -97,7 +97,8 @@ async def _topic_states(request: web.Request, source: MappingSource) -> web.Resp
             break
         of_topic = () if mappings is None else mappings.get(topic.name, ())
         states = [exact_state(topic, name) for name in topic.subscriptions]
-        row = {"subscriptions": states, "mappings": [mapping_as_json(each) for each in of_topic]}
+        mapped = [mapping_as_json(each) for each in of_topic]
+        row = {"subscriptions": states, "mappings": mapped, "deleted": dict(topic.subscriptions.tombstones)}
         rows[topic.name] = json.dumps(row)
     answer = {
         "cluster": engine.cluster,

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from replicator.engine.log.link_frame import ANSWER_BYTES_MAX, ANSWER_HEADER_BYTES, UPGRADE, PackedFrame
 from replicator.links.errors import PeerRefused, PeerUnavailable
+from replicator.peering.lives import MADE
 from replicator.peering.runs import QUESTION
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
@@ -28,6 +29,9 @@ ANSWERS_AHEAD_MAX: Final = 256
 """Most answers that were read and not taken yet; there is one answer for each frame on its way."""
 QUESTIONS_AHEAD_MAX: Final = 4
 """Most questions that were read and not answered yet; the destination asks a question every few seconds."""
+MADE_AHEAD_MAX: Final = 10_000
+"""Most names of topics that were read and not taken yet. Beyond them the link connects again, and asks about all
+topics."""
 
 
 class FrameStream(Protocol):
@@ -41,6 +45,9 @@ class FrameStream(Protocol):
 
     async def question(self) -> str:
         """Wait for a question that the destination asks over the stream, and return it."""
+
+    async def made(self) -> str:
+        """Wait until the destination says that it made a topic, and return the topic's name."""
 
     async def ended(self) -> None:
         """Returns when no more can be received than what is here already."""
@@ -58,6 +65,7 @@ class UpgradedStream:
         self._ended = ended
         self._answers: asyncio.Queue[Any] = asyncio.Queue(ANSWERS_AHEAD_MAX)
         self._questions: asyncio.Queue[str] = asyncio.Queue(QUESTIONS_AHEAD_MAX)
+        self._made: asyncio.Queue[str] = asyncio.Queue(MADE_AHEAD_MAX)
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
@@ -106,6 +114,9 @@ class UpgradedStream:
     async def question(self) -> str:
         return await self._questions.get()
 
+    async def made(self) -> str:
+        return await self._made.get()
+
     async def ended(self) -> None:
         await self._ended.wait()
 
@@ -119,7 +130,11 @@ class UpgradedStream:
         try:
             while True:
                 answer = await self._read_answer()
-                if not isinstance(answer, dict) or QUESTION not in answer:
+                if isinstance(answer, dict) and MADE in answer:
+                    if self._made.full():
+                        raise ConnectionError("the destination makes topics faster than the link can ask about them")
+                    self._made.put_nowait(str(answer[MADE]))
+                elif not isinstance(answer, dict) or QUESTION not in answer:
                     await self._answers.put(answer)
                 elif not self._questions.full():  # else enough questions wait for an answer
                     self._questions.put_nowait(str(answer[QUESTION]))

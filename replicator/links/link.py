@@ -59,8 +59,7 @@ RETRY_SECONDS_MAX: Final = 1.0
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
 TWIN_LOOKED_AT_SECONDS: Final = 5.0
-"""Time between two announcements of the run to a destination that reported a twin. They show if the twin is still
-there."""
+"""Time between two announcements of the run to a destination that reported a twin, which may have ended since."""
 SAVE_SECONDS: Final = 2.0
 """Time between two saves of the topics' positions."""
 
@@ -391,6 +390,7 @@ class Link:
             self._notice_pause(),
             self._notice_other(method),
             self._answer_questions(transport),
+            self._topics.hear_of_made(transport.made),
             names=f"link {self.key}",
         )
 

@@ -7,7 +7,7 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -315,6 +315,16 @@ class LinkTopics:
                 self.copier.on_halted(name, BEING_ASKED)
                 self.unsettled[name] = None
                 self.ask_again.set()
+
+    async def hear_of_made(self, next_made: Callable[[], Awaitable[str]]) -> None:
+        """Ask the destination about each topic that it makes and that the link brought before.
+
+        The destination deleted such a topic in between. Without the question, the link would copy it again only with
+        its next message. ``next_made`` waits until the destination makes a topic, and returns the name.
+        """
+        while True:
+            if (name := await next_made()) in self._origins_told:
+                self.ask([name])
 
     def try_again(self, name: str) -> None:
         """Ask the destination about a halted topic, if a reason other than a gap halts it. That reason may be gone."""

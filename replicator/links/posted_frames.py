@@ -52,6 +52,9 @@ class PostedStream:
         await asyncio.Event().wait()  # a destination of an earlier version asks no questions
         raise AssertionError
 
+    async def made(self) -> str:
+        return await self.question()  # nor does it say what it makes
+
     async def ended(self) -> None:
         with contextlib.suppress(aiohttp.ClientError, OSError):  # for receive() to report
             await self._response.content.wait_eof()

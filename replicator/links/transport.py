@@ -38,7 +38,7 @@ from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
 from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
-from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, KEEP_BOTH, NO_SUCH_ROUTE, OriginMarks
+from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, HEARS, KEEP_BOTH, MADE, NO_SUCH_ROUTE, OriginMarks
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.peering.runs import Run, RunAnswer, RunTold
 from replicator.running.connecting import why_no_answer
@@ -202,6 +202,11 @@ class HttpTransport:
         assert self._frames is not None
         return await self._frames.question()
 
+    async def made(self) -> str:
+        """Wait until the destination makes a topic, and return its name. It may be one that it deleted before."""
+        assert self._frames is not None
+        return await self._frames.made()
+
     async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply:
         """Tell the destination how many partitions topics have here. Return how many they have there then."""
         answer = await self._ask("POST", PARTITIONS_PATH, [("from", self._source)], told.as_json())
@@ -227,6 +232,7 @@ class HttpTransport:
         if self._store:
             params["store"] = self._store
         params |= {"run": self.run_id} if self.run_id else {}
+        params |= {} if self._stream else {HEARS: MADE}  # a task of Spark could not act on it
         url = f"{self._base}/append"
         try:
             async with timeout(SILENCE_SECONDS_MAX):

@@ -1,8 +1,9 @@
 """Messages and routes by which ``replicator verify`` asks a worker about many topics at once.
 
 * :data:`STATES_ROUTE`: subscriptions and snapshot mappings. The body ``{"topics": [name], "mappings": true}`` gets
-  ``{"cluster", "topics": {name: {"subscriptions", "mappings"}}, "no_mappings", "left": [name]}``. With ``"mappings":
-  false`` the worker does not ask Postgres, and lists of mappings are empty.
+  ``{"cluster", "topics": {name: {"subscriptions", "mappings", "deleted"}}, "no_mappings", "left": [name]}``.
+  ``deleted`` has the generations of replicated subscriptions that were deleted there; a worker of an earlier version
+  leaves it out. With ``"mappings": false`` the worker does not ask Postgres, and lists of mappings are empty.
 * :data:`DIGESTS_ROUTE`: digests (:mod:`replicator.engine.topic_digest`). The body ``{"form", "topics": [[name,
   [position]]]}`` gets ``{"cluster", "form", "topics": {name: digest}, "left": [name]}``.
 
@@ -118,6 +119,8 @@ class StatesAnswer:
     mappings: Mapping[str, Sequence[SnapshotMapping]]
     no_mappings: str | None
     left: Sequence[str]
+    deleted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By topic, the replicated subscriptions that were deleted, each with the generation of its deletion."""
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:
@@ -132,6 +135,10 @@ class StatesAnswer:
             {name: list(map(mapping_of_json, row["mappings"])) for name, row in rows.items()},
             None if answer["no_mappings"] is None else str(answer["no_mappings"]),
             [str(name) for name in answer["left"]],
+            {
+                topic: {str(name): int(generation) for name, generation in row.get("deleted", {}).items()}
+                for topic, row in rows.items()
+            },
         )
 
 

@@ -12,6 +12,10 @@ later messages, but not that one. With ``note=true`` the destination first recor
 ``GET /replication/v1/copied-anew?topic=&to=`` is the destination's question before it deletes a copy: whoever may
 replicate can send ``delete-copy``. The source answers with :class:`OriginMarks` of what it has in full if one of its
 links to ``to`` asks for that at this moment, and with status 409 if none does.
+
+A link whose stream has the parameter ``hears=made`` is told over that stream of topics that the destination makes:
+``{"made": TOPIC}`` is a message that answers no frame. The destination may have deleted the topic before, with the copy
+that the link brought. Then the link copies the topic again from the beginning.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ DELETE_COPY: Final = "delete-copy"
 EARLIER_LIVES: Final = "earlier-lives"
 """Last part of the route, below ``/replication/v1/``."""
 COPIED_ANEW_ROUTE: Final = "/replication/v1/copied-anew"
+MADE: Final = "made"
+"""Only field of a message that names a topic which the destination made."""
+HEARS: Final = "hears"
+"""Parameter of a stream. Its value :data:`MADE` asks for these messages."""
 NO_SUCH_ROUTE: Final = "NotFound"
 """Error code of a destination whose version lacks the route."""
 

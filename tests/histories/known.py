@@ -101,6 +101,21 @@ KNOWN: Final[Mapping[str, History]] = {
         _publish("c"),
         joins=True,
     ),
+    "a-subscription-is-deleted-where-nobody-is-told": _history(
+        "one-way",
+        _publish("a"),
+        _subscribe("a"),
+        _SETTLE,
+        _CONSUME_ALL,
+        _SETTLE,
+        _step("unsubscribe", at="b", topic="t0", name="r-shared"),
+    ),
+    "a-deleted-topic-is-made-anew": _history(
+        "pair", _publish("b"), _SETTLE, _step("delete_topic", at="a", topic="t0"), _publish("a")
+    ),
+    "a-deleted-copy-is-made-anew": _history(
+        "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
+    ),
     "failovers-are-interrupted": _history(
         "mesh",
         _publish("a"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links import link as links
 from replicator.links.link import Link
+from replicator.links.link_topics import LinkTopics
 from snapshots.position import BEFORE_ALL, Position
 
 PARTED = "persistent://public/default/parted"
@@ -242,6 +243,57 @@ def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the
                 await copied(topic, west, [message(b"1"), message(b"2")])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_own", [False, True], ids=["copies alone", "messages of its own"])
+def test_a_topic_that_the_destination_deletes_and_makes_anew_gets_all_at_once(tmp_path: Path, has_own: bool) -> None:
+    """The source publishes nothing more."""
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west):
+            topic = await east.topic("orders")
+            async with linked(east, west) as link:
+                await topic.publish([message(b"1"), message(b"2")])
+                await copied(topic, west, [message(b"1"), message(b"2")])
+                there = west.find("orders")
+                assert there is not None
+                if has_own:
+                    await there.publish([message(b"theirs")])
+                await west.deleting.delete("orders", force=True)
+                assert west.find("orders") is None
+                await west.topic("orders")
+                await copied(topic, west, [message(b"1"), message(b"2")])
+                await topic.publish([message(b"3")])
+                await copied(topic, west, [message(b"1"), message(b"2"), message(b"3")])
+                assert (link.figures.reconnects, link.status()["halted"]) == (0, {})
+
+    asyncio.run(main())
+
+
+def test_a_link_asks_about_a_topic_that_is_made_there_only_if_it_brought_it_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = LinkTopics.ask
+
+    def noted(self: LinkTopics, names: Iterable[str]) -> None:
+        asked.extend(names := list(names))
+        ask(self, names)
+
+    monkeypatch.setattr(LinkTopics, "ask", noted)
+
+    async def main() -> None:
+        async with pair(tmp_path) as (east, west), linked(east, west):
+            topic = await east.topic("orders")
+            await topic.publish([message(b"1")])
+            await copied(topic, west, [message(b"1")])
+            await west.topic("of-their-own")
+            await west.deleting.delete("orders", force=True)
+            await west.topic("orders")
+            await copied(topic, west, [message(b"1")])
+
+    asyncio.run(main())
+    assert asked == ["persistent://public/default/orders"]
 
 
 def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is_deleted(

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from engine_support import eventually
-from sync_support import Cluster, clusters
+from sync_support import Cluster, acknowledged, clusters, having, taking
 from test_verify_live import LINKS, change_block, copied, served
 from wire_worker import batch_entry
 
 from replicator.engine.errors import TopicNotFound
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.pipeline.verify.verify import VerifySettings, verify
+from replicator.topology import Link
 
 NAMES = [f"persistent://public/default/t{number}" for number in range(6)]
 DOOMED, DAMAGED = NAMES[2], NAMES[4]
@@ -122,5 +123,29 @@ def test_what_a_cluster_deleted_on_purpose_is_not_missing_there(tmp_path: Path, 
             assert report.findings == ()
             named = "deleted, and kept by other clusters: " + f"{NAMES[0]} (by us-east)"
             assert (named in report.remarks) is not republished
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("leads_back", [False, True])
+def test_a_subscription_that_was_deleted_is_no_mismatch_where_nobody_tells_the_cluster_that_keeps_it(
+    tmp_path: Path, leads_back: bool
+) -> None:
+    """If a link leads back, the cluster that keeps the subscription should have heard of the deletion."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west", links=[("us-east", "eu-west")]) as (us, eu):
+            here = await us.engine.topic(NAMES[0])
+            await here.publish([batch_entry([b"a", b"b"])])
+            consumer, inbox = await taking(us, 1, topic=NAMES[0])
+            await acknowledged(consumer, inbox)
+            there = await having(eu, 2, "sub", NAMES[0])
+            await eventually(lambda: there.subscriptions["sub"].cursor.is_consumed(there.log.last), "it is told")
+            await there.subscriptions.delete("sub")
+            async with served(us, eu) as urls:
+                links = [Link("us-east", "eu-west"), *([Link("eu-west", "us-east")] if leads_back else [])]
+                settings = VerifySettings(settle_seconds=0.2)
+                report = await asyncio.to_thread(verify, None, urls, links, settings=settings)
+            assert report.ack_mismatch == 2 * leads_back
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ Invariant: a name is a plain topic or a partitioned one, never both (:mod:`repli
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from replicator.engine.errors import TopicExists
 from replicator.engine.log.writer import Writer
@@ -20,13 +21,15 @@ from replicator.engine.topics.partitions import check_plain
 class TopicMaking:
     """Makes topics of one engine."""
 
-    __slots__ = ("_catalog", "_changes", "_loaded", "_writer")
+    __slots__ = ("_catalog", "_changes", "_loaded", "_writer", "listeners")
 
     def __init__(self, catalog: Catalog, changes: CatalogChanges, loaded: LoadedTopics, writer: Writer) -> None:
         self._catalog = catalog
         self._changes = changes
         self._loaded = loaded
         self._writer = writer
+        self.listeners: list[Callable[[str], None]] = []
+        """Functions that are called with the full name of each topic that was made."""
 
     async def create(self, name: str) -> Topic:
         """Make a topic. Raises :class:`TopicExists`, :class:`InvalidTopicName`, :class:`NotAllowedError`."""
@@ -61,6 +64,8 @@ class TopicMaking:
         finally:
             del self._changes.being_made[full_name]
         self._loaded.tell(self._catalog.index.add_topic(full_name))
+        for listener in list(self.listeners):
+            listener(full_name)
         return topic
 
     def _check_new(self, name: TopicName) -> None:

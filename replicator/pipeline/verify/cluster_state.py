@@ -63,6 +63,8 @@ class ClusterState:
     links: list[LinkState] = field(default_factory=list)
     told: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
+    deleted: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """By topic, the replicated subscriptions that were deleted, each with the generation of its deletion."""
     mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
     no_mappings: str | None = None
     """Why snapshot mappings could not be read; None if they were."""
@@ -71,7 +73,7 @@ class ClusterState:
 
     def leave_out(self, topics: Collection[str]) -> None:
         """Drop the state of ``topics``."""
-        for read in (self.topics, self.standings, self.told, self.subscriptions, self.mappings):
+        for read in (self.topics, self.standings, self.told, self.subscriptions, self.deleted, self.mappings):
             for topic in topics:
                 read.pop(topic, None)
 
@@ -216,6 +218,7 @@ def _read_states(
             _read_states_singly(state, worker, left, progress, mappings=mappings)
             return
         state.subscriptions |= {name: list(each) for name, each in answer.subscriptions.items()}
+        state.deleted |= answer.deleted
         if mappings:
             state.mappings |= {name: list(each) for name, each in answer.mappings.items()}
             state.no_mappings = answer.no_mappings or state.no_mappings
@@ -347,6 +350,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
                 _by_name(now, replicated),
                 by_pair(mappings, numbers),
                 _by_name(told, replicated),
+                {number: state.deleted.get(topic, {}) for number, state in enumerate(picture.clusters)},
             )
         )
     return Scope(names, tuple(state.url for state in picture.clusters), tuple(topics), _rewritten(between))

@@ -263,9 +263,12 @@ def _acknowledged(
         at_source, at_destination = places[source], places[destination]
         in_both = both
         for name, of_clusters in topic.must.items():
-            if source not in of_clusters:
+            if (here := of_clusters.get(source)) is None:
                 continue
-            both = in_both[cut.start[in_both] >= _begins(cells, of_clusters[source])[cut.group[in_both]]]
+            there = topic.subscriptions.get(name, {}).get(destination)
+            if there is None and topic.is_deleted_alone(name, here.generation, pair, destination):
+                continue
+            both = in_both[cut.start[in_both] >= _begins(cells, here)[cut.group[in_both]]]
             runs = Runs(
                 at_source[1][both],
                 at_source[2][both],
@@ -273,8 +276,7 @@ def _acknowledged(
                 at_destination[2][both],
                 cut.count[both],
             )
-            there = topic.subscriptions.get(name, {}).get(destination)
-            for differing in only_acked(of_clusters[source], there, runs):
+            for differing in only_acked(here, there, runs):
                 interval = int(both[differing.run])
                 piece, offset = text.cover_at(interval, source)
                 sizes = text.sizes(piece, offset + differing.offset, differing.count)

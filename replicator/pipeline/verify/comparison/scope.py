@@ -96,6 +96,8 @@ class TopicScope:
     promises: Mapping[tuple[int, int], Promises]
     told: Mapping[str, Mapping[int, Acked]] | None = None
     """The acknowledgements of a while ago, which the other clusters must have by now. None means ``subscriptions``."""
+    deleted: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """The replicated subscriptions that were deleted, each with the generation of its deletion."""
 
     def deleted_upto(self, origin: str, incarnation: int) -> Position:
         """Return the last position of a life that ``origin`` deleted; :data:`BEFORE_ALL` for any other life.
@@ -110,6 +112,15 @@ class TopicScope:
         anew."""
         absent = self.standings.get(number, Standing(absent=True)).absent
         return absent and any(name in map(home_of, each.deleted) for each in self.standings.values())
+
+    def is_deleted_alone(self, name: str, generation: int, way: tuple[str, str], destination: int) -> bool:
+        """Return whether the cluster at the end of a way deleted the subscription ``name``, and no way leads back.
+
+        Then the other cluster keeps the subscription, in ``generation``. ``destination`` is the number of the cluster
+        at the end.
+        """
+        buried = self.deleted.get(destination, {}).get(name)
+        return buried is not None and generation <= buried and way[::-1] not in self.reachability.acks
 
     @property
     def must(self) -> Mapping[str, Mapping[int, Acked]]:
