@@ -199,9 +199,10 @@ async def high_water(request: web.Request) -> web.Response:
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
         gone = engine.origin_stores.own_deletions(named)
         deleted = [each.as_json() async for each in in_slices(engine, gone) if may(request, READING, each.topic)]
+        again = [name for name in engine.origin_stores.made_again(named) if may(request, READING, name)]
     else:
         origin = _required(request, "origin")
-        rows, deleted = {}, []
+        rows, deleted, again = {}, [], []
         async for topic in in_slices(engine, topics):
             if marks := _marks(engine, topic, [origin]):
                 rows[topic.name] = marks[origin]
@@ -210,6 +211,8 @@ async def high_water(request: web.Request) -> web.Response:
     answer |= engine.origin_stores.line.as_json()
     if deleted:
         answer["deleted"] = deleted
+    if again:
+        answer["made_again"] = again
     restored = restored_mark(engine.store)
     if restored is not None:
         answer["restored"] = restored.restore_id

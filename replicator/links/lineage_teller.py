@@ -49,6 +49,7 @@ class Transport(Protocol):
     """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
 
     deleted_there: list[dict[str, Any]]
+    made_again: list[str]
 
     async def high_water(
         self, origins: Collection[str], topics: Sequence[str] = ()
@@ -103,6 +104,7 @@ class LineageTeller:
         The destination's own link may not have reported them yet. Raises the errors of the transport.
         """
         there = await transport.high_water(self._topics.origins, names)
+        self._topics.note_made_again(transport.made_again, names)
         here, destination = self._engine.loaded.by_name, self._topics.destination
         rows = [each for each in transport.deleted_there if each["topic"] in here and each["origin"] == destination]
         if rows:

@@ -7,7 +7,7 @@ stopped is looked at again on every connection and every few seconds, and report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -69,6 +69,8 @@ class LinkTopics:
         """For each topic, the number of origins that it had at the last call of :attr:`on_copied`."""
         self._left_alone: set[str] = set()
         """Topics that the destination deleted, and to which the link would bring only markers."""
+        self._made_again: set[str] = set()
+        """Topics that the destination deleted and made again, so markers alone do not make them."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -176,7 +178,7 @@ class LinkTopics:
 
         Return whether the link stopped. It carries the topic again once it has a message to bring.
         """
-        if there or not self._brings_markers_alone(topic):
+        if there or topic.name in self._made_again or not self._brings_markers_alone(topic):
             return False
         self._holding.release(topic)
         self.copier.topic_gone(topic.name)
@@ -323,8 +325,17 @@ class LinkTopics:
         its next message. ``next_made`` waits until the destination makes a topic, and returns the name.
         """
         while True:
-            if (name := await next_made()) in self._origins_told:
-                self.ask([name])
+            name = await next_made()
+            if name in self._left_alone and (topic := self._engine.find(name)) is not None:
+                self._left_alone.discard(name)
+                self._take_up(topic)
+            elif name not in self._origins_told:
+                continue
+            self.ask([name])
+
+    def note_made_again(self, found: Iterable[str], asked: Collection[str]) -> None:
+        """Record which topics the destination deleted and made again: all, or those among ``asked``."""
+        self._made_again = {*(self._made_again.difference(asked) if asked else ()), *found}
 
     def try_again(self, name: str) -> None:
         """Ask the destination about a halted topic, if a reason other than a gap halts it. That reason may be gone."""

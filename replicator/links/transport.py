@@ -111,6 +111,8 @@ class HttpTransport:
         """Id of the destination's store, from its last answer about its marks; "" if its version is earlier."""
         self.deleted_there: list[dict[str, Any]] = []
         """Topics that the destination deleted and does not have, in JSON, from its last answer about its marks."""
+        self.made_again: list[str] = []
+        """Topics that the destination deleted and made again, from its last answer about its marks."""
         self.at_end = False
         """Whether the destination has ended the connection, or it broke; :meth:`receive` then says why."""
 
@@ -144,6 +146,7 @@ class HttpTransport:
         self.restore_id = str(answer.get("restored") or "")
         self.store_id = str(answer.get("store") or "")
         self.deleted_there = list(answer.get("deleted", ()))
+        self.made_again = list(answer.get("made_again", ()))
         return {
             topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in answer["topics"].items()
         }

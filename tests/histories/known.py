@@ -113,6 +113,16 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-topic-is-made-anew": _history(
         "pair", _publish("b"), _SETTLE, _step("delete_topic", at="a", topic="t0"), _publish("a")
     ),
+    "a-deleted-copy-of-markers-is-made-anew": _history(
+        "one-way",
+        _publish("b"),
+        _subscribe("a"),
+        _SETTLE,
+        _step("delete_topic", at="b", topic="t0"),
+        _step("subscribe", at="a", topic="t0", name="r-failover", earliest=True),
+        _SETTLE,
+        _publish("b"),
+    ),
     "a-deleted-copy-is-made-anew": _history(
         "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
     ),

@@ -186,16 +186,17 @@ class Model:
                 found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
                 self._excuse_earlier_lives(found)
                 self._excuse_unreached(found)
-        elif not earliest and self.dropped:
-            self._excuse_unreached(found)
-        elif not earliest and not any(self.shape.tells(other, cluster) for other in found.made):
-            # Nobody can tell this cluster of the subscription: here it begins now.
-            found.excused.setdefault(cluster, set()).update(found.wanted)
-        elif not earliest and cluster not in found.clusters:
-            # Perhaps it was not told yet. Then origins that the others do not know begin here now.
-            sent = self.topic(topic).sent
-            unknown = {uid for uid in found.wanted if not self._is_known(sent[uid].origin, found.made)}
-            found.excused.setdefault(cluster, set()).update(unknown)
+        elif not earliest:
+            if self.dropped:
+                self._excuse_unreached(found)
+            if not any(self.shape.tells(other, cluster) for other in found.made):
+                # Nobody can tell this cluster of the subscription: here it begins now.
+                found.excused.setdefault(cluster, set()).update(found.wanted)
+            elif cluster not in found.clusters:
+                # Perhaps it was not told yet. Then origins that the others do not know begin here now.
+                sent = self.topic(topic).sent
+                unknown = {uid for uid in found.wanted if not self._is_known(sent[uid].origin, found.made)}
+                found.excused.setdefault(cluster, set()).update(unknown)
         found.clusters.add(cluster)
         found.made.add(cluster)
         return found

@@ -33,7 +33,8 @@ def links_of(shape: Shape, without: Collection[tuple[str, str]] = ()) -> str:
 
 def failed(done: subprocess.CompletedProcess[str]) -> Violation:
     """Return a violation that says how a command failed, and what it printed."""
-    said = f"{done.stdout[-1500:]} {done.stderr[-1500:]}"
+    said = done.stdout if len(done.stdout) <= 3_000 else f"{done.stdout[:1_500]} … {done.stdout[-1_500:]}"
+    said += f" {done.stderr[-1_500:]}"
     return Violation(f"{' '.join(map(str, done.args))} ended with {done.returncode}: {said}")
 
 

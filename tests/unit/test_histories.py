@@ -292,6 +292,17 @@ def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
     assert ran == [([replace(history, steps=(step,))], PATIENCE_ALONE)]
 
 
+def test_while_a_link_is_dropped_a_subscription_begins_where_it_is_made_for_origins_that_others_do_not_know() -> None:
+    model = Model(SHAPES["one-way"])
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    subscription = model.subscribed("t0", "r-shared", "a", replicated=True, earliest=True)
+    model.dropped.add(("a", "b"))
+    model.subscribed("t0", "r-shared", "b", replicated=True, earliest=False)
+    assert model.missing(subscription, "b", []) == []
+
+
 @pytest.mark.parametrize("told", [False, True])
 def test_a_cluster_that_was_perhaps_not_told_may_begin_where_others_cannot_say_a_start(told: bool) -> None:
     model = Model(SHAPES["one-way"])
