@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
@@ -17,9 +18,14 @@ from histories.pauses import FAILOVER, UNPLANNED, Pause
 from histories.settling import Settling
 from histories.shapes import Shape
 from histories.steps import PARTED
-from histories.watch import patient
+from histories.watch import REQUEST_SECONDS, patient
+from replicator.failover.planned_run import LEASE_MS
 
 COMMAND_SECONDS: Final = 90.0
+HELD: Final = "already: wait for that to end"
+"""Reason of a refusal: another command holds the fence of the source, or held it when it was killed."""
+HELD_SECONDS: Final = 1.0
+"""Pause before a failover that was refused so is run again."""
 UNAVAILABLE: Final = 3
 """Exit status of a command during which a worker went away."""
 
@@ -186,8 +192,19 @@ class Operating(Settling):
         if meanwhile is not None:
             await self._in_the_middle(FAILOVER, words, source, to, meanwhile)
         if meanwhile is None or not await self._serves(to, source):
-            await self._command(*words)
+            await self._fail_over_again(words)
         self.model.failed_over(source, to, planned=True)
+
+    async def _fail_over_again(self, words: Sequence[str]) -> None:
+        """Run a planned failover. Where a command was killed, wait until the source does not hold its fence any more.
+
+        Until then the failover is refused, with that reason.
+        """
+        deadline = time.monotonic() + LEASE_MS / 1000 + patient(REQUEST_SECONDS)
+        while (done := await self._run(*words)).returncode:
+            if HELD not in done.stdout or time.monotonic() > deadline:
+                raise failed(done)
+            await asyncio.sleep(HELD_SECONDS)
 
     async def dry_run(self, *, source: str, to: str) -> None:
         """Ask how many messages an unplanned failover would lose, and judge the answer."""
