@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import unicodedata
 
 import pytest
@@ -14,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from replicator import __version__
 from replicator.cli.output import Format, SafeConsole, Shown, print_result
 from replicator.running.screen import escaped
 
@@ -78,3 +81,15 @@ def test_what_can_be_read_stays_and_nothing_else(text: str) -> None:
     assert escaped(shown) == shown
     if all(unicodedata.category(each) not in ("Cc", "Cf", "Zl", "Zp") for each in text):
         assert shown == text
+
+
+def test_what_a_command_logs_is_not_in_its_answer() -> None:
+    program = (
+        "import sys, structlog\n"
+        "from replicator.cli.__main__ import main\n"
+        "sys.argv = ['replicator', '--version']\n"
+        "try:\n    main()\nfinally:\n    structlog.get_logger().warning('it took long')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"replicator {__version__}\n"
+    assert "it took long" in done.stderr
