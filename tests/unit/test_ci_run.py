@@ -18,7 +18,7 @@ STEPS = ("chart", "chart-and-program", "pods", "packages", "site", "browser")
 
 TIMES = "== what each part took; of one core, by itself and by all that ran meanwhile\n"
 MAKEFILE = """
-.PHONY: venv lint test e2e
+.PHONY: venv lint test e2e histories
 venv:
 \t@mkdir -p .venv/bin && ln -sf "$(PYTHON)" .venv/bin/python && echo venv >>done
 lint:
@@ -26,6 +26,8 @@ lint:
 test: lint
 test e2e:
 \t@echo $@ >>done; echo "addopts of $@:$$PYTEST_ADDOPTS"
+histories:
+\t@echo histories >>done; echo "$(N) histories of $(COMMIT) in $(LIMIT) s"
 """
 PYTHONS = f"""#!/bin/sh
 if [ "${{1:-}}" = oldest ]; then echo {sys.executable}; else echo pythons >>done; fi
@@ -51,7 +53,10 @@ class Project:
             script = {"site": "docs", "packages": "packages", "browser": "browser"}.get(step, "helm")
             lists += f'[{step}]\ncommand = [".ci/{script}", "{step}"]\ninputs = [".ci/{script}"]\n'
         (self.path / ".ci" / "inputs.toml").write_text(lists)
-        subprocess.run(["git", "init", "--quiet", self.path], check=True)
+        git = ["git", "-C", str(self.path), "-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+        for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "A project"]):
+            subprocess.run([*git, *words], check=True)
+        self.commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
 
     def script(self, name: str, text: str) -> None:
         """Write a step's script."""
@@ -92,6 +97,8 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     ran = project.done()
     assert ran[0] == "venv"
     chart = ["helm chart", "helm chart-and-program", "helm pods", "packages packages", "docs site", "monitoring"]
+    chart.append("histories")
+    assert f"== histories\n2000 histories of {project.commit.strip()} in 180 s\n" in said
     assert [each for each in ran if each in chart] == chart, "one lane, each after the other"
     after_the_tests = ["e2e", "browser browser", "pythons"]
     assert [each for each in ran if each in ["test", *after_the_tests]] == ["test", *after_the_tests]
@@ -105,11 +112,11 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     assert [line for line in times if not re.fullmatch(r"\d+ s  [\d.]+ %  \d+ %  \S.*", line)] == []
     named = [line.split(" %  ")[2] for line in times]
     assert sorted(named) == sorted(["make venv", "lint", "make test", "e2e", ".ci/peers", ".ci/monitoring",
-                                    ".ci/pythons", *STEPS])  # fmt: skip
+                                    ".ci/pythons", "histories", *STEPS])  # fmt: skip
 
     status, said = project.run()
     assert status == 0
-    assert sorted(project.done()) == sorted(["venv", "test", "e2e", "peers", "monitoring", "pythons"])
+    assert sorted(project.done()) == sorted(["venv", "test", "e2e", "peers", "monitoring", "histories", "pythons"])
     for step in STEPS:
         assert f"== {step}\n{step}: skipped" in said
 
