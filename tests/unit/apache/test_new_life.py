@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
 from replicator.apache.errors import BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
-from replicator.apache.published import load_map, read_row, write_of
+from replicator.apache.published import FIRST_READ, load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
@@ -250,6 +251,53 @@ async def test_invariant_2_an_older_copy_is_noticed_though_the_log_has_trimmed_w
             assert bridge.entries.lives.begin == Position(2, 1)
             assert sorted(bridge.entries.read) == [1, 2]
             bridge.begin()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@asynchronous
+async def test_invariant_2_nothing_comes_twice_of_a_ledger_of_an_older_copy_though_the_log_has_trimmed_it(
+    tmp_path: Path, first: int
+) -> None:
+    """Brokers never add to a ledger that was closed. So one entry that is the same proves all of it."""
+    brokers = Brokers(l1=[1, 2], l2=[10, 11, 12, 13], l5=[50, 60])
+    async with beside(tmp_path, brokers) as bridge:
+        topic_id = bridge.topic.topic_id
+        read = {1: ReadEntry(1, PUBLISH_TIME_MS, 2), 2: ReadEntry(9, PUBLISH_TIME_MS, 19), 3: ReadEntry(1, 7, 6)}
+        rows = [read_row(topic_id, *each) for each in read.items()]
+        rows.append(read_row(topic_id, 2, ReadEntry(first, PUBLISH_TIME_MS, 10 + first), FIRST_READ))
+        rows.append(read_row(topic_id, 3, ReadEntry(0, 7, 5), FIRST_READ))
+        await bridge.topic.writer.put_many(rows)
+        bridge.begin()
+        await bridge.life.standing(bridge.cursor)
+        for _ in range(2):
+            assert bridge.entries.lives.begin == Position(2, 3)
+            assert sorted(bridge.entries.read) == [1]
+            assert sorted(bridge.entries.first_read) == [2]
+            bridge.begin()
+        row = read_row(topic_id, 5, ReadEntry(1, PUBLISH_TIME_MS, 60))
+        await bridge.topic.writer.put_many([row])
+        brokers.ledgers = {1: [1, 2], 2: [10, 11, 12, 13], 6: [70, 80]}  # once more
+        bridge.begin()
+        assert await bridge.common() == Position(2, 3)
+        brokers.ledgers[2] = [10, 99, 98, 97, 96] if first else [99, 98, 97, 96, 95]  # another ledger of that number
+        assert await bridge.common() == Position(1, 1)
+
+
+@asynchronous
+async def test_rows_of_a_second_new_life_are_stored_though_those_of_the_first_are_being_stored(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[1, 2])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        bridge.begin()
+        await bridge.life.standing(bridge.cursor)
+        rows = [read_row(bridge.topic.topic_id, ledger, ReadEntry(0, 1, 1)) for ledger in (7, 8)]
+        bridge.life._unstored = rows[:1]
+        storing = asyncio.ensure_future(bridge.life.store())
+        await asyncio.sleep(0)  # it waits for the writer
+        bridge.life._unstored.append(rows[1])
+        await storing
+        bridge.begin()
+        assert {7, 8} <= bridge.entries.read.keys()
 
 
 def test_the_last_entries_of_the_newest_ledgers_are_kept() -> None:
