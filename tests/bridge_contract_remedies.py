@@ -183,6 +183,30 @@ def test_a_subscription_on_a_topic_without_messages_is_made_at_the_other_cluster
     well(pair, topic)
 
 
+def test_a_topic_without_messages_that_is_deleted_and_made_anew_keeps_its_subscriptions(pair: Beside) -> None:
+    """At both clusters. While it is deleted, it halts as other topics do."""
+    topic = next(_topics)
+    path, brokers = topic.replace("://", "/"), pair.brokers
+
+    def both_have_work() -> bool:
+        seen = [each["state"]["subscriptions"] for each in bridged(pair, topic)]
+        return seen == [1, 1] and all("work" in cursors(brokers[name], topic) for name in "AB")
+
+    with official(brokers["A"]) as client:
+        client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
+    until(both_have_work, lambda: bridged(pair, topic))
+    for name in "AB":
+        brokers[name].admin("DELETE", f"{path}?force=true")
+    for name in "AB":
+        halted(pair, name, topic, "was deleted at the brokers")
+    for name in "AB":
+        brokers[name].admin("PUT", path)
+    until(both_have_work, lambda: bridged(pair, topic))
+    publish(pair, "A", topic, bodies("m", range(3)))
+    until(lambda: all(backlog(brokers[name], topic, "work") == 3 for name in "AB"), lambda: bridged(pair, topic))
+    well(pair, topic)
+
+
 def test_a_partition_without_a_partitioned_topic_says_what_to_do_and_that_ends_it(pair: Beside) -> None:
     base = next(_topics)
     topic, broker = f"{base}-partition-1", pair.brokers["A"]

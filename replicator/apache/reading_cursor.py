@@ -78,8 +78,9 @@ class ReadingCursor:
         shown = await self._admin.subscription(topic, self._name)
         lives = self._entries.lives.incarnations
         if shown is None:
-            if reached > BEFORE_ALL:
-                await self._is_what_was_read(await self._admin.internals(topic))
+            if self._nothing_read():  # the cursor has a place also before the first message
+                return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
+            await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
                 raise self._gone()
             return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, reached)
@@ -119,7 +120,7 @@ class ReadingCursor:
         Brokers with ``allowAutoSubscriptionCreation=false`` let no consumer make one. Raises :class:`AdminFailed`, and
         :class:`BridgeHalted` if messages were read before.
         """
-        if self.reached() > self._entries.lives.begin:
+        if self.reached() > self._entries.lives.begin and not self._nothing_read():
             raise self._gone()
         properties = {"incarnation": str(incarnation)}
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
@@ -182,6 +183,11 @@ class ReadingCursor:
         Nothing may be read meanwhile.
         """
         await self._are_same(self._last_places(), internals)
+
+    def _nothing_read(self) -> bool:
+        """Return whether no entry of the topic was ever read from the brokers."""
+        entries, known = self._entries, self._topic.origins.high_water(self._entries.broker_origin)
+        return known is None and not entries.read and entries.last_published() == BEFORE_ALL
 
     def _last_places(self) -> list[Position]:
         """Return the last places at the brokers that are known here, the last one first."""

@@ -46,6 +46,7 @@ class Brokers:
         self.shown: dict[str, str] | None = {}
         """Headers that it shows for each entry; None if it has no entry."""
         self.made: list[Any] = []
+        self.has_subscription = True
 
     async def answer(self, request: web.Request) -> web.Response:
         path = request.path
@@ -75,7 +76,8 @@ class Brokers:
                     "cursors": {NAME: {"markDeletePosition": f"{self.cursor_ledger or self.ledgers[-1]}:{self.at}"}},
                 }
             )
-        return web.json_response({"subscriptions": {NAME: {"subscriptionProperties": {"incarnation": "7"}}}})
+        subscriptions = {NAME: {"subscriptionProperties": {"incarnation": "7"}}} if self.has_subscription else {}
+        return web.json_response({"subscriptions": subscriptions})
 
 
 class Reading:
@@ -351,3 +353,21 @@ async def test_invariant_2_a_subscription_that_was_deleted_is_not_made_anew_behi
         with pytest.raises(BridgeHalted, match="is gone at the brokers"):
             await bridge.cursor.make(7)
     assert brokers.made == []
+
+
+@asynchronous
+async def test_a_topic_that_was_made_anew_before_anything_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its cursor had a place all the same. If something was read, the topic halts."""
+    brokers = Brokers(at=-1)
+    async with reading(tmp_path / "first", brokers, stored=0) as bridge:
+        bridge.through = (await bridge.cursor.standing()).reached
+        assert bridge.through == Position(1, -1)
+        brokers.has_subscription, brokers.ledgers = False, [3]
+        standing = await bridge.cursor.standing()
+        assert (standing.reached, standing.is_first) == (BEFORE_ALL, True)
+        assert standing.incarnation != 7
+        await bridge.cursor.make(standing.incarnation)
+    async with reading(tmp_path / "read", brokers, stored=1) as bridge:
+        for ask in (bridge.cursor.standing(), bridge.cursor.make(7)):
+            with pytest.raises(BridgeHalted, match="made anew"):
+                await ask
