@@ -24,7 +24,7 @@ from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
-from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.reading_cursor import Elsewhere, ReadingCursor
 from replicator.apache.renewing import Renewal, Renewing, Way
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.seen import load_seen
@@ -76,6 +76,7 @@ class TopicBridge:
         publish_room: SharedRoom,
         read_room: SharedRoom,
         supervisor: Supervisor,
+        elsewhere: Elsewhere | None,
     ) -> None:
         self.topic = topic
         self._connector = connector
@@ -90,6 +91,7 @@ class TopicBridge:
             self._entries,
             read_through=lambda: None if self._incoming is None else self._incoming.reached,
             may_be_missing=load_may_be_missing(engine.store, topic.topic_id),
+            elsewhere=elsewhere,
         )
         self._work = TopicWork(
             topic.name, fences=lambda part: self._producers_out and part in ("publishing", "fencing")
