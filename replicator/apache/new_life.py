@@ -13,6 +13,8 @@ published there and the brokers lost is published again.
 3. The origin's mark in the log is raised to the new life, so that its blocks are taken. The earlier life stays in the
    log as closed history, and links take the new life up by themselves (docs/adr/0080).
 4. If no entry is the same, as at brokers that were set up anew, the life begins before the first entry.
+5. If the worker's store is new, too, the other clusters say which positions are taken. The new life lies above them. So
+   their links stop with a gap that ``keep-both`` ends, and nothing that they have is deleted.
 """
 
 from __future__ import annotations
@@ -154,11 +156,16 @@ async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitabl
     return low
 
 
-def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) -> list[RowWrite]:
-    """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it."""
+def begin_life(
+    topic: Topic, entries: EntryMap, after: Position, now_ms: int, elsewhere: HighWater | None = None
+) -> list[RowWrite]:
+    """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it.
+
+    ``elsewhere`` is the end of the earlier life in another cluster, if the log has nothing of it.
+    """
     read, first = entries.read, entries.first_read
     origin = entries.broker_origin
-    known = topic.origins.high_water(origin)
+    known = topic.origins.high_water(origin) or elsewhere
     lost = BEFORE_ALL if known is None else known.position
     former = 0 if known is None else known.incarnation
     life = BrokerLife(
@@ -194,11 +201,11 @@ class NewLife:
         try:
             return await cursor.standing()
         except BrokersPutBack as put_back:
-            reason = str(put_back)
+            reason, elsewhere = str(put_back), put_back.elsewhere
         internals = await self._admin.internals(self._topic.name)
         async with self._states.lock:
             after = await last_common(self._admin, self._topic, self._entries, internals)
-            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000)
+            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000, elsewhere)
             self._unstored += self._states.put_back(after, internals.cursors.keys())
         log.warning("a new life of the brokers' data begins", topic=self._topic.name, after=str(after), reason=reason)
         await self.store()

@@ -89,6 +89,8 @@ class ReadingCursor:
         lives = self._entries.lives.incarnations
         if shown is None:
             if self._nothing_read():  # the cursor has a place also before the first message
+                if not lives:
+                    await self._are_not_new()
                 return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
@@ -114,6 +116,22 @@ class ReadingCursor:
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
+
+    async def _are_not_new(self) -> None:
+        """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were set up anew will
+        give positions that another cluster has to other messages."""
+        topic = self._topic.name
+        copies = [] if self._elsewhere is None else await self._elsewhere(topic)
+        if not copies:
+            return
+        internals, last = await self._admin.internals(topic), max(copies)
+        there = last.position.entry <= internals.last_entries.get(last.position.ledger, -1)
+        if not there and last.position.ledger >= min(internals.ledgers, default=0):
+            raise BrokersPutBack(
+                f"{topic}: another cluster has messages of these brokers up to {last.position}, and neither they nor "
+                "the store of this worker has those. They were set up anew. A new life of their data begins",
+                last,
+            )
 
     async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
         """Return where reading begins if the store has nothing of the topic. The brokers' cursor stands at ``at``.

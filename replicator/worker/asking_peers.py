@@ -35,8 +35,8 @@ OPENING_SECONDS_MAX: Final = 60.0
 """A worker with a new store waits so long for a peer that says that it is opening its own."""
 ANNOUNCE_SECONDS_MAX: Final = 5.0
 MARKS_SECONDS_MAX: Final = 3.0
-"""Time for the answer of a peer about all topics of an origin. Topics of which nothing was read yet wait for it."""
-MARKS_AGAIN_SECONDS: Final = 30.0
+"""Time for the answer of a peer about all topics of an origin. A topic waits for it before it is read first."""
+MARKS_AGAIN_SECONDS: Final = 300.0
 """Pause before peers that gave no such answer are asked again, while somebody wants to know."""
 REASON_CHARS_MAX: Final = 300
 log = structlog.get_logger(__name__)

@@ -24,6 +24,7 @@ from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
 from replicator.engine.engine import Engine
 from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -70,6 +71,8 @@ class Beside:
     """A bridge that is not reading."""
 
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
+        self.copies: list[HighWater] = []
+        """What other clusters have."""
         self.engine = engine
         self.topic = topic
         self.admin = admin
@@ -78,8 +81,12 @@ class Beside:
     def begin(self) -> None:
         """Begin as after a restart."""
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
+
+        async def elsewhere(topic: str) -> list[HighWater]:
+            return self.copies
+
         self.cursor = ReadingCursor(
-            self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[]
+            self.admin, "a", self.topic, self.entries, lambda: None, may_be_missing=[], elsewhere=elsewhere
         )
         unused: Any = None
         states = SubscriptionStates(
@@ -201,6 +208,43 @@ async def test_brokers_that_were_set_up_anew_begin_a_life_before_their_first_ent
         bridge.begin()
         standing = await bridge.life.standing(bridge.cursor)
         assert standing.reached == bridge.entries.lives.begin == BEFORE_ALL
+        brokers.cursor, brokers.incarnation = "1:-1", standing.incarnation  # the bridge has made it
+        bridge.begin()
+        assert (await bridge.cursor.standing()).incarnation == standing.incarnation
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "begins"),
+    [
+        ({"l1": [10, 20]}, True),
+        ({"l1": [10], "l7": [20]}, True),
+        ({"l3": [10, 20]}, True),
+        ({"l3": [10, 20, 30]}, False),  # the entry may be that one
+        ({"l5": [10]}, False),  # all positions are above
+    ],
+)
+@asynchronous
+async def test_a_new_store_beside_new_brokers_takes_no_position_that_another_cluster_has(
+    tmp_path: Path, ledgers: dict[str, list[int]], begins: bool
+) -> None:
+    brokers = Brokers(**ledgers)
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = [HighWater(7, Position(3, 2)), HighWater(7, Position(2, 9))]
+        if not begins:
+            assert (await bridge.cursor.standing()).is_first
+            return
+        with pytest.raises(BrokersPutBack, match="up to 3:2"):
+            await bridge.cursor.standing()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert (standing.reached, standing.is_first) == (BEFORE_ALL, False)
+        for _ in range(2):
+            assert bridge.entries.lives.incarnations == [7, standing.incarnation]
+            assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(3, 2)
+            assert (await bridge.cursor.standing()) == standing
+            bridge.begin()
+        first = bridge.entries.lives.origin_of(Position(1, 0))
+        await bridge.copy(first, *ledgers.get("l1", [10]), incarnation=standing.incarnation)
         brokers.cursor, brokers.incarnation = "1:-1", standing.incarnation  # the bridge has made it
         bridge.begin()
         assert (await bridge.cursor.standing()).incarnation == standing.incarnation
