@@ -90,7 +90,7 @@ class ReadingCursor:
         if shown is None:
             if self._nothing_read():  # the cursor has a place also before the first message
                 if not lives:
-                    await self._are_not_new()
+                    await self._check_positions_are_free()
                 return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
@@ -117,7 +117,7 @@ class ReadingCursor:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
 
-    async def _are_not_new(self) -> None:
+    async def _check_positions_are_free(self) -> None:
         """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were set up anew will
         give positions that another cluster has to other messages."""
         topic = self._topic.name
