@@ -155,22 +155,31 @@ def test_a_topic_that_was_made_anew_is_renewed_and_no_cluster_loses_what_it_has(
     well(pair, topic)
 
 
-def test_a_worker_that_lost_its_store_reads_again_what_its_brokers_have_once_a_topic_is_renewed(pair: Beside) -> None:
+def test_a_worker_that_lost_its_store_gets_going_by_itself(pair: Beside) -> None:
+    """Messages come from its brokers and the other cluster, once each, and acknowledgements stay."""
     topic = next(_topics)
+    with official(pair.brokers["A"]) as client:
+        client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
     publish(pair, "A", topic, bodies("a", range(5)))
     publish(pair, "B", topic, bodies("b", range(5)))
     for name in "AB":
         assert len(read_all(pair.brokers[name], topic, 10)) == 10
+    with official(pair.brokers["A"]) as client:
+        consumer = client.subscribe(topic, "work", consumer_type=ConsumerType.Shared)
+        for _ in range(4):
+            consumer.acknowledge(consumer.receive(30_000))
+    until(lambda: backlog(pair.brokers["B"], topic, "work") == 6, lambda: bridged(pair, topic))
     pair.kill("A")
     shutil.rmtree(pair.path / "data-A")
     publish(pair, "A", topic, bodies("a", range(5, 10)))
-    pair.start_empty("A")
-    halted(pair, "A", topic, "passed over messages")
-    command(pair, "renew", topic)
+    publish(pair, "B", topic, bodies("b", range(5, 10)))
+    pair.start("A")
     for name in "AB":
-        found = read_all(pair.brokers[name], topic, 15)
-        for origin, messages in (("a", 10), ("b", 5)):
-            assert [body for body in found if body[0] == origin] == bodies(origin, range(messages)), name
+        found = read_all(pair.brokers[name], topic, 20)
+        for origin in "ab":
+            assert [body for body in found if body[0] == origin] == bodies(origin, range(10)), name
+    until(lambda: all(backlog(pair.brokers[name], topic, "work") == 16 for name in "AB"), lambda: bridged(pair, topic))
+    assert shown(pair, "A", topic)["may_be_missing"] == []
     well(pair, topic)
 
 
@@ -180,6 +189,30 @@ def test_a_subscription_on_a_topic_without_messages_is_made_at_the_other_cluster
         client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
     until(lambda: "work" in in_engine(pair, "A", topic), lambda: bridged(pair, topic))
     until(lambda: "work" in cursors(pair.brokers["B"], topic), lambda: bridged(pair, topic))
+    well(pair, topic)
+
+
+def test_a_topic_without_messages_that_is_deleted_and_made_anew_keeps_its_subscriptions(pair: Beside) -> None:
+    """At both clusters. While it is deleted, it halts as other topics do."""
+    topic = next(_topics)
+    path, brokers = topic.replace("://", "/"), pair.brokers
+
+    def both_have_work() -> bool:
+        seen = [each["state"]["subscriptions"] for each in bridged(pair, topic)]
+        return seen == [1, 1] and all("work" in cursors(brokers[name], topic) for name in "AB")
+
+    with official(brokers["A"]) as client:
+        client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
+    until(both_have_work, lambda: bridged(pair, topic))
+    for name in "AB":
+        brokers[name].admin("DELETE", f"{path}?force=true")
+    for name in "AB":
+        halted(pair, name, topic, "was deleted at the brokers")
+    for name in "AB":
+        brokers[name].admin("PUT", path)
+    until(both_have_work, lambda: bridged(pair, topic))
+    publish(pair, "A", topic, bodies("m", range(3)))
+    until(lambda: all(backlog(brokers[name], topic, "work") == 3 for name in "AB"), lambda: bridged(pair, topic))
     well(pair, topic)
 
 

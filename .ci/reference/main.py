@@ -10,6 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import drawings
+import reference_beside
 import reference_commands
 import reference_errors
 import reference_fields
@@ -27,6 +28,7 @@ MADE: dict[str, Callable[[], str]] = {
     reference_commands.PAGE: reference_commands.page,
     reference_json.PAGE: reference_json.page,
     reference_errors.PAGE: lambda: reference_errors.page(REPOSITORY),
+    reference_beside.PAGE: lambda: reference_beside.page(REPOSITORY),
 }
 
 

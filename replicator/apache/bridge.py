@@ -23,6 +23,7 @@ from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
 from replicator.apache.native_replication import NativeReplication
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
+from replicator.apache.reading_cursor import Elsewhere
 from replicator.apache.renewing import Renewal, Way
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.apache.topic_watches import TopicWatches
@@ -60,12 +61,18 @@ log = structlog.get_logger(__name__)
 
 
 class ApacheBridge(TopicListener[Topic]):
-    """Bridges the topics of ``settings`` between the engine of ``broker_origin``'s cluster and the brokers."""
+    """Bridges the topics of ``settings`` between the engine of ``broker_origin``'s cluster and the brokers.
 
-    def __init__(self, engine: Engine, settings: ApacheSettings, broker_origin: str) -> None:
+    ``elsewhere`` returns what other clusters have of ``broker_origin``'s messages of a topic.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: ApacheSettings, broker_origin: str, elsewhere: Elsewhere | None = None
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._broker_origin = broker_origin
+        self._elsewhere = elsewhere
         self._topics: dict[str, TopicBridge] = {}
         self._publish_room = publish_room()
         self._read_room = read_room()
@@ -291,6 +298,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._publish_room,
             self._read_room,
             self._engine.supervisor,
+            self._elsewhere,
         )
         self.clients.fence(bridged)
         bridged.start()

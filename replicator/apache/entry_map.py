@@ -33,7 +33,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 READ_LEDGERS_MAX: Final = 200
-"""Number of ledgers for which the last entry that was read is kept."""
+"""Number of ledgers for which the first and the last entry that were read are kept."""
 _NONE: Final = PositionSet()
 """Nothing; not to be changed."""
 
@@ -50,7 +50,7 @@ class _Both(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """The last entry that was read from one ledger of the brokers.
+    """An entry that was read from one ledger of the brokers.
 
     It shows whether the brokers still have the same entry there, even when the log has trimmed the worker's copy.
     """
@@ -75,6 +75,8 @@ class EntryMap:
         """Lives of the brokers' data: they say what the brokers' own positions are called in all clusters."""
         self.read: dict[int, ReadEntry] = {}
         """By ledger of the brokers, the last entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
+        self.first_read: dict[int, ReadEntry] = {}
+        """By ledger of the brokers, the first entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
@@ -125,9 +127,11 @@ class EntryMap:
     def was_read(self, ledger: int, entry: ReadEntry) -> list[int]:
         """Note the last entry of ``ledger`` that was read. Return the ledgers that are forgotten by that."""
         self.read[ledger] = entry
-        gone = sorted(self.read)[:-READ_LEDGERS_MAX] if len(self.read) > READ_LEDGERS_MAX else []
+        known = self.read.keys() | self.first_read.keys()
+        gone = sorted(known)[:-READ_LEDGERS_MAX] if len(known) > READ_LEDGERS_MAX else []
         for each in gone:
-            del self.read[each]
+            self.read.pop(each, None)
+            self.first_read.pop(each, None)
         return gone
 
     def published(self, identity: Identity, run: Extent) -> bool:
@@ -197,9 +201,10 @@ class EntryMap:
         """
         self.changes += 1
         self.lives = lives
-        self.read = {
-            ledger: entry for ledger, entry in self.read.items() if Position(ledger, entry.entry) <= lives.begin
-        }
+        self.read, self.first_read = (
+            {ledger: read for ledger, read in known.items() if Position(ledger, read.entry) <= lives.begin}
+            for known in (self.read, self.first_read)
+        )
         left: list[tuple[Identity, Extent]] = []
         gone: list[tuple[Identity, Extent]] = []
         cut: list[tuple[Identity, Extent]] = []

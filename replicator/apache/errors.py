@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from replicator.engine.errors import EngineError
+from replicator.engine.log.store_tables import HighWater
 
 
 class BridgeError(Exception):
@@ -72,7 +73,14 @@ class BridgeHalted(BridgeError):
 
 class BrokersPutBack(BridgeHalted):
     """The brokers were put back to an older copy of their data, or were set up anew: they have other entries at
-    positions that were read."""
+    positions that were read.
+
+    ``elsewhere`` is the last of these positions that another cluster has, if the worker's store has none of them.
+    """
+
+    def __init__(self, text: str, elsewhere: HighWater | None = None) -> None:
+        super().__init__(text)
+        self.elsewhere = elsewhere
 
 
 class RenewalRefused(EngineError):

@@ -20,7 +20,7 @@ appended again; 11, what is read and not yet stored is bounded by permits.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -33,10 +33,10 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
-from replicator.apache.published import read_row, write_of
+from replicator.apache.published import FIRST_READ, read_row, write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_room import SharedRoom
-from replicator.apache.stamps import Identity, marks_of, with_schema_version
+from replicator.apache.stamps import Identity, Marks, marks_of, with_schema_version
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
@@ -208,14 +208,8 @@ class Incoming:
                 found(identity, delivery.position)
             reached = delivery.position
             messages += delivery.batch_size
-        # An entry that nobody here can decode has no publish time: it could not be told from another one.
-        if arrived and marks[-1].publish_time_ms > 0 and (last := arrived[-1].position) > self.reached:
-            read = ReadEntry(last.entry, marks[-1].publish_time_ms, marks[-1].sequence_id)
-            for ledger in self._entries.was_read(last.ledger, read):
-                write = read_row(self._topic.topic_id, ledger, None)
-                writes[write[1]] = write
-            write = read_row(self._topic.topic_id, last.ledger, read)
-            writes[write[1]] = write
+        for row in self._rows_of_read(arrived, marks):
+            writes[row[1]] = row
         made = blocks.end()
         for position, identity, batch_size in self._confirmed.after(reached):
             reached = position
@@ -232,6 +226,29 @@ class Incoming:
         if published:
             self._stored()
         return _Found(bool(made), confirmed)
+
+    def _rows_of_read(self, arrived: Sequence[Delivery], marks: Sequence[Marks]) -> Iterator[RowWrite]:
+        """Note the first and the last entry of each ledger that arrived, and yield the rows of that."""
+        entries, topic_id = self._entries, self._topic.topic_id
+        if not arrived:
+            return
+        first = entries.first_read.get(end := arrived[-1].position.ledger)
+        if first is not None and arrived[0].position > Position(end, first.entry):
+            arrived, marks = arrived[-1:], marks[-1:]  # nearly always
+        last: dict[int, ReadEntry] = {}
+        for delivery, each in zip(arrived, marks, strict=True):
+            ledger, entry = delivery.position
+            # An entry that nobody here can decode has no publish time: it could not be told from another one.
+            if delivery.position <= self.reached or each.publish_time_ms <= 0:
+                continue
+            last[ledger] = read = ReadEntry(entry, each.publish_time_ms, each.sequence_id)
+            if entries.first_read.setdefault(ledger, read).entry == entry:  # also if storing it has failed before
+                yield read_row(topic_id, ledger, read, FIRST_READ)
+        for ledger, read in last.items():
+            for gone in entries.was_read(ledger, read):
+                yield read_row(topic_id, gone, None)
+                yield read_row(topic_id, gone, None, FIRST_READ)
+            yield read_row(topic_id, ledger, read)
 
     def _only(self, clusters: frozenset[str]) -> frozenset[str] | None:
         """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links

@@ -5,12 +5,16 @@ published there and the brokers lost is published again.
 
 1. The message that was read last is gone, or differs (:class:`replicator.apache.errors.BrokersPutBack`). By halving,
    the worker finds the last entry that is the same as its own copy. Before the end of a restored copy all entries are
-   the same, and none is behind it.
+   the same, and none is behind it. The first and the last entry of each ledger are known also when the log has trimmed
+   the worker's copies. Brokers never add to a ledger that was closed. So a ledger whose first entry is the same is the
+   same up to its end.
 2. The new life begins behind that entry (:mod:`replicator.apache.broker_lives`). It is stored together with what it
    changes: runs of entries that the brokers have lost are forgotten, so that they are published again.
 3. The origin's mark in the log is raised to the new life, so that its blocks are taken. The earlier life stays in the
    log as closed history, and links take the new life up by themselves (docs/adr/0080).
 4. If no entry is the same, as at brokers that were set up anew, the life begins before the first entry.
+5. If the worker's store is new, too, the other clusters say which positions are taken. The new life lies above them. So
+   their links stop with a gap that ``keep-both`` ends, and nothing that they have is deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_lives import BrokerLife
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeHalted, BrokersPutBack
-from replicator.apache.published import lives_row, read_row, removal_of, write_of
+from replicator.apache.published import FIRST_READ, lives_row, read_row, removal_of, write_of
 from replicator.apache.shown import SeenEntry, TopicInternals
 from replicator.engine.errors import EngineError
 from replicator.engine.log.entry import decode_entry
@@ -48,6 +52,8 @@ class Standing(NamedTuple):
     """The incarnation of the topic at the brokers."""
     reached: Position
     """The position of the brokers up to which all is durable here."""
+    is_first: bool = False
+    """Whether nothing of the topic was read, and the brokers do not have the subscription by which to read it."""
 
 
 class Cursor(Protocol):
@@ -92,8 +98,9 @@ class Expected(NamedTuple):
 
 def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | None:
     """Return what the entry at ``place`` was when it was read; None if that is not known any more."""
-    if (read := entries.read.get(place.ledger)) is not None and read.entry == place.entry:
-        return Expected(read.publish_time_ms, read.sequence_id)
+    for known in (entries.read, entries.first_read):
+        if (read := known.get(place.ledger)) is not None and read.entry == place.entry:
+            return Expected(read.publish_time_ms, read.sequence_id)
     copy = copy_of(topic, entries, place)
     return None if copy is None else Expected(copy.publish_time, copy.sequence_id)
 
@@ -101,11 +108,12 @@ def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | Non
 async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, internals: TopicInternals) -> Position:
     """Return the last place whose entry is the same at the brokers and in the worker's log; BEFORE_ALL if none is.
 
-    Entries that the log has trimmed are known by the last one of each ledger. Raises :class:`AdminFailed`, and
-    :class:`BridgeHalted` if the brokers show the worker no entries.
+    Entries that the log has trimmed are known by the first and the last one of each ledger. Raises
+    :class:`AdminFailed`, and :class:`BridgeHalted` if the brokers show the worker no entries.
     """
     known = entries.beyond(BEFORE_ALL).copy()
-    known.update(PositionSet(Position(ledger, read.entry) for ledger, read in entries.read.items()))
+    for noted in (entries.read, entries.first_read):
+        known.update(PositionSet(Position(ledger, read.entry) for ledger, read in noted.items()))
 
     async def same(place: Position) -> bool:
         if place.entry > internals.last_entries.get(place.ledger, -1) or place.ledger not in internals.ledgers:
@@ -124,11 +132,16 @@ async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, inter
     ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]
     whole = await _count_same(ledgers, lambda each: same(Position(each[0], each[1].max())))
     begin = Position(ledgers[whole - 1][0], ledgers[whole - 1][1].max()) if whole else BEFORE_ALL
+    if whole and begin.ledger == (before := entries.lives.begin).ledger:  # a life began in it, and it is the same
+        begin = max(begin, min(before, Position(before.ledger, internals.last_entries[before.ledger])))
     if whole == len(ledgers):
         return begin
     ledger, of_ledger = ledgers[whole]
     found = await _count_same(range(len(of_ledger)), lambda number: same(Position(ledger, of_ledger[number])))
-    return Position(ledger, of_ledger[found - 1]) if found else begin
+    if not found:
+        return begin
+    end = internals.last_entries[ledger]
+    return Position(ledger, end if end < of_ledger[found] else of_ledger[found - 1])  # all up to the latter was read
 
 
 async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitable[bool]]) -> int:
@@ -143,22 +156,28 @@ async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitabl
     return low
 
 
-def begin_life(topic: Topic, entries: EntryMap, after: Position, now_ms: int) -> list[RowWrite]:
-    """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it."""
-    read = entries.read
+def begin_life(
+    topic: Topic, entries: EntryMap, after: Position, now_ms: int, elsewhere: HighWater | None = None
+) -> list[RowWrite]:
+    """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it.
+
+    ``elsewhere`` is the end of the earlier life in another cluster, if the log has nothing of it.
+    """
+    read, first = entries.read, entries.first_read
     origin = entries.broker_origin
-    known = topic.origins.high_water(origin)
+    known = topic.origins.high_water(origin) or elsewhere
     lost = BEFORE_ALL if known is None else known.position
-    first = 0 if known is None else known.incarnation
+    former = 0 if known is None else known.incarnation
     life = BrokerLife(
-        after, max([now_ms, first + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost
+        after, max([now_ms, former + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost
     )
-    lives = entries.lives.began(life, first)
+    lives = entries.lives.began(life, former)
     gone, cut = entries.begin_life(lives)
     return [
         *(removal_of(topic.topic_id, identity, run) for identity, run in gone),
         *(write_of(topic.topic_id, identity, run) for identity, run in cut),
         *(read_row(topic.topic_id, ledger, None) for ledger in read.keys() - entries.read.keys()),
+        *(read_row(topic.topic_id, ledger, None, FIRST_READ) for ledger in first.keys() - entries.first_read.keys()),
         lives_row(topic.topic_id, lives),
     ]
 
@@ -182,24 +201,34 @@ class NewLife:
         try:
             return await cursor.standing()
         except BrokersPutBack as put_back:
-            reason = str(put_back)
+            reason, elsewhere = str(put_back), put_back.elsewhere
         internals = await self._admin.internals(self._topic.name)
         async with self._states.lock:
             after = await last_common(self._admin, self._topic, self._entries, internals)
-            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000)
+            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000, elsewhere)
             self._unstored += self._states.put_back(after, internals.cursors.keys())
         log.warning("a new life of the brokers' data begins", topic=self._topic.name, after=str(after), reason=reason)
         await self.store()
         return await cursor.standing()
+
+    async def forget_subscriptions(self) -> None:
+        """Forget what was seen of subscriptions at the brokers, before the first look at a topic that is another one.
+
+        Subscriptions that it lacks were not deleted, and are made again. Raises the store's errors.
+        """
+        async with self._states.lock:
+            self._unstored += self._states.put_back(BEFORE_ALL, frozenset())
+        await self.store()
 
     async def store(self) -> None:
         """Store what a new life changes, and have the log take blocks of it. Nothing may be read before.
 
         Do nothing if this was done.
         """
-        if self._unstored:
-            await self._topic.writer.put_many(self._unstored)
-            self._unstored = []
+        while self._unstored:
+            writes = list(self._unstored)
+            await self._topic.writer.put_many(writes)
+            del self._unstored[: len(writes)]
         known = self._topic.origins.high_water(self._entries.broker_origin)
         incarnations = self._entries.lives.incarnations
         if known is not None and incarnations and known.incarnation < incarnations[-1]:

@@ -6,8 +6,8 @@ acknowledges that it has read it.
 
 Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
 brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
-``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers a row of kind ``read``
-tells the last entry that was read from others that may have its position later.
+``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers rows of the kinds
+``read`` and ``first`` tell the last and the first entry that were read from others that may have their positions later.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ MAY_BE_MISSING: Final = b"may_be_missing\0"
 """Kind of the row of the places where brokers may have deleted what was not read."""
 READ: Final = b"read\0"
 """Kind of the rows of the last entry of each ledger that was read."""
+FIRST_READ: Final = b"first\0"
+"""Kind of the rows of the first entry of each ledger that was read."""
 LEDGER: Final = struct.Struct(">Q")
 READ_ENTRY: Final = struct.Struct(">QQQ")
 
@@ -68,10 +70,10 @@ def lives_row(topic_id: int, lives: BrokerLives) -> RowWrite:
     return "broker_notes", TOPIC_KEY.pack(topic_id) + LIVES, lives.to_json().encode()
 
 
-def read_row(topic_id: int, ledger: int, read: ReadEntry | None) -> RowWrite:
-    """Return the row of the last entry of a ledger that was read; None deletes it."""
+def read_row(topic_id: int, ledger: int, read: ReadEntry | None, kind: bytes = READ) -> RowWrite:
+    """Return the row of the last entry of a ledger that was read, or of the first one by ``kind``; None deletes it."""
     value = None if read is None else READ_ENTRY.pack(*read)
-    return "broker_notes", TOPIC_KEY.pack(topic_id) + READ + LEDGER.pack(ledger), value
+    return "broker_notes", TOPIC_KEY.pack(topic_id) + kind + LEDGER.pack(ledger), value
 
 
 def may_be_missing_row(topic_id: int, places: Sequence[MayBeMissing]) -> RowWrite:
@@ -98,8 +100,9 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
     with store.env.begin(db=store.tables["broker_notes"]) as txn:
         if (lives := txn.get(TOPIC_KEY.pack(topic_id) + LIVES)) is not None:
             found.lives = BrokerLives.from_json(bytes(lives))
-    for key, value in _notes(store, topic_id, READ):
-        found.read[LEDGER.unpack(key)[0]] = ReadEntry(*READ_ENTRY.unpack(value))
+    for kind, read in ((READ, found.read), (FIRST_READ, found.first_read)):
+        for key, value in _notes(store, topic_id, kind):
+            read[LEDGER.unpack(key)[0]] = ReadEntry(*READ_ENTRY.unpack(value))
     for origin, incarnation in extent_keys(store, topic_id):
         at: Position | None = Position(0, 0)
         while at is not None:

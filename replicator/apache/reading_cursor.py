@@ -7,9 +7,12 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
    them, as long as the brokers still have them. The same is done if the worker's store was put back to an older copy,
    and the cursor is ahead of it.
 3. If the messages are gone, or the cursor is, only an operator can say how to go on: the topic halts.
-4. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
+4. If the store has nothing of a topic, and the cursor has moved, then the store is a new one. Reading begins at the
+   first entry that the brokers still have. Entries that bear the bridge's stamp say what was published. What the other
+   clusters have of the topic says whether something may be missing that the brokers have deleted.
+5. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
    subscriptions checks the cursor, too.
-5. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
+6. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
    messages. So the last message that was read is compared with the worker's copy of it, before reading begins, and
    whenever a broker has loaded the topic again since. If it is gone or differs, a new life of the brokers' data begins
    (:mod:`replicator.apache.new_life`).
@@ -18,7 +21,7 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -32,10 +35,14 @@ from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
 from replicator.apache.shown import TopicInternals
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 log = structlog.get_logger(__name__)
+
+
+Elsewhere = Callable[[str], Awaitable[Sequence[HighWater]]]
 
 
 class ReadingCursor:
@@ -49,14 +56,17 @@ class ReadingCursor:
         entries: EntryMap,
         read_through: Callable[[], Position | None],
         may_be_missing: list[MayBeMissing],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` is what
-        the store has of :attr:`may_be_missing`."""
+        the store has of :attr:`may_be_missing`. ``elsewhere`` returns what other clusters have of the brokers' own
+        messages of a topic."""
         self._admin = admin
         self._name = reading_subscription(cluster)
         self._topic = topic
         self._entries = entries
         self._read_through = read_through
+        self._elsewhere = elsewhere
         self._put_back_to: Position | None = None
         self._ahead: tuple[Position, Position] | None = None
         """Up to where this process had read and where the cursor stood, at the last check; None if it was not ahead."""
@@ -78,8 +88,11 @@ class ReadingCursor:
         shown = await self._admin.subscription(topic, self._name)
         lives = self._entries.lives.incarnations
         if shown is None:
-            if reached > BEFORE_ALL:
-                await self._is_what_was_read(await self._admin.internals(topic))
+            if self._nothing_read():  # the cursor has a place also before the first message
+                if not lives:
+                    await self._check_positions_are_free()
+                return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
+            await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
                 raise self._gone()
             return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, reached)
@@ -96,11 +109,53 @@ class ReadingCursor:
         internals = await self._admin.internals(topic)
         await self._is_what_was_read(internals)
         at = self.mark_delete(internals)
+        if self._nothing_read() and not lives:
+            return Standing(incarnation, await self._begin(internals, at, incarnation))
         if at > reached:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
+
+    async def _check_positions_are_free(self) -> None:
+        """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were set up anew will
+        give positions that another cluster has to other messages."""
+        topic = self._topic.name
+        copies = [] if self._elsewhere is None else await self._elsewhere(topic)
+        if not copies:
+            return
+        internals, last = await self._admin.internals(topic), max(copies)
+        there = last.position.entry <= internals.last_entries.get(last.position.ledger, -1)
+        if not there and last.position.ledger >= min(internals.ledgers, default=0):
+            raise BrokersPutBack(
+                f"{topic}: another cluster has messages of these brokers up to {last.position}, and neither they nor "
+                "the store of this worker has those. They were set up anew. A new life of their data begins",
+                last,
+            )
+
+    async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
+        """Return where reading begins if the store has nothing of the topic. The brokers' cursor stands at ``at``.
+
+        Put it back to the first entry that the brokers have, if a worker with another store has moved it.
+        """
+        topic = self._topic.name
+        copies = [] if self._elsewhere is None else await self._elsewhere(topic)
+        missed = await first_passed_over(self._admin, topic, [Gap(BEFORE_ALL, at)], internals, at)
+        moved = missed is not None or at.ledger not in internals.ledgers
+        other = [each for each in copies if each.incarnation != incarnation or each.position > internals.last]
+        if moved and other:
+            raise BridgeHalted(
+                f"{topic}: the store of this worker has nothing of it, and another cluster has messages up to "
+                f"{other[0].position} of these brokers that they do not have, or of another life of the topic",
+                renewing_command(topic),
+            )
+        if missed is not None:
+            log.warning("the store is new: reading again what the brokers have", topic=topic, first=str(missed))
+            at = await self._put_back(missed, internals, at)
+        copied = min((each.position for each in copies), default=at)
+        if copied < at and (copied.ledger < at.ledger or at.ledger not in internals.ledgers):
+            await self._note_may_be_missing(Gap(copied, at), 0)
+        return at
 
     async def matches(self, internals: TopicInternals) -> bool:
         """Return whether the brokers can still have what was read last.
@@ -119,7 +174,7 @@ class ReadingCursor:
         Brokers with ``allowAutoSubscriptionCreation=false`` let no consumer make one. Raises :class:`AdminFailed`, and
         :class:`BridgeHalted` if messages were read before.
         """
-        if self.reached() > self._entries.lives.begin:
+        if self.reached() > self._entries.lives.begin and not self._nothing_read():
             raise self._gone()
         properties = {"incarnation": str(incarnation)}
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
@@ -182,6 +237,11 @@ class ReadingCursor:
         Nothing may be read meanwhile.
         """
         await self._are_same(self._last_places(), internals)
+
+    def _nothing_read(self) -> bool:
+        """Return whether no entry of the topic was ever read from the brokers."""
+        entries, known = self._entries, self._topic.origins.high_water(self._entries.broker_origin)
+        return known is None and not entries.read and entries.last_published() == BEFORE_ALL
 
     def _last_places(self) -> list[Position]:
         """Return the last places at the brokers that are known here, the last one first."""
@@ -254,6 +314,7 @@ class ReadingCursor:
         reached, lives = self.reached(), self._entries.lives
         there = reached > BEFORE_ALL and reached.ledger in internals.ledgers
         there |= bool(lives.incarnations) and reached == lives.begin  # nothing of this life was read
+        there |= self._nothing_read()
         if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
                 f"{self._passed_over(missed, at)}, and brokers may not have them any more",

@@ -1,7 +1,7 @@
 """Making a topic at the brokers that links brought, unless it was deleted there.
 
-A topic that the worker has read from, or published to, and that the brokers do not have, was deleted. Nothing is made
-anew then: the topic halts, and the other clusters keep their copies.
+A topic that the worker has read from, or published to, or of which it has seen subscriptions, and that the brokers do
+not have, was deleted. Nothing is made anew then: the topic halts, and the other clusters keep their copies.
 
 A partition is made with its partitioned topic, so that no broker makes it as a topic of its own.
 """
@@ -20,7 +20,7 @@ from replicator.engine.topics.partitions import base_name
 
 
 class TopicAtBrokers:
-    """One topic at the brokers. ``was_there`` returns whether the worker has read from it, or published to it."""
+    """One topic at the brokers. ``was_there`` returns whether the worker knows that the brokers had it."""
 
     def __init__(self, admin: BrokerAdmin, engine: Engine, topic: str, was_there: Callable[[], bool]) -> None:
         self._admin = admin

@@ -24,9 +24,10 @@ from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
-from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.reading_cursor import Elsewhere, ReadingCursor
 from replicator.apache.renewing import Renewal, Renewing, Way
 from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.seen import load_seen
 from replicator.apache.shared_room import SharedRoom
 from replicator.apache.shown import ConsumersShown, TopicInternals
 from replicator.apache.state import SubscriptionStates
@@ -75,6 +76,7 @@ class TopicBridge:
         publish_room: SharedRoom,
         read_room: SharedRoom,
         supervisor: Supervisor,
+        elsewhere: Elsewhere | None,
     ) -> None:
         self.topic = topic
         self._connector = connector
@@ -89,11 +91,17 @@ class TopicBridge:
             self._entries,
             read_through=lambda: None if self._incoming is None else self._incoming.reached,
             may_be_missing=load_may_be_missing(engine.store, topic.topic_id),
+            elsewhere=elsewhere,
         )
         self._work = TopicWork(
             topic.name, fences=lambda part: self._producers_out and part in ("publishing", "fencing")
         )
-        self._at_brokers = TopicAtBrokers(admin, engine, topic.name, lambda: self._cursor.reached() > BEFORE_ALL)
+        self._at_brokers = TopicAtBrokers(
+            admin,
+            engine,
+            topic.name,
+            lambda: self._cursor.reached() > BEFORE_ALL or bool(load_seen(engine.store, topic.topic_id)),
+        )
         self._renewing = Renewing(admin, engine, topic, broker_origin, self._cursor, self._at_brokers)
         self._comparison = Comparison()
         self._looked_at: TopicInternals | None = None
@@ -364,10 +372,12 @@ class TopicBridge:
         await self._at_brokers.ensure()
         await self._new_life.store()
         try:
-            incarnation, reached = await self._cursor.standing()
+            incarnation, reached, is_first = await self._cursor.standing()
+            if is_first:
+                await self._new_life.forget_subscriptions()
         except BrokersPutBack:
             self._incoming = None  # what it has read is not what the brokers have now
-            incarnation, reached = await self._new_life.standing(self._cursor)
+            incarnation, reached, _ = await self._new_life.standing(self._cursor)
             self._outgoing.renew()
             self._comparison = Comparison()  # ledgers with the same numbers are others now
             self._note_hold()

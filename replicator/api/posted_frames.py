@@ -1,12 +1,13 @@
 """The frames of a link of protocol 4 or 5, which sends them in the body of its request; goes with those versions.
 
-Invariant (DESIGN §3): 11. Room for a frame is taken after its length was checked.
+Invariant (DESIGN §3): 11. Room for a frame is taken after its length was checked. A link that has gone waits for none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from replicator.api.frame_receiver import SILENCE_SECONDS_MAX, Received, receive
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.link_frame import HEADER_BYTES, pack_answer, read_header
 from replicator.engine.unpacking import Unpacking
+from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 
 
@@ -25,6 +27,8 @@ class PostedFrames:
         self._request = request
         self._unpacking = unpacking
         self._response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        self._watching: asyncio.Task[None] | None = None
+        """Task that ended when the last frame was decompressed, or soon will."""
 
     async def begin(self) -> web.StreamResponse:
         """Begin to answer."""
@@ -39,11 +43,28 @@ class PostedFrames:
         body = b"" if header is None else await self._read(header.length_bytes)
         if header is None or len(body) < header.length_bytes:
             raise BlockCorrupt("the body ends inside a frame")
-        return await received(self._unpacking, self, header, body, self._cut)
+        if header.codec == "none":
+            return Received(memoryview(body))
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
+        self._watching = watching = awaited(self._watch())
+        try:
+            return await received(self._unpacking, self, header, body, self._cut)
+        finally:
+            watching.cancel()
 
     def _cut(self) -> None:
         if self._request.transport is not None:
             self._request.transport.abort()
+
+    async def _watch(self) -> None:
+        """End the stream's waiting claims if the link disconnects before the end of its body."""
+        content = self._request.content
+        with suppress(Exception):  # it raises what ended the connection
+            if content.exception() is None:
+                await content.wait_eof()
+        if content.exception() is not None:
+            self._unpacking.links.gone(self)
 
     async def _read(self, size: int) -> bytes:
         """Less if the body ends."""

@@ -18,21 +18,28 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
+import structlog
 
 from replicator.engine.lineage import StoreLine
+from replicator.engine.log.store_tables import HighWater
 from replicator.failover.epochs import from_json
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.asking import worker_session, worker_url
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS: Final = 0.1
 """Pause before a peer is asked again within its time."""
 OPENING_SECONDS_MAX: Final = 60.0
 """A worker with a new store waits so long for a peer that says that it is opening its own."""
 ANNOUNCE_SECONDS_MAX: Final = 5.0
+MARKS_SECONDS_MAX: Final = 3.0
+"""Time for the answer of a peer about all topics of an origin. A topic waits for it before it is read first."""
+MARKS_AGAIN_SECONDS: Final = 300.0
+"""Pause before peers that gave no such answer are asked again, while somebody wants to know."""
 REASON_CHARS_MAX: Final = 300
+log = structlog.get_logger(__name__)
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -164,6 +171,50 @@ async def topics_there(peers: Mapping[str, str], *, seconds: float) -> tuple[set
     async with worker_session() as session:
         await asyncio.gather(*(ask_one(session, name) for name in peers))
     return names, silent
+
+
+class MarksElsewhere:
+    """Positions up to which the clusters ``peers``, addresses by name, have the topics of ``origin``.
+
+    They are asked once, for all topics together. A peer that does not answer is asked again later.
+    """
+
+    def __init__(self, peers: Mapping[str, str], origin: str) -> None:
+        self._peers = peers
+        self._origin = origin
+        self._answers: dict[str, dict[str, HighWater]] = {}
+        self._asked_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def of(self, topic: str) -> list[HighWater]:
+        """Return the positions in ``topic`` at the peers that answered and have something of it."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            missing = {name: address for name, address in self._peers.items() if name not in self._answers}
+            if missing and (self._asked_at is None or now - self._asked_at >= MARKS_AGAIN_SECONDS):
+                async with worker_session() as session:
+                    await asyncio.gather(*(self._ask(session, name) for name in missing))
+                self._asked_at = asyncio.get_running_loop().time()
+        return [marks[topic] for marks in self._answers.values() if topic in marks]
+
+    async def _ask(self, session: aiohttp.ClientSession, name: str) -> None:
+        query = {"origin": self._origin}
+        try:
+            async with timeout(MARKS_SECONDS_MAX):
+                status, body = await _get(session, self._peers[name], "/replication/v1/high-water", query)
+            if status != HTTPStatus.OK:
+                reason = f"status {status}: {_message(body)}"
+            else:
+                self._answers[name] = {
+                    topic: HighWater(int(row["incarnation"]), Position.parse(row["position"]))
+                    for topic, row in body["topics"].items()
+                }
+                return
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = why_no_answer(error)
+        except UNREADABLE as error:
+            reason = f"its answer cannot be read: {error!r:.100}"
+        log.warning("a cluster does not say what it has", asked=name, origin=self._origin, reason=reason)
 
 
 def _message(body: Any) -> str:

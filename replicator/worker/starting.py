@@ -81,6 +81,7 @@ from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
+from replicator.worker.asking_peers import MarksElsewhere
 from replicator.worker.early import EarlyListener, GrantsOfStore, Opening
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
@@ -306,7 +307,7 @@ def _make_parts(
         exact=topology.sync.mode == "exact",
     )
     links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all, run=run)
-    bridge = _bridge_of(cluster, engine)
+    bridge = _bridge_of(topology, cluster, engine)
     failover = FailoverService(
         engine,
         addresses(topology),
@@ -358,7 +359,7 @@ def _make_parts(
     return parts
 
 
-def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
+def _bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBridge | None:
     """Return the bridge of a worker beside Apache Pulsar, or None. Such a worker serves no clients; the brokers do."""
     if cluster.apache is None or cluster.broker_origin is None:
         return None
@@ -366,8 +367,11 @@ def _bridge_of(cluster: Cluster, engine: Engine) -> ApacheBridge | None:
         f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
         f"{cluster.apache.service_url}"
     )
+    peers = {each.name: each.address for each in topology.clusters if each.name != cluster.name}
     try:
-        return ApacheBridge(engine, cluster.apache, cluster.broker_origin)
+        return ApacheBridge(
+            engine, cluster.apache, cluster.broker_origin, MarksElsewhere(peers, cluster.broker_origin).of
+        )
     except BridgeError as error:
         raise WorkerError(f"clusters.{cluster.name}: {error}") from None
 

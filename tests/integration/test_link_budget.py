@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -108,5 +110,32 @@ def test_the_budget_is_given_back_whatever_becomes_of_a_frame(tmp_path: Path, mo
         await eventually(lambda: budget.waiting == 0)
         budget.give_back(whole)
         await eventually(lambda: budget.used_bytes == 0)
+
+    with_app(tmp_path, body)
+
+
+def test_a_posted_stream_that_goes_while_its_frame_waits_leaves_the_line(tmp_path: Path) -> None:
+    """Links of an earlier version send frames in the body of a request, the first one and later ones."""
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        budget, place = engine.unpacking.links, urlsplit(base)
+        for before in (b"", compressed(1)):
+            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            writer.write(
+                f"POST {place.path}/append?from=us-east&protocol=5 HTTP/1.1\r\nHost: {place.netloc}\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n".encode()
+            )
+            if before:
+                writer.write(b"%x\r\n%s\r\n" % (len(before), before))
+                assert b"200" in await reader.readuntil(b"\r\n\r\n")
+                await eventually(lambda: budget.used_bytes == 0)
+            whole = await budget.take("another stream", budget.bytes_max, lambda: None)
+            frame = compressed(2)
+            writer.write(b"%x\r\n%s\r\n" % (len(frame), frame))
+            await eventually(lambda: budget.waiting == 1)
+            writer.transport.abort()
+            await eventually(lambda: budget.waiting == 0)
+            budget.give_back(whole)
+            await eventually(lambda: budget.used_bytes == 0)
 
     with_app(tmp_path, body)

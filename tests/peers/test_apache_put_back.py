@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import forked_commands
 import pulsar
 import pytest
 from bridge_contract import faults, publish, verified
@@ -123,6 +124,36 @@ def test_invariants_1_and_2_a_broker_is_set_up_anew_beside_a_worker_that_knows_t
     until(lambda: of_topic(pair, "A", topic)["errors"] == {}, lambda: of_topic(pair, "A", topic))
     publish(pair, "B", topic, ["last"])
     assert read_all(a, topic, 51)[-1] == "last"
+
+
+def test_a_new_store_beside_new_brokers_keeps_what_another_cluster_has(pair: Beside) -> None:
+    """Its positions lie above those that are taken, so an operator can have the link go on without a deletion."""
+    topic, a, b = "persistent://public/default/both-new", pair.brokers["A"], pair.brokers["B"]
+    for _ in range(5):  # so that the ledgers of this topic have higher numbers than those of the new brokers
+        publish(pair, "A", topic, [])
+        a.admin("PUT", f"{topic.replace('://', '/')}/unload")
+    publish(pair, "A", topic, bodies("m", range(20)))
+    assert len(read_all(b, topic, 20)) == 20
+    pair.kill("A")
+    shutil.rmtree(pair.path / "data-A")
+    a.stop()
+    for each in DATA:
+        shutil.rmtree(a.directory / each)
+    a.start()
+    a.admin("POST", "namespaces/public/default/retention", KEPT)
+    publish(pair, "A", topic, bodies("new", range(30)))
+    pair.start("A")
+    until(lambda: len(of_topic(pair, "A", topic)["lives"]) == 2, lambda: of_topic(pair, "A", topic))
+
+    def gap() -> str:
+        links = pair.get("A", "/replication/v1/status")["links"]
+        return next((str(each["halted"].get(topic, "")) for each in links if each["to"] == "B"), "")
+
+    until(lambda: "keep-both" in gap(), lambda: pair.get("A", "/replication/v1/status")["links"])
+    options = ("-f", "topology.yaml", "--from", "A", "--to", "B", "--topic", topic, "--policy", "keep-both")
+    done = forked_commands.run("links", "resolve", *options, cwd=pair.path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_all(b, topic, 50) == [*bodies("m", range(20)), *bodies("new", range(30))]
 
 
 def test_no_life_begins_where_retention_has_deleted_all_that_was_read(pair: Beside) -> None:

@@ -43,6 +43,8 @@ HEALTHY: Final = {
     f"replicator_link_hold_exceeded_topics{LINK}": "0",
     'replicator_pipeline_driver_up{cluster="a"}': "1",
     'replicator_apache_up{cluster="a"}': "1",
+    'replicator_apache_differing_topics{cluster="a"}': "0",
+    'replicator_apache_comparison_age_max_seconds{cluster="a"}': "31",
 }
 FIRES: Final[dict[str, dict[str, str]]] = {
     "ReplicatorWorkerDown": {'up{job="replicator",instance="a:7100"}': "0"},
@@ -73,7 +75,12 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     },
     "ReplicatorLinkHoldExceeded": {f"replicator_link_hold_exceeded_topics{LINK}": "1"},
     "ReplicatorPipelineDriverDown": {'replicator_pipeline_driver_up{cluster="a"}': "0"},
-    "ReplicatorApacheUnreachable": {'replicator_apache_up{cluster="a"}': "0"},
+    "ReplicatorApacheUnreachable": {
+        'replicator_apache_up{cluster="a"}': "0",
+        'replicator_apache_comparison_age_max_seconds{cluster="a"}': "999",
+    },
+    "ReplicatorApacheTopicsDiffer": {'replicator_apache_differing_topics{cluster="a"}': "1"},
+    "ReplicatorApacheNotCompared": {'replicator_apache_comparison_age_max_seconds{cluster="a"}': "121"},
 }  # fmt: skip
 """What is not healthy, by the one alert that is to fire: a link that is paused is not reported as down or behind."""
 QUIET: Final[tuple[dict[str, str], ...]] = (

@@ -349,6 +349,15 @@ APACHE_REQUESTS_REFUSED: Final = counter(
     "Requests that the admin API of the Apache Pulsar cluster answered by telling the worker to wait (429, 503).",
     unit="requests",
 )
+APACHE_DIFFERING: Final = gauge(
+    "apache_differing_topics",
+    "Topics beside the Apache Pulsar cluster that are halted, or that differ from what it has for 15 s.",
+    unit="topics",
+)
+APACHE_COMPARED_AGE: Final = gauge(
+    "apache_comparison_age_max_seconds",
+    "Age of the oldest comparison of a topic with what the Apache Pulsar cluster has; 0 if none was compared yet.",
+)
 
 METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
@@ -368,7 +377,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(STAGED_BYTES, STAGED_ATTEMPTS, STAGED_PUBLISHING, *STAGING_COUNTERS.values()),
     *SYNC_COUNTERS.values(),
     *(TRACES_SPANS, TRACES_QUEUED, *TRACES_COUNTERS.values()),
-    *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED, APACHE_REQUESTS_REFUSED),
+    *(APACHE_UP, APACHE_TOPICS, APACHE_REFUSED, APACHE_REQUESTS_REFUSED, APACHE_DIFFERING, APACHE_COMPARED_AGE),
 )
 
 PROCESS: Final[Sequence[Metric]] = tuple(

@@ -209,6 +209,9 @@ class StatusCollector(Collector):
         self._add(names.APACHE_TOPICS, len(apache["topics"]))
         self._add(names.APACHE_REFUSED, len(apache["refused"]))
         self._add(names.APACHE_REQUESTS_REFUSED, apache["requests_refused"])
+        compared = [(topic["halted"], topic["comparison"]) for topic in apache["topics"]]
+        self._add(names.APACHE_DIFFERING, sum(halted or bool(each["differences"]) for halted, each in compared))
+        self._add(names.APACHE_COMPARED_AGE, max((each["age_seconds"] or 0.0 for _, each in compared), default=0.0))
 
     def _collect_traces(self) -> None:
         if (traces := self._status.get("traces")) is None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from replicator.engine.errors import IncompatibleSchema, SchemaNotFound
+from replicator.engine.errors import IncompatibleSchema, SchemaNotFound, StoreFailed
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.policies import SchemaStrategy, TopicPolicies
@@ -108,6 +108,7 @@ class SchemaRegistry:
         self._threads = asyncio.Semaphore(APART_MAX)
         self._running: set[asyncio.Future[Any]] = set()
         """Work on threads, which reads the store."""
+        self._closed = False
         self.listeners: list[Callable[[str], None]] = []
         """Called with the name of a topic, without a partition's number, that has another schema; it is durable."""
 
@@ -256,8 +257,9 @@ class SchemaRegistry:
             return len(news)
 
     async def close(self) -> None:
-        """Wait until no thread reads the store any more."""
-        if self._running:
+        """Wait until no thread reads the store any more. Let none begin."""
+        self._closed = True
+        while self._running:
             await asyncio.wait(self._running)
 
     def _lock(self, topic: str) -> asyncio.Lock:
@@ -266,21 +268,24 @@ class SchemaRegistry:
     async def _apart(self, size_bytes: int, work: Callable[[], _T]) -> _T:
         """Return what ``work`` returns, or raise its error.
 
-        If it is about many bytes, they are claimed of the clients' budget first, and a thread does the work.
+        If it is about many bytes, they are claimed of the clients' budget first, and a thread does the work. Waiting
+        for bytes keeps no thread from others. Raises :class:`StoreFailed` if the store closes before.
         """
         if size_bytes <= APART_BYTES:
             return work()
         clients = self._unpacking.clients
-        async with self._threads:
-            # Nothing cuts it off: it works all the time, and keeps nothing when it is done.
-            claim = await clients.take(CLIENT.get() or self, size_bytes, lambda: None)
-            try:
+        # Nothing cuts it off: it waits only for threads that work, and keeps nothing when it is done.
+        claim = await clients.take(CLIENT.get() or self, size_bytes, lambda: None)
+        try:
+            async with self._threads:
+                if self._closed:
+                    raise StoreFailed("the store is closed")
                 running = asyncio.get_running_loop().run_in_executor(None, work)
                 self._running.add(running)
                 running.add_done_callback(self._running.discard)
                 return await finished(running)
-            finally:
-                clients.give_back(claim)
+        finally:
+            clients.give_back(claim)
 
     async def _compare(
         self,

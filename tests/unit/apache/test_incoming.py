@@ -184,6 +184,8 @@ async def test_invariants_1_and_2_blocks_and_rows_are_stored_as_one_or_read_agai
         assert (stored.doubled, stage.entries.doubled) == (0, 0)
         assert [read.entry for read in stored.read.values()] == [2]
         assert stored.read == stage.entries.read
+        assert [read.entry for read in stored.first_read.values()] == [0]
+        assert stored.first_read == stage.entries.first_read
 
 
 @asynchronous

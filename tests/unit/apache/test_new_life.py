@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,12 +18,13 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
 from replicator.apache.errors import BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
-from replicator.apache.published import load_map, read_row, write_of
+from replicator.apache.published import FIRST_READ, load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
 from replicator.engine.engine import Engine
 from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -69,6 +71,8 @@ class Beside:
     """A bridge that is not reading."""
 
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
+        self.copies: list[HighWater] = []
+        """What other clusters have."""
         self.engine = engine
         self.topic = topic
         self.admin = admin
@@ -77,8 +81,12 @@ class Beside:
     def begin(self) -> None:
         """Begin as after a restart."""
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
+
+        async def elsewhere(topic: str) -> list[HighWater]:
+            return self.copies
+
         self.cursor = ReadingCursor(
-            self.admin, "a", self.topic, self.entries, read_through=lambda: None, may_be_missing=[]
+            self.admin, "a", self.topic, self.entries, lambda: None, may_be_missing=[], elsewhere=elsewhere
         )
         unused: Any = None
         states = SubscriptionStates(
@@ -205,6 +213,43 @@ async def test_brokers_that_were_set_up_anew_begin_a_life_before_their_first_ent
         assert (await bridge.cursor.standing()).incarnation == standing.incarnation
 
 
+@pytest.mark.parametrize(
+    ("ledgers", "begins"),
+    [
+        ({"l1": [10, 20]}, True),
+        ({"l1": [10], "l7": [20]}, True),
+        ({"l3": [10, 20]}, True),
+        ({"l3": [10, 20, 30]}, False),  # the entry may be that one
+        ({"l5": [10]}, False),  # all positions are above
+    ],
+)
+@asynchronous
+async def test_a_new_store_beside_new_brokers_takes_no_position_that_another_cluster_has(
+    tmp_path: Path, ledgers: dict[str, list[int]], begins: bool
+) -> None:
+    brokers = Brokers(**ledgers)
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = [HighWater(7, Position(3, 2)), HighWater(7, Position(2, 9))]
+        if not begins:
+            assert (await bridge.cursor.standing()).is_first
+            return
+        with pytest.raises(BrokersPutBack, match="up to 3:2"):
+            await bridge.cursor.standing()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert (standing.reached, standing.is_first) == (BEFORE_ALL, False)
+        for _ in range(2):
+            assert bridge.entries.lives.incarnations == [7, standing.incarnation]
+            assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(3, 2)
+            assert (await bridge.cursor.standing()) == standing
+            bridge.begin()
+        first = bridge.entries.lives.origin_of(Position(1, 0))
+        await bridge.copy(first, *ledgers.get("l1", [10]), incarnation=standing.incarnation)
+        brokers.cursor, brokers.incarnation = "1:-1", standing.incarnation  # the bridge has made it
+        bridge.begin()
+        assert (await bridge.cursor.standing()).incarnation == standing.incarnation
+
+
 @asynchronous
 async def test_one_odd_answer_of_the_brokers_begins_no_life(tmp_path: Path) -> None:
     brokers = Brokers(l1=[1])
@@ -250,6 +295,53 @@ async def test_invariant_2_an_older_copy_is_noticed_though_the_log_has_trimmed_w
             assert bridge.entries.lives.begin == Position(2, 1)
             assert sorted(bridge.entries.read) == [1, 2]
             bridge.begin()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@asynchronous
+async def test_invariant_2_nothing_comes_twice_of_a_ledger_of_an_older_copy_though_the_log_has_trimmed_it(
+    tmp_path: Path, first: int
+) -> None:
+    """Brokers never add to a ledger that was closed. So one entry that is the same proves all of it."""
+    brokers = Brokers(l1=[1, 2], l2=[10, 11, 12, 13], l5=[50, 60])
+    async with beside(tmp_path, brokers) as bridge:
+        topic_id = bridge.topic.topic_id
+        read = {1: ReadEntry(1, PUBLISH_TIME_MS, 2), 2: ReadEntry(9, PUBLISH_TIME_MS, 19), 3: ReadEntry(1, 7, 6)}
+        rows = [read_row(topic_id, *each) for each in read.items()]
+        rows.append(read_row(topic_id, 2, ReadEntry(first, PUBLISH_TIME_MS, 10 + first), FIRST_READ))
+        rows.append(read_row(topic_id, 3, ReadEntry(0, 7, 5), FIRST_READ))
+        await bridge.topic.writer.put_many(rows)
+        bridge.begin()
+        await bridge.life.standing(bridge.cursor)
+        for _ in range(2):
+            assert bridge.entries.lives.begin == Position(2, 3)
+            assert sorted(bridge.entries.read) == [1]
+            assert sorted(bridge.entries.first_read) == [2]
+            bridge.begin()
+        row = read_row(topic_id, 5, ReadEntry(1, PUBLISH_TIME_MS, 60))
+        await bridge.topic.writer.put_many([row])
+        brokers.ledgers = {1: [1, 2], 2: [10, 11, 12, 13], 6: [70, 80]}  # once more
+        bridge.begin()
+        assert await bridge.common() == Position(2, 3)
+        brokers.ledgers[2] = [10, 99, 98, 97, 96] if first else [99, 98, 97, 96, 95]  # another ledger of that number
+        assert await bridge.common() == Position(1, 1)
+
+
+@asynchronous
+async def test_rows_of_a_second_new_life_are_stored_though_those_of_the_first_are_being_stored(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[1, 2])
+    async with beside(tmp_path, brokers) as bridge:
+        await bridge.copy(Position(1, 0), 1, 2, 3)
+        bridge.begin()
+        await bridge.life.standing(bridge.cursor)
+        rows = [read_row(bridge.topic.topic_id, ledger, ReadEntry(0, 1, 1)) for ledger in (7, 8)]
+        bridge.life._unstored = rows[:1]
+        storing = asyncio.ensure_future(bridge.life.store())
+        await asyncio.sleep(0)  # it waits for the writer
+        bridge.life._unstored.append(rows[1])
+        await storing
+        bridge.begin()
+        assert {7, 8} <= bridge.entries.read.keys()
 
 
 def test_the_last_entries_of_the_newest_ledgers_are_kept() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from replicator.apache.published import load_map, load_may_be_missing
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.log.store_tables import HighWater
 from snapshots.position import BEFORE_ALL, Position
 
 TOPIC: Final = "persistent://public/default/t"
@@ -46,6 +47,7 @@ class Brokers:
         self.shown: dict[str, str] | None = {}
         """Headers that it shows for each entry; None if it has no entry."""
         self.made: list[Any] = []
+        self.has_subscription = True
 
     async def answer(self, request: web.Request) -> web.Response:
         path = request.path
@@ -75,7 +77,8 @@ class Brokers:
                     "cursors": {NAME: {"markDeletePosition": f"{self.cursor_ledger or self.ledgers[-1]}:{self.at}"}},
                 }
             )
-        return web.json_response({"subscriptions": {NAME: {"subscriptionProperties": {"incarnation": "7"}}}})
+        subscriptions = {NAME: {"subscriptionProperties": {"incarnation": "7"}}} if self.has_subscription else {}
+        return web.json_response({"subscriptions": subscriptions})
 
 
 class Reading:
@@ -92,8 +95,14 @@ class Reading:
 
 
 @asynccontextmanager
-async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator[Reading]:
-    """Its store has so many entries of applications, from the first on."""
+async def reading(
+    path: Path, brokers: Brokers, *, stored: int, copies: Sequence[HighWater] = ()
+) -> AsyncIterator[Reading]:
+    """Its store has so many entries of applications, from the first on. Other clusters have ``copies``."""
+
+    async def elsewhere(topic: str) -> Sequence[HighWater]:
+        return copies
+
     async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
         topic = await engine.topic(TOPIC, by_link=True)
         if stored:
@@ -101,7 +110,9 @@ async def reading(path: Path, brokers: Brokers, *, stored: int) -> AsyncIterator
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         entries = load_map(engine.store, topic, "a.pulsar")
         kept = load_may_be_missing(engine.store, topic.topic_id)
-        cursor = ReadingCursor(admin, "a", topic, entries, read_through=lambda: made.through, may_be_missing=kept)
+        cursor = ReadingCursor(
+            admin, "a", topic, entries, read_through=lambda: made.through, may_be_missing=kept, elsewhere=elsewhere
+        )
         made = Reading(admin, cursor, entries)
         yield made
 
@@ -210,13 +221,6 @@ async def test_a_cursor_in_a_ledger_that_is_gone_and_was_not_read_halts_the_topi
         with pytest.raises(BridgeError, match="not read 2:0"):
             await bridge.cursor.check([Gap(Position(1, 2), Position(3, -1))])
         with pytest.raises(BridgeHalted, match="not read 2:0"):
-            await bridge.cursor.standing()
-
-
-@asynchronous
-async def test_a_store_that_is_empty_is_not_filled_from_a_cursor_that_is_not_its_own(tmp_path: Path) -> None:
-    async with reading(tmp_path, Brokers(at=4), stored=0) as bridge:
-        with pytest.raises(BridgeHalted, match="an older one"):
             await bridge.cursor.standing()
 
 
@@ -351,3 +355,78 @@ async def test_invariant_2_a_subscription_that_was_deleted_is_not_made_anew_behi
         with pytest.raises(BridgeHalted, match="is gone at the brokers"):
             await bridge.cursor.make(7)
     assert brokers.made == []
+
+
+@asynchronous
+async def test_a_topic_that_was_made_anew_before_anything_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its cursor had a place all the same. If something was read, the topic halts."""
+    brokers = Brokers(at=-1)
+    async with reading(tmp_path / "first", brokers, stored=0) as bridge:
+        bridge.through = (await bridge.cursor.standing()).reached
+        assert bridge.through == Position(1, -1)
+        brokers.has_subscription, brokers.ledgers = False, [3]
+        standing = await bridge.cursor.standing()
+        assert (standing.reached, standing.is_first) == (BEFORE_ALL, True)
+        assert standing.incarnation != 7
+        await bridge.cursor.make(standing.incarnation)
+    async with reading(tmp_path / "read", brokers, stored=1) as bridge:
+        for ask in (bridge.cursor.standing(), bridge.cursor.make(7)):
+            with pytest.raises(BridgeHalted, match="made anew"):
+                await ask
+
+
+@pytest.mark.parametrize(
+    ("copied", "missing_after"),
+    [
+        ([], []),
+        ([Position(5, 3)], []),
+        ([Position(3, 7), Position(4, 99)], [Position(3, 7)]),
+    ],
+)
+@asynchronous
+async def test_a_new_store_reads_again_what_the_brokers_have_and_names_what_nobody_may_have(
+    tmp_path: Path, copied: list[Position], missing_after: list[Position]
+) -> None:
+    """A worker with another store has read up to 5:7. The brokers have deleted ledgers before 5."""
+    brokers = Brokers(at=7)
+    brokers.ledgers = [5]
+    copies = [HighWater(7, position) for position in copied]
+    async with reading(tmp_path, brokers, stored=0, copies=copies) as bridge:
+        standing = await bridge.cursor.standing()
+        assert (standing.incarnation, standing.reached) == (7, Position(5, -1))
+        assert brokers.reset_to == [0]
+        named = [(each.after, each.before) for each in bridge.cursor.may_be_missing]
+        assert named == [(after, Position(5, 0)) for after in missing_after]
+        brokers.at, brokers.reset_to = -1, []
+        bridge.through = standing.reached
+        assert (await bridge.cursor.standing()).reached == Position(5, -1)
+        assert brokers.reset_to == []
+        assert len(bridge.cursor.may_be_missing) == len(missing_after)
+
+
+@asynchronous
+async def test_a_new_store_begins_behind_what_the_brokers_have_deleted(tmp_path: Path) -> None:
+    brokers = Brokers(at=LAST)
+    brokers.cursor_ledger, brokers.ledgers = 4, [5]
+    async with reading(tmp_path, brokers, stored=0, copies=[HighWater(7, Position(4, LAST))]) as bridge:
+        assert (await bridge.cursor.standing()).reached == Position(4, LAST)
+        assert bridge.cursor.may_be_missing == []
+    async with reading(tmp_path / "less", brokers, stored=0, copies=[HighWater(7, Position(4, 3))]) as bridge:
+        await bridge.cursor.standing()
+        assert [each.after for each in bridge.cursor.may_be_missing] == [Position(4, 3)]
+
+
+@pytest.mark.parametrize("copy", [HighWater(8, Position(5, 3)), HighWater(7, Position(6, 0))])
+@asynchronous
+async def test_a_new_store_halts_if_another_cluster_has_what_these_brokers_never_had(
+    tmp_path: Path, copy: HighWater
+) -> None:
+    """An operator renews reading then, and it begins at the first entry."""
+    brokers = Brokers(at=7)
+    brokers.ledgers = [5]
+    async with reading(tmp_path, brokers, stored=0, copies=[copy]) as bridge:
+        with pytest.raises(BridgeHalted, match="bridge renew"):
+            await bridge.cursor.standing()
+        assert brokers.reset_to == []
+        brokers.at = -1
+        assert (await bridge.cursor.standing()).reached == Position(5, -1)

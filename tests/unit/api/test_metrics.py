@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,16 @@ def some_latencies() -> Latencies:
     return latencies
 
 
-def exported(*, old_names: bool = True, topics_max: int = 2, latencies: Latencies | None = None) -> str:
+def exported(
+    *,
+    old_names: bool = True,
+    topics_max: int = 2,
+    latencies: Latencies | None = None,
+    status: Mapping[str, Any] = STATUS,
+) -> str:
     figures = Bounds().bound(TOPICS, topics_max=topics_max, subscriptions_max=10)
     registry = CollectorRegistry()
-    scraped = Scraped(STATUS, ready=True, latencies=latencies or some_latencies())
+    scraped = Scraped(status, ready=True, latencies=latencies or some_latencies())
     registry.register(StatusCollector("us-east", scraped, figures, old_names=old_names))
     return generate_latest(registry).decode()
 
@@ -109,6 +116,17 @@ def test_every_declared_metric_is_exported_and_no_other() -> None:
     suffixes = r"_(total|bucket|sum|count)$"
     found = {re.sub(suffixes, "", name) for name, _ in samples(exported(old_names=False))}
     assert found == {f"{PREFIX}{each.name}" for each in METRICS}
+
+
+def test_topics_that_differ_from_the_brokers_are_counted_and_the_oldest_comparison_has_its_age() -> None:
+    def topic(age_seconds: float | None, *differences: str, halted: bool = False) -> dict[str, Any]:
+        return {"halted": halted, "comparison": {"age_seconds": age_seconds, "differences": list(differences)}}
+
+    topics = [topic(None), topic(2.5), topic(70.5, "is not read", "is not published"), topic(1, halted=True)]
+    status = {**STATUS, "apache": {"error": "", "topics": topics, "refused": {}, "requests_refused": 0}}
+    found = samples(exported(status=status))
+    assert found["replicator_apache_differing_topics", ()] == 2
+    assert found["replicator_apache_comparison_age_max_seconds", ()] == 70.5
 
 
 def test_the_page_lists_the_metrics_as_they_are() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_support import TOPIC, eventually, opened
 
-from replicator.engine.errors import IncompatibleSchema
+from replicator.engine.errors import IncompatibleSchema, StoreFailed
 from replicator.engine.schemas import compatibility, registry
 from replicator.engine.schemas.registry import RegisteredSchema
-from replicator.engine.schemas.schema import SCHEMA_BYTES_MAX, SchemaType, TopicSchema
+from replicator.engine.schemas.schema import SchemaType, TopicSchema
+from replicator.running.byte_budget import SHARES, WaitingBudget
+from replicator.running.pacing import CLIENT
+from replicator.running.turns import Share
 
 LARGE = 200_000
 OTHER = "persistent://public/default/other"
@@ -25,7 +30,7 @@ def schema(number: int, size_bytes: int = LARGE) -> TopicSchema:
     return TopicSchema(SchemaType.AVRO, json.dumps(definition).encode())
 
 
-def test_many_checks_of_a_topic_with_large_schemas_hold_no_more_than_a_few_have(
+def test_many_checks_of_a_topic_with_large_schemas_hold_no_more_than_one_clients_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[int] = []
@@ -33,7 +38,7 @@ def test_many_checks_of_a_topic_with_large_schemas_hold_no_more_than_a_few_have(
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            budget = engine.unpacking.clients
+            budget = engine.unpacking.clients = WaitingBudget(SHARES * 10 * LARGE)
 
             def noted(*arguments: Any) -> None:
                 used.append(budget.used_bytes)
@@ -44,9 +49,8 @@ def test_many_checks_of_a_topic_with_large_schemas_hold_no_more_than_a_few_have(
             monkeypatch.setattr(compatibility, "check", noted)
             await asyncio.gather(*(engine.schemas.check(TOPIC, schema(10 + number)) for number in range(20)))
             assert len(used) == 20
-            stored = sum(len(json.dumps(each.as_json())) for each in engine.schemas.schemas(TOPIC))
             assert min(used) > 5 * LARGE
-            assert max(used) <= registry.APART_MAX * (stored + SCHEMA_BYTES_MAX)
+            assert max(used) <= 10 * LARGE
             await eventually(lambda: budget.used_bytes == 0)
 
     asyncio.run(main())
@@ -70,6 +74,58 @@ def test_large_schemas_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> No
             budget.give_back(whole)
             await large
             await eventually(lambda: budget.used_bytes == budget.waiting == 0)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_waits_for_room_keeps_no_thread_from_other_clients(tmp_path: Path) -> None:
+    slow_client, other_client = Share("slow"), Share("other")
+
+    async def check_as(client: Share, schemas: registry.SchemaRegistry, number: int) -> None:
+        CLIENT.set(client)
+        await schemas.check(TOPIC, schema(number))
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            budget = engine.unpacking.clients
+            await engine.schemas.add(TOPIC, schema(1))
+            share = await budget.take(slow_client, budget.bytes_max // SHARES, lambda: None)
+            slow = [asyncio.ensure_future(check_as(slow_client, engine.schemas, 2 + each)) for each in range(4)]
+            await eventually(lambda: budget.waiting == len(slow))
+            other = asyncio.ensure_future(check_as(other_client, engine.schemas, 10))
+            await eventually(other.done)
+            assert not any(each.done() for each in slow)
+            budget.give_back(share)
+            await asyncio.gather(*slow, other)
+
+    asyncio.run(main())
+
+
+def test_no_thread_reads_a_store_that_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it was waited for while others were at work."""
+    go_on = threading.Event()
+    begun: list[int] = []
+
+    def held(*arguments: Any) -> None:
+        begun.append(1)
+        assert go_on.wait(30)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await engine.schemas.add(TOPIC, schema(1))
+            monkeypatch.setattr(compatibility, "check", held)
+            checks = [
+                asyncio.ensure_future(engine.schemas.check(TOPIC, schema(2 + each)))
+                for each in range(registry.APART_MAX + 2)
+            ]
+            await eventually(lambda: len(begun) == registry.APART_MAX)
+            closing = asyncio.ensure_future(engine.schemas.close())
+            await asyncio.sleep(0)  # it has begun
+            go_on.set()
+            await closing
+            ended = await asyncio.gather(*checks, return_exceptions=True)
+            assert Counter(map(type, ended)) == {type(None): registry.APART_MAX, StoreFailed: 2}
+            assert len(begun) == registry.APART_MAX
 
     asyncio.run(main())
 
