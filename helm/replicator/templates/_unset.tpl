@@ -26,6 +26,7 @@ ports:
   main: 7101
   pulsar: 0
   pulsarTls: 0
+  metrics: 7102
 ipFamilyPolicy: ''
 ipFamilies: []
 service:

@@ -25,6 +25,10 @@ LEAVES: Final = ("texts", "objects", "resources", "probe")
 """Definitions of the schema whose mappings are values as a whole."""
 PODS: Final = "every pod"
 EXECUTOR: Final = "ConfigMap-executor"
+OF_EVERY_POD: Final = (
+    *("nodeSelector", "tolerations", "hostAliases", "dnsPolicy", "dnsConfig", "runtimeClassName"),
+    *("schedulerName", "envFrom", "extraEnv", "extraVolumes", "extraVolumeMounts"),
+)
 HOOKS: Final = ("Job-check", "Job-migrate")
 
 ALL: Final = "all"
@@ -124,6 +128,7 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "topology.existingSecret": ("StatefulSet", "Job-check", "Job-test"),
     "topology.key": ("StatefulSet", "ConfigMap-topology", "ConfigMap-next", "Job-check", "Job-test", "CronJob-drill"),
     "ports": ("StatefulSet", "Job-check"),
+    "ports.metrics": ("StatefulSet", "Service-metrics"),
     "ipFamilyPolicy": ("Service", "Service-headless", "Service-pulsar", "Service-links"),
     "ipFamilies": ("Service", "Service-headless", "Service-pulsar", "Service-links"),
     "service.http": ("Service",),
@@ -164,13 +169,7 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "affinity": ("StatefulSet",),
     "topologySpreadConstraints": ("StatefulSet",),
     "priorityClassName": ("StatefulSet",),
-    **{
-        name: (PODS, EXECUTOR)
-        for name in (
-            *("nodeSelector", "tolerations", "hostAliases", "dnsPolicy", "dnsConfig", "runtimeClassName"),
-            *("schedulerName", "envFrom", "extraEnv", "extraVolumes", "extraVolumeMounts"),
-        )
-    },
+    **dict.fromkeys(OF_EVERY_POD, (PODS, EXECUTOR)),
     "podDisruptionBudget": ("PodDisruptionBudget",),
     "networkPolicy": ("NetworkPolicy-worker",),
     "networkPolicy.enabled": ("NetworkPolicy-worker", "NetworkPolicy-others"),
