@@ -1,12 +1,36 @@
 {{- /* What all pods of a release share: a value for pods is read here, and nowhere else. `name` names the topology's object where
 it is not the release's own; `optional` is for pods that run before there is everything. */ -}}
 
+{{- /* `of` are the values of this pod alone, and `inside` says that it reaches the worker by the cluster's own names. */ -}}
+{{- define "replicator.podMarks" -}}
+{{- include "replicator.marks" (dict "root" .root "component" .component "labels" .of.labels "annotations" (merge (deepCopy (.annotations | default dict)) (.of.annotations | default dict))) -}}
+{{- end -}}
+
 {{- define "replicator.podDefaults" -}}
+{{- $root := .root -}}
+{{- $of := .of | default dict -}}
+{{- $aliases := $root.Values.hostAliases -}}
+{{- if and .inside $root.Values.insideAddress -}}{{- $aliases = append $aliases (dict "ip" $root.Values.insideAddress "hostnames" (include "replicator.ownNames" $root | fromYamlArray)) -}}{{- end -}}
+{{- range $field := list "affinity" "topologySpreadConstraints" "initContainers" }}
+{{- with get $of $field }}
+{{ $field }}: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with $of.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with $of.nodeSelector | default $root.Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.tolerations | default $root.Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $aliases }}
+hostAliases: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root }}
 {{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets | uniq }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.hostAliases }}
-hostAliases: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.dnsPolicy }}
 dnsPolicy: {{ . }}
@@ -22,20 +46,26 @@ schedulerName: {{ . | quote }}
 {{- end }}
 securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
 enableServiceLinks: false
-{{- with .Values.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
+{{- end -}}
+
+{{- define "replicator.sidecars" -}}
+{{- with .of.sidecars }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "replicator.containerDefaults" -}}
+{{- with .of.lifecycle }}
+lifecycle: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root }}
 image: {{ include "replicator.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- with .Values.envFrom }}
 envFrom: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}
 

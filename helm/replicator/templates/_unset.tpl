@@ -3,11 +3,13 @@
 cluster: ''
 nameOverride: ''
 fullnameOverride: ''
+namespaceOverride: ''
 replicas: 1
 global:
   imageRegistry: ''
   imagePullSecrets: []
 commonLabels: {}
+commonAnnotations: {}
 extraObjects: []
 image:
   repository: replicator
@@ -29,6 +31,7 @@ ports:
   metrics: 7102
 ipFamilyPolicy: ''
 ipFamilies: []
+insideAddress: ''
 service:
   http:
     type: ClusterIP
@@ -94,12 +97,14 @@ database:
 checks:
   enabled: true
   activeDeadlineSeconds: 300
+  pod: {}
   backoffLimit: 0
   ttlSecondsAfterFinished: 3600
   resources: {}
 migrations:
   enabled: true
   activeDeadlineSeconds: 300
+  pod: {}
   backoffLimit: 2
   ttlSecondsAfterFinished: 3600
   resources: {}
@@ -125,8 +130,10 @@ driver:
     cores: 1
     memory: 512m
     memoryOverhead: 768m
+    pod: {}
     driverPort: 7078
     blockManagerPort: 7079
+  pod: {}
   resources: {}
 serviceAccount:
   create: true
@@ -210,16 +217,22 @@ test:
   messages: 20
   links: false
   timeoutSeconds: 180
+  ttlSecondsAfterFinished: 3600
+  pod: {}
   resources: {}
 drill:
   enabled: false
   schedule: 17 4 * * *
+  timeZone: ''
+  suspend: false
   namespace: public/canary
   messages: 2000
   rate: 500
   subscriptions: all
   activeDeadlineSeconds: 1800
   history: 3
+  ttlSecondsAfterFinished: 0
+  pod: {}
   extraArgs: []
   resources: {}
 {{- end -}}

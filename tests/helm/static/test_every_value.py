@@ -21,7 +21,7 @@ from chart_support import CHART, HelmRefused, Object, merged, rendered, values_o
 from chart_support import VALUES as FILES
 
 SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text())
-LEAVES: Final = ("texts", "objects", "resources", "probe")
+LEAVES: Final = ("texts", "objects", "resources", "probe", "pod")
 """Definitions of the schema whose mappings are values as a whole."""
 PODS: Final = "every pod"
 EXECUTOR: Final = "ConfigMap-executor"
@@ -118,6 +118,9 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "global.imageRegistry": (PODS,),
     "global.imagePullSecrets": (PODS, EXECUTOR),
     "commonLabels": ("StatefulSet", "Service", "Service-pulsar", "Service-links", "Ingress", "PrometheusRule", PODS),
+    "commonAnnotations": ("StatefulSet", "Service", "Ingress", "PrometheusRule", "ConfigMap-topology", PODS),
+    "namespaceOverride": ("StatefulSet", "Service", "Ingress", "ServiceMonitor", "CronJob-drill", "ConfigMap-topology"),
+    "insideAddress": ("Service-inside", "Deployment-driver", "Job-test", "CronJob-drill"),
     "extraObjects": ("ConfigMap-v",),
     "image": (PODS,),
     "imagePullSecrets": (PODS,),
@@ -147,6 +150,7 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "scratch": (PODS,),
     "driver": ("Deployment-driver",),
     "driver.kubernetes.enabled": ("Deployment-driver", "Service-driver", "Role-driver", EXECUTOR),
+    "driver.kubernetes.pod": (EXECUTOR,),
     "driver.kubernetes.driverPort": ("Deployment-driver", "Service-driver"),
     "driver.kubernetes.blockManagerPort": ("Deployment-driver", "Service-driver"),
     "serviceAccount.create": ("ServiceAccount", "ServiceAccount-driver"),
@@ -190,6 +194,7 @@ ELSEWHERE: Final = {
     EXECUTORS: ("driver.kubernetes.", "tls.certManager.", "image.digest", "networkPolicy.kubernetesApi"),
     EXISTING: (
         *("cluster", "fullnameOverride", "topology.existingConfigMap", "ports.", "serviceAccount.driverName"),
+        *("nodeSelector", "tolerations"),  # elsewhere each pod has its own
         *("service.pulsar.type", "service.pulsar.port", "service.pulsar.nodePort"),
     ),
     SECRET: ("topology.existingSecret",),
@@ -207,6 +212,7 @@ ODD: Final[Mapping[str, Any]] = {
     "driver.kubernetes.memoryOverhead": "7653m",
     "tls.certManager.duration": "7654h",
     "tls.certManager.renewBefore": "765h",
+    "insideAddress": "10.96.0.77",
     "watchdog.endAfter": "7654s",
     "test.namespace": "public/v7654z",
     "drill.namespace": "public/v7653z",
@@ -234,6 +240,8 @@ def other(leaf: Leaf) -> Any:
             return [{"name": text}]
         case "resources", _:
             return {"requests": {"cpu": f"{leaf.number}m"}, "limits": {"memory": f"{7000 + leaf.number}Mi"}}
+        case "pod", _:
+            return {part.path: other(part) for part in _parts_of_pod(leaf.number)}
         case "probe", _:
             return {"failureThreshold": 1100 + leaf.number}
         case "quantity", _:
@@ -247,6 +255,13 @@ def other(leaf: Leaf) -> Any:
         case _, "array":
             return _others(leaf, text)
     return text
+
+
+def _parts_of_pod(number: int) -> Iterator[Leaf]:
+    """What a pod may be given, each with a text of its own."""
+    for place, (name, schema) in enumerate(SCHEMA["definitions"]["pod"]["properties"].items()):
+        definition = str(schema.get("$ref", "")).rpartition("/")[2]
+        yield Leaf(name, None, SCHEMA["definitions"].get(definition, schema), definition, 100 * number + place)
 
 
 def _others(leaf: Leaf, text: str) -> list[Any]:
@@ -344,7 +359,7 @@ def test_what_is_set_is_in_every_object_that_uses_it(installation: str, folder: 
         f"{leaf.path}: {text} is not in {name}"
         for leaf in chosen
         for name, whole in _objects(leaf.path, objects)
-        for text in texts(other(leaf))
+        for text in texts([*other(leaf).values()] if leaf.definition == "pod" else other(leaf))
         if text not in whole
     ]
     assert absent == [], "\n".join(absent)
@@ -413,6 +428,8 @@ def _wrong_inside(leaf: Leaf) -> Any:
         return ["text"] if leaf.schema["items"].get("type") in ("integer", "object") else [7]
     if leaf.definition == "resources":
         return {"limits": "text"}
+    if leaf.definition == "pod":
+        return {"affinity": "text"}
     if leaf.definition == "probe":
         return {"periodSeconds": "text"}
     return {"key": 7} if isinstance(leaf.schema.get("additionalProperties"), dict) else None
