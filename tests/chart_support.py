@@ -26,7 +26,11 @@ HELM_SECONDS_MAX: Final = 120
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Reads what helm makes; the one in C is seven times as fast."""
 
-OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus", "PrometheusRule": "Prometheus"}
+OF_OTHERS: Final = {
+    "Certificate": "cert-manager",
+    **dict.fromkeys(("ServiceMonitor", "PodMonitor", "PrometheusRule"), "Prometheus"),
+    **dict.fromkeys(("HTTPRoute", "TLSRoute"), "Gateway API"),
+}
 """Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
 
 Object = dict[str, Any]

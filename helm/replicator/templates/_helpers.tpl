@@ -207,6 +207,7 @@ httpGet:
 {{- /* What the topology file says in a pod: `content`, and in it what pods need where it does not say that itself. */ -}}
 {{- define "replicator.topology" -}}
 {{- $values := .Values -}}
+{{- $root := . -}}
 {{- $doc := deepCopy $values.topology.content -}}
 {{- $clusters := dict -}}
 {{- range $name, $given := $doc.clusters -}}
@@ -214,7 +215,7 @@ httpGet:
 {{- if not (hasKey $cluster "listen") -}}{{- $_ := set $cluster "listen" (printf "[::]:%d" (int $values.ports.main)) -}}{{- end -}}
 {{- if not (hasKey $cluster "data") -}}{{- $_ := set $cluster "data" (printf "/var/lib/replicator/%s" $name) -}}{{- end -}}
 {{- if and $values.database.existingSecret (not (hasKey $cluster "database")) (not (hasKey $cluster "database_file")) -}}
-{{- $_ := set $cluster "database_file" "/etc/replicator/database/url" -}}
+{{- $_ := set $cluster "database_file" (include "replicator.databasePlace" $root) -}}
 {{- end -}}
 {{- if and $values.tls.enabled (not (hasKey $cluster "tls")) -}}
 {{- $tls := dict "certificate" "/etc/replicator/tls/tls.crt" "key" "/etc/replicator/tls/tls.key" -}}

@@ -72,11 +72,22 @@ ingress:
   className: ''
   annotations: {}
   hosts: []
+  pathType: Prefix
   tls: []
+gateway:
+  enabled: false
+  parentRefs: []
+  hostnames: []
+  passthrough: false
+  annotations: {}
 tls:
   enabled: false
   required: false
   existingSecret: ''
+  keys:
+    certificate: tls.crt
+    key: tls.key
+    ca: ca.crt
   requireClientCertificates: false
   trustOwnCa: true
   certManager:
@@ -86,14 +97,28 @@ tls:
       kind: Issuer
       group: cert-manager.io
     dnsNames: []
+    secretTemplate: {}
     duration: 2160h
     renewBefore: 720h
+authorities:
+  existingConfigMap: ''
+  existingSecret: ''
+  key: ca.crt
 auth:
   existingSecret: ''
   tokenKey: token
 database:
   existingSecret: ''
   key: uri
+  keys:
+    host: ''
+    port: ''
+    user: ''
+    password: ''
+    name: ''
+  authority:
+    existingSecret: ''
+    key: ca.crt
 checks:
   enabled: true
   activeDeadlineSeconds: 300
@@ -114,6 +139,9 @@ persistence:
   accessModes:
   - ReadWriteOnce
   annotations: {}
+  existingClaim: ''
+  selector: {}
+  dataSource: {}
   whenDeleted: Retain
 scratch:
   sizeLimit: 10Gi
@@ -202,10 +230,13 @@ serviceMonitor:
   tokenSecret:
     name: ''
     key: ''
+podMonitor:
+  enabled: false
 prometheusRule:
   enabled: false
   labels: {}
   linkLagSeconds: 60
+  rules: {}
   runbooks: docs/runbooks.md
   extraRules: []
 dashboards:
@@ -218,6 +249,18 @@ test:
   links: false
   timeoutSeconds: 180
   ttlSecondsAfterFinished: 3600
+  pod: {}
+  resources: {}
+backup:
+  enabled: false
+  schedule: 7 * * * *
+  timeZone: ''
+  suspend: false
+  at: /backups
+  existingClaim: ''
+  keep: 48
+  history: 3
+  activeDeadlineSeconds: 3600
   pod: {}
   resources: {}
 drill:

@@ -47,6 +47,10 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
             "topology": {"content": {"pipeline": {"engine": "spark", "driver": "external"}}},
             "driver": {"enabled": True},
             "dashboards": {"enabled": True},
+            "backup": {"enabled": True, "existingClaim": "backups"},
+            "gateway": {"enabled": True, "parentRefs": [{"name": "outside"}]},
+            "authorities": {"existingConfigMap": "company"},
+            "database": {"authority": {"existingSecret": "company"}},
             "service": {
                 "http": {"type": "LoadBalancer"},
                 "pulsar": {"type": "LoadBalancer"},
@@ -68,7 +72,7 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
             "serviceAccount": {"create": False, "driverName": "spark"},
         },
     ),
-    SECRET: ("existing-secret", {}),
+    SECRET: ("existing-secret", {"database": {"existingSecret": "database"}}),
 }
 
 
@@ -107,6 +111,7 @@ SWITCHES: Final[Mapping[str, tuple[str, Object]]] = {
     "tls.requireClientCertificates": (EXECUTORS, {}),
     "tls.certManager.enabled": (EXECUTORS, {"tls": {"existingSecret": "other"}}),
     "driver.kubernetes.enabled": (EXECUTORS, {}),
+    "podMonitor.enabled": (ALL, {"serviceMonitor": {"enabled": False}}),
     "serviceAccount.create": (EXISTING, {}),
 }
 """The installation in which a switch is turned, if not :data:`ALL`, and what has to be changed with it."""
@@ -120,7 +125,7 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "commonLabels": ("StatefulSet", "Service", "Service-pulsar", "Service-links", "Ingress", "PrometheusRule", PODS),
     "commonAnnotations": ("StatefulSet", "Service", "Ingress", "PrometheusRule", "ConfigMap-topology", PODS),
     "namespaceOverride": ("StatefulSet", "Service", "Ingress", "ServiceMonitor", "CronJob-drill", "ConfigMap-topology"),
-    "insideAddress": ("Service-inside", "Deployment-driver", "Job-test", "CronJob-drill"),
+    "insideAddress": ("Service-inside", "Deployment-driver", "Job-test", "CronJob-drill", "CronJob-backup"),
     "extraObjects": ("ConfigMap-v",),
     "image": (PODS,),
     "imagePullSecrets": (PODS,),
@@ -137,10 +142,13 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "service.http": ("Service",),
     "service.pulsar": ("Service-pulsar",),
     "service.links": ("Service-links",),
+    "gateway": ("HTTPRoute",),
     "ingress": ("Ingress",),
     "tls": ("ConfigMap-topology", "StatefulSet"),
+    "tls.keys": ("StatefulSet", "Job-check", "Job-test", "CronJob-drill", "Deployment-driver"),
     "tls.existingSecret": ("StatefulSet", "Job-check", "Job-test", "CronJob-drill", "Deployment-driver"),
     "tls.certManager": ("Certificate",),
+    "authorities": (PODS, EXECUTOR),
     "auth": ("StatefulSet", "Job-check", "Job-test", "CronJob-drill", "Deployment-driver"),
     "auth.tokenKey": ("ConfigMap-topology", "Job-test", "CronJob-drill", "Deployment-driver"),
     "database": ("StatefulSet", *HOOKS),
@@ -182,10 +190,12 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "networkPolicy.dns": ("NetworkPolicy-worker", "NetworkPolicy-others"),
     "networkPolicy.dnsPorts": ("NetworkPolicy-worker", "NetworkPolicy-others"),
     "networkPolicy.extraEgress": ("NetworkPolicy-worker", "NetworkPolicy-others"),
+    "podMonitor": ("PodMonitor", "StatefulSet"),
     "serviceMonitor": ("ServiceMonitor",),
     "prometheusRule": ("PrometheusRule",),
     "dashboards": ("ConfigMap-dashboards",),
     "test": ("Job-test",),
+    "backup": ("CronJob-backup",),
     "drill": ("CronJob-drill",),
 }
 """Objects that have the text of a value, by the longest beginning of its path."""
@@ -194,14 +204,18 @@ ELSEWHERE: Final = {
     EXECUTORS: ("driver.kubernetes.", "tls.certManager.", "image.digest", "networkPolicy.kubernetesApi"),
     EXISTING: (
         *("cluster", "fullnameOverride", "topology.existingConfigMap", "ports.", "serviceAccount.driverName"),
+        *("persistence.existingClaim", "authorities.existingSecret"),
         *("nodeSelector", "tolerations"),  # elsewhere each pod has its own
         *("service.pulsar.type", "service.pulsar.port", "service.pulsar.nodePort"),
     ),
-    SECRET: ("topology.existingSecret",),
+    SECRET: ("topology.existingSecret", "database.key"),
 }
 """Values that are tried in another installation than :data:`ALL`."""
 
 ODD: Final[Mapping[str, Any]] = {
+    "gateway.hostnames": ["us-east.replicator.example"],
+    "prometheusRule.rules": {"ReplicatorStoreNearlyFull": {"severity": "v7654z", "for": "7654s", "threshold": 0.7654}},
+    "tls.certManager.secretTemplate": {"labels": {"k7654": "v7654z"}, "annotations": {"k7653": "v7653z"}},
     "topology.content": {"metrics": {"topics": 7654}},
     "image.digest": f"sha256:{'7' * 64}",
     "image.tag": "v7654z",
@@ -213,6 +227,7 @@ ODD: Final[Mapping[str, Any]] = {
     "tls.certManager.duration": "7654h",
     "tls.certManager.renewBefore": "765h",
     "insideAddress": "10.96.0.77",
+    "backup.at": "/backups/v7652z",
     "watchdog.endAfter": "7654s",
     "test.namespace": "public/v7654z",
     "drill.namespace": "public/v7653z",
@@ -273,8 +288,18 @@ def _others(leaf: Leaf, text: str) -> list[Any]:
     return [f"10.{leaf.number}.0.0/16" if "/" in items.get("pattern", "") else text]
 
 
+def wanted(leaf: Leaf) -> Iterator[str]:
+    """The texts of a value that an object must have, without the chart's own words for them."""
+    value = other(leaf)
+    if leaf.definition == "pod":
+        value = [*value.values()]
+    if leaf.path == "prometheusRule.rules":
+        value = {alert: [*changes.values()] for alert, changes in value.items()}
+    return texts(value)
+
+
 def texts(value: Any) -> Iterator[str]:
-    """The texts of a value that an object must have: keys and values."""
+    """Keys and values."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield str(key)
@@ -359,7 +384,7 @@ def test_what_is_set_is_in_every_object_that_uses_it(installation: str, folder: 
         f"{leaf.path}: {text} is not in {name}"
         for leaf in chosen
         for name, whole in _objects(leaf.path, objects)
-        for text in texts([*other(leaf).values()] if leaf.definition == "pod" else other(leaf))
+        for text in wanted(leaf)
         if text not in whole
     ]
     assert absent == [], "\n".join(absent)
