@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from asynchronous import asynchronous
-from failover_support import free_ports
 
+from replicator.drills.ports import free_ports
 from replicator.operating.binding import PlaceTaken, take_place
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import load_topology
