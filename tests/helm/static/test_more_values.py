@@ -34,6 +34,7 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
         ("minimal", "backup.enabled=true", "give backup.existingClaim"),
         ("minimal", "backup.enabled=true,backup.at=/data,backup.existingClaim=c", "mounted at /backups"),
         ("minimal", "backup.at=backups", "at '/backup/at'"),
+        ("certificates", "tls.keys.ca=ca", "cert-manager has names of its own"),
         ("minimal", "gateway.enabled=true", "gateway.parentRefs is empty"),
         ("minimal", "gateway.enabled=true,gateway.parentRefs[0].name=g,gateway.hostnames[0]=x.example", "(421)"),
         ("minimal", "ingress.enabled=true,ingress.hosts[0]=*.example", "(421)"),
