@@ -23,6 +23,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
+from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
@@ -369,6 +370,19 @@ async def test_a_refusal_makes_no_store(tmp_path: Path) -> None:
         with pytest.raises(EmptyStoreRefused, match="replicator backup reclaim -f FILE --cluster A --without C"):
             await found.start(setting="refuse")
         assert not (tmp_path / "A").exists()
+
+
+@asynchronous
+async def test_a_store_whose_file_is_gone_does_not_start_empty_where_postgres_knows_of_it(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        for name in "BC":
+            await found.peer(name)
+        with pytest.raises(EmptyStoreRefused, match="Postgres has rows of an earlier store of A") as refused:
+            await found.start(rows=ROWS, setting="refuse")
+        assert exit_status_of(refused.value) == 2
+        assert not (tmp_path / "A").exists()
+        started, _ = await found.start(rows=ROWS, setting="start")
+        assert started.how is How.EMPTY
 
 
 @asynchronous
