@@ -40,6 +40,11 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
         ("minimal", "ingress.enabled=true,ingress.hosts[0]=*.example", "(421)"),
         ("minimal", "podMonitor.enabled=true,serviceMonitor.enabled=true", "would be read twice"),
         ("minimal", "prometheusRule.rules.ReplicatorDisk.enabled=false", "there is no alert ReplicatorDisk"),
+        (
+            "minimal",
+            "prometheusRule.enabled=true,prometheusRule.rules.ReplicatorDiskFull.threshold=2",
+            "compares with no threshold",
+        ),
         ("minimal", "prometheusRule.rules.ReplicatorDiskFull.severty=x", "'severty'"),
         ("minimal", "authorities.existingSecret=a,authorities.existingConfigMap=b", "both given"),
         ("postgres", "database.keys.host=host", "database.keys.user is missing"),
