@@ -93,7 +93,7 @@ def with_content(schema: str, content: dict[str, Any]) -> str:
 
 
 def _unset(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    free = {"texts", "objects", "resources", "probe"}
+    free = {"texts", "objects", "resources", "probe", "pod"}
     reference = schema.get("$ref", "").rpartition("/")[2]
     known = definitions[reference] if reference else schema
     if isinstance(value, dict):

@@ -47,6 +47,11 @@ def external(values: Mapping[str, Any]) -> set[tuple[str, str]]:
         ("Secret", values["tls"]["existingSecret"]),
         ("Secret", values["auth"]["existingSecret"]),
         ("Secret", values["database"]["existingSecret"]),
+        ("Secret", values["database"]["authority"]["existingSecret"]),
+        ("Secret", values["authorities"]["existingSecret"]),
+        ("ConfigMap", values["authorities"]["existingConfigMap"]),
+        ("PersistentVolumeClaim", values["backup"]["existingClaim"]),
+        ("PersistentVolumeClaim", values["persistence"]["existingClaim"]),
         ("Secret", values["serviceMonitor"]["tokenSecret"]["name"]),
         ("ServiceAccount", "default"),
     }

@@ -23,8 +23,14 @@ KUBERNETES: Final = "1.33.1"
 RELEASE: Final = "us-east"
 NAMESPACE: Final = "regions"
 HELM_SECONDS_MAX: Final = 120
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Reads what helm makes; the one in C is seven times as fast."""
 
-OF_OTHERS: Final = {"Certificate": "cert-manager", "ServiceMonitor": "Prometheus", "PrometheusRule": "Prometheus"}
+OF_OTHERS: Final = {
+    "Certificate": "cert-manager",
+    **dict.fromkeys(("ServiceMonitor", "PodMonitor", "PrometheusRule"), "Prometheus"),
+    **dict.fromkeys(("HTTPRoute", "TLSRoute"), "Gateway API"),
+}
 """Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
 
 Object = dict[str, Any]
@@ -91,7 +97,7 @@ def rendered(
 ) -> list[Object]:
     """The objects, hooks among them."""
     text = rendered_text(values, *arguments, release=release, namespace=namespace, install=install)
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [each for each in yaml.load_all(text, Loader=LOADER) if each]
 
 
 def values_of(name: str) -> Object:

@@ -115,11 +115,9 @@ def make_app(
     app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None, engine.writer.latencies), metrics)
     if link_opened is not None:
         app[link_streams.LINK_OPENED] = link_opened
+    app.add_routes(_monitoring())
     app.add_routes(
         [
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/metrics", answer),
             web.get("/replication/v1/status", status),
             web.get("/replication/v1/mappings", mappings),
         ]
@@ -142,6 +140,21 @@ def make_app(
     if topology is not None:
         add_topology(app, topology)
     return app
+
+
+def make_monitoring_app(whole: web.Application) -> web.Application:
+    """Return the application of a port where nothing but health and metrics is read, with the checks of ``whole``, the
+    worker's application."""
+    app = web.Application(middlewares=list(whole.middlewares))
+    app[data_plane.ENGINE] = whole[data_plane.ENGINE]
+    app[STATUS] = whole[STATUS]
+    app[METRICS] = whole[METRICS]
+    app.add_routes(_monitoring())
+    return app
+
+
+def _monitoring() -> list[web.RouteDef]:
+    return [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", answer)]
 
 
 async def healthz(request: web.Request) -> web.Response:

@@ -86,6 +86,10 @@ def create(
     offline: Annotated[
         bool, typer.Option("--offline", help="Read the store's directory; its worker must not run.")
     ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, metavar="N", help="Then keep so many of the newest backups, as `prune` does."),
+    ] = None,
 ) -> Shown[list[BackupAnswer]]:
     """Make a backup of a cluster's store, while the worker runs.
 
@@ -97,12 +101,20 @@ def create(
 
     from replicator.backup.creating import create as make
     from replicator.backup.destination import Destination
+    from replicator.backup.errors import BackupError
+    from replicator.backup.pruning import prune as delete_old
     from replicator.backup.sources import of_directory, of_worker
 
     of = opened_topology(file).cluster(cluster)
     source: Any = partial(of_directory, of.data, cluster) if offline else partial(of_worker, of.url)
     manifest = make(Destination(at), cluster, source, _progress("copied"))
-    return _shown([manifest], _damage([manifest]), NOT_WHOLE if manifest.damaged else 0)
+    notes = _damage([manifest])
+    if keep is not None:
+        try:
+            delete_old(Destination(at), cluster, keep)
+        except BackupError as error:
+            notes.append(f"older backups stay for now: {error}")
+    return _shown([manifest], notes, NOT_WHOLE if manifest.damaged else 0)
 
 
 @app.command("list")

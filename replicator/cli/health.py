@@ -30,7 +30,16 @@ def health(
         Path,
         typer.Option("--file", "-f", metavar="FILE", envvar="REPLICATOR_TOPOLOGY", help="The topology of the worker."),
     ],
-    cluster: Cluster,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            "-c",
+            metavar="NAME",
+            envvar="REPLICATOR_CLUSTER",
+            help="Whose worker is asked; without it, the worker that answers where a cluster listens on this host.",
+        ),
+    ] = None,
     ready: Annotated[
         bool, typer.Option("--ready", help="Ask whether it serves clients, and not only whether it is alive.")
     ] = False,
@@ -39,11 +48,14 @@ def health(
 
     For probes that cannot ask by HTTP themselves, as where clients must show a certificate: it shows the worker's own.
     """
-    from replicator.operating.health import ask_health
+    from replicator.operating.health import ask_any, ask_health
     from replicator.topology import load_topology
 
     topology = load_topology(file)
-    answer = asyncio.run(ask_health(topology, topology.cluster(cluster), ready=ready))
+    if cluster is None:
+        cluster, answer = asyncio.run(ask_any(topology, ready=ready))
+    else:
+        answer = asyncio.run(ask_health(topology, topology.cluster(cluster), ready=ready))
     return Shown({"cluster": cluster, "answer": answer}, answer)
 
 

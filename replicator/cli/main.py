@@ -122,6 +122,14 @@ def worker(
             "(refuse), or start empty (start). Replaces store.on_empty_store of the topology for this start.",
         ),
     ] = None,
+    monitoring_at: Annotated[
+        str | None,
+        typer.Option(
+            "--monitoring-at",
+            metavar="HOST:PORT",
+            help="Listen here too, for /metrics, /healthz and /readyz alone: whoever reaches it reaches nothing else.",
+        ),
+    ] = None,
 ) -> None:
     """Run the worker of one cluster until SIGTERM or SIGINT.
 
@@ -146,6 +154,7 @@ def worker(
             reload_on_change=reload_on_change,
             end_when_stuck=stuck,
             on_empty_store=on_empty_store,
+            monitoring=None if monitoring_at is None else _place(monitoring_at),
         )
     )
 
@@ -225,6 +234,16 @@ def status(
         return Shown(answers, status=exit_status(answers))
     answers, shown = asyncio.run(look(topology, wanted, top=top, every=every))
     return Shown(answers, shown, status=exit_status(answers))
+
+
+def _place(text: str) -> str:
+    """Return ``--monitoring-at``; raise :class:`typer.BadParameter` if it is no ``HOST:PORT``."""
+    from replicator.topology.scalars import check_listen
+
+    try:
+        return check_listen(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--monitoring-at") from None
 
 
 def _end_after(duration: str) -> int:

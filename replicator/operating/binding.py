@@ -34,21 +34,24 @@ class Bound:
     address: socket.socket
     pulsar: socket.socket | None
     pulsar_tls: socket.socket | None
+    monitoring: socket.socket | None
+    """Socket where nothing but health and metrics is read, if the worker was started with one."""
     exposed: tuple[str, ...]
     """Addresses (``HOST:PORT``) that other hosts can reach although the worker authenticates nobody."""
 
     def close(self) -> None:
-        for each in (self.address, self.pulsar, self.pulsar_tls):
+        for each in (self.address, self.pulsar, self.pulsar_tls, self.monitoring):
             if each is not None:
                 each.close()
 
 
-def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
+def bind(cluster: Cluster, *, asks: bool = False, monitoring: str | None = None) -> Bound:
     """Bind all sockets of a worker before anything else is made, and return them.
 
-    ``asks`` says whether the worker authenticates clients. Sockets of the binary protocol do not listen yet, because
-    another cluster may serve this cluster's clients. Raises :class:`WorkerError` if an address cannot be bound, or if
-    other hosts would reach the worker without authentication.
+    ``asks`` says whether the worker authenticates clients. ``monitoring`` is the further ``HOST:PORT`` where nothing
+    but health and metrics is read; who reaches it cannot read or change messages. Sockets of the binary protocol do not
+    listen yet, because another cluster may serve this cluster's clients. Raises :class:`WorkerError` if an address
+    cannot be bound, or if other hosts would reach the worker without authentication.
     """
     with ExitStack() as stack:
         taken: dict[str, socket.socket] = {}
@@ -58,10 +61,12 @@ def bind(cluster: Cluster, *, asks: bool = False) -> Bound:
             if not listening:
                 _bind(name, place, listening=True).close()
             taken[field] = stack.enter_context(_bind(name, place, listening=listening))
+        if monitoring is not None:
+            taken["monitoring"] = stack.enter_context(_bind("--monitoring-at", monitoring, listening=True))
         exposed = check_exposed(cluster, asks=asks)
         stack.pop_all()
     address = taken.pop("listen", None) or taken.pop("address")
-    return Bound(address, taken.get("pulsar"), taken.get("pulsar_tls"), exposed)
+    return Bound(address, taken.get("pulsar"), taken.get("pulsar_tls"), taken.get("monitoring"), exposed)
 
 
 def check_exposed(cluster: Cluster, *, asks: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
@@ -33,6 +34,25 @@ async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = Fals
     if response.status != 200:
         raise WorkerUnavailable(f"{url}: HTTP status {response.status}: {text}")
     return text
+
+
+async def ask_any(topology: Topology, *, ready: bool = False) -> tuple[str, str]:
+    """Ask the worker of this host, whichever cluster's it is. Return the cluster and the answer.
+
+    The clusters that say where they listen are asked there, one after the other; a lone cluster is asked in any case.
+    Raises :class:`WorkerUnavailable` if none answers well, or if no cluster says where it listens.
+    """
+    clusters: Sequence[Cluster] = topology.clusters
+    asked = clusters if len(clusters) == 1 else [each for each in clusters if each.listen is not None]
+    reasons: list[str] = []
+    for cluster in {_place(each): each for each in reversed(asked)}.values():
+        try:
+            return cluster.name, await ask_health(topology, cluster, ready=ready)
+        except WorkerUnavailable as error:
+            reasons.append(str(error))
+    raise WorkerUnavailable(
+        "; ".join(reasons) or "no cluster says where it listens: name the worker's cluster (REPLICATOR_CLUSTER)"
+    )
 
 
 def _place(cluster: Cluster) -> str:

@@ -10,7 +10,8 @@ it answers on its own address:
 - everything else with 503: on paths of links and readers in plain text, which they take for a worker that is away.
 
 Clients of the binary protocol are let go of. The listener uses a duplicate of the bound socket. When it stops, new
-connections wait in the socket's queue until the worker serves.
+connections wait in the socket's queue until the worker serves. The port for monitoring has such a listener too, before
+and after: it never takes the binary protocol.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class GrantsOfStore:
         return {} if self.engine is None else self.engine.catalog.grants.all()
 
 
-class EarlyListener:
-    """Server of one starting worker. Make it with :meth:`start`, and stop it before the worker serves."""
+class HttpListener:
+    """Server of one application on a bound socket, by HTTP alone. Make it with :meth:`start`."""
 
     def __init__(self, runner: web.AppRunner, server: asyncio.Server | MixedPort) -> None:
         self._runner = runner
@@ -123,15 +124,14 @@ class EarlyListener:
     async def start(
         cls,
         bound: socket.socket,
-        opening: Opening,
-        guarding: Guarding | None,
+        app: web.Application,
         limits: ClientLimits,
         tls: ServerTls | None,
         *,
         tls_alone: bool,
-    ) -> EarlyListener:
-        """Serve on ``bound``, a socket that listens already and stays open. ``guarding`` identifies who asks."""
-        runner = web.AppRunner(make_early_app(opening, guarding), shutdown_timeout=STOP_SECONDS_MAX)
+    ) -> HttpListener:
+        """Serve ``app`` on ``bound``, a socket that listens already and stays open."""
+        runner = web.AppRunner(app, shutdown_timeout=STOP_SECONDS_MAX)
         await runner.setup()
         http = http_connections(runner)
         own = bound.dup()
@@ -165,8 +165,11 @@ class _TurnedAway(asyncio.Protocol):
         transport.close()
 
 
-def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Application:
-    """Return the application of a starting worker. Only the question of other workers needs a role that may read."""
+def make_early_app(opening: Opening, guarding: Guarding | None, *, monitoring: bool = False) -> web.Application:
+    """Return the application of a starting worker. Only the question of other workers needs a role that may read.
+
+    With ``monitoring`` it answers on its port for health and metrics, where nobody asks anything else.
+    """
     app = web.Application(middlewares=[report_errors])
     if guarding is not None:
         guard = guard_requests(guarding)
@@ -193,19 +196,19 @@ def make_early_app(opening: Opening, guarding: Guarding | None) -> web.Applicati
             return web.Response(text=f"Starting: {opening.reason}\n", status=503)
         return error_response("Starting", opening.reason, 503)
 
-    add_store_of(app, opening.store_of)
-    app.add_routes(
-        [
-            web.get(SETTINGS_ROUTE, opening.settings_kept),
-            web.get("/healthz", healthz),
-            web.get("/readyz", readyz),
-            web.get("/replication/v1/status", status),
-            web.get("/replication/v1/topology", status),
-            web.get("/", page),
-            web.get("/dashboard{tail:(/.*)?}", page),
-            web.route("*", "/{tail:.*}", later),
-        ]
-    )
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
+    if not monitoring:
+        add_store_of(app, opening.store_of)
+        app.add_routes(
+            [
+                web.get(SETTINGS_ROUTE, opening.settings_kept),
+                web.get("/replication/v1/status", status),
+                web.get("/replication/v1/topology", status),
+                web.get("/", page),
+                web.get("/dashboard{tail:(/.*)?}", page),
+            ]
+        )
+    app.add_routes([web.route("*", "/{tail:.*}", later)])
     return app
 
 

@@ -18,6 +18,8 @@ For a new store; the first rule that applies decides:
 4. A peer that answered has something of this cluster: *take back* from all that have, or *refuse*, as the operator
    said. An earlier start that was cut off in the middle also goes on. A peer that has nothing is not asked for
    messages: its worker may be waiting for others, too.
+   Nor does a new store serve where the operator said ``refuse`` and Postgres has rows of an earlier one: the rows are
+   a note outside the store, as when its file was deleted or its volume is not mounted.
 5. A peer answered, and none has anything: *serve*. The others are noted as unasked. What rows in Postgres prove to be
    lost is named (:mod:`replicator.worker.store_start`).
 6. The topology has no other cluster: *serve*.
@@ -146,6 +148,9 @@ def decide(now: Situation) -> Decision:
     gone = tuple(sorted(now.had_messages & now.silent.keys()))
     if now.on_empty_store == REFUSE and (with_messages or gone or now.begun):
         return Refuse(False, _not_empty(now, with_messages or gone))
+    nobody = bool(unasked) and now.asks and not now.answers
+    if now.on_empty_store == REFUSE and now.index is IndexRows.EARLIER and not gone and not nobody:
+        return Refuse(False, _earlier_store(now))
     if gone:
         return Wait(gone, _waits_for_source(now.cluster, gone, now.silent))
     if now.on_empty_store != REFUSE and (with_anything or now.begun) and now.answers:
@@ -215,6 +220,18 @@ def _not_empty(now: Situation, holders: tuple[str, ...]) -> str:
         f"data directory {now.place} has no store that was used before, and {who}. By `store.on_empty_store: refuse` "
         f"the worker does not start. Take them back: `replicator backup reclaim -f FILE --cluster {now.cluster}"
         f"{without}`; or start empty: `replicator worker -f FILE --cluster {now.cluster} --on-empty-store start`"
+    )
+
+
+def _earlier_store(now: Situation) -> str:
+    without = "".join(f" --without {name}" for name in sorted(now.silent))
+    reclaim = f"replicator backup reclaim -f FILE --cluster {now.cluster}{without}"
+    return (
+        f"data directory {now.place} has no store that was used before, and Postgres has rows of an earlier store of "
+        f"{now.cluster}: its file is gone, or its volume is not mounted. By `store.on_empty_store: refuse` the worker "
+        "does not start. Mount the volume; or put back a backup: `replicator backup restore -f FILE --cluster "
+        f"{now.cluster} --at URL`; or take back what other clusters have: `{reclaim}`; or start empty: `replicator "
+        f"worker -f FILE --cluster {now.cluster} --on-empty-store start`"
     )
 
 

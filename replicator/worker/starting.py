@@ -28,7 +28,7 @@ from aiohttp import web
 from replicator.apache.bridge import ApacheBridge
 from replicator.apache.errors import BridgeError
 from replicator.api.ack_vectors import add_ack_vectors
-from replicator.api.app import make_app
+from replicator.api.app import make_app, make_monitoring_app
 from replicator.api.audit import add_audit
 from replicator.api.backfills import add_backfills
 from replicator.api.backup import add_backup
@@ -82,7 +82,7 @@ from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
 from replicator.worker.asking_peers import MarksElsewhere
-from replicator.worker.early import EarlyListener, GrantsOfStore, Opening
+from replicator.worker.early import GrantsOfStore, HttpListener, Opening, make_early_app
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
 from replicator.worker.open_store import open_database_and_store
@@ -122,11 +122,13 @@ async def run_worker(
     reload_on_change: bool = False,
     end_when_stuck: int | None = None,
     on_empty_store: str | None = None,
+    monitoring: str | None = None,
 ) -> None:
     """Start a worker, serve until SIGTERM or SIGINT, and stop the worker. Raises the same errors as
     :func:`start_worker`, and :class:`StoreReplaced` if another store takes the place of the worker's store.
 
     ``on_empty_store``, if given, replaces the topology's setting ``store.on_empty_store`` for this start.
+    ``monitoring`` is a further ``HOST:PORT`` where nothing but health and metrics is read.
 
     On SIGHUP the worker reads its topology file again; a SIGHUP during the start takes effect after it. With
     ``reload_on_change`` the worker also reads the file when it has changed, or when a file that it names for this
@@ -147,7 +149,12 @@ async def run_worker(
     try:
         with made_to_stay():
             worker = await start_worker(
-                topology, cluster, watchdog=watchdog, on_empty_store=on_empty_store, stopping=stopping
+                topology,
+                cluster,
+                watchdog=watchdog,
+                on_empty_store=on_empty_store,
+                monitoring=monitoring,
+                stopping=stopping,
             )
     except StoppedEarly:
         watchdog.stop()
@@ -177,6 +184,7 @@ async def start_worker(
     watchdog: Watchdog | None = None,
     *,
     on_empty_store: str | None = None,
+    monitoring: str | None = None,
     stopping: asyncio.Event | None = None,
 ) -> Worker:
     """Start the worker of cluster ``name``, with all its parts. A store that lost messages has them back then.
@@ -191,7 +199,7 @@ async def start_worker(
         ender = ender_of_environment(os.environ)
         supervisor = supervisor or Supervisor(around=None if ender is None else ender.around)
         use_in_context(access_of_worker(topology, cluster))
-        bound = bind(cluster, asks=topology.auth.enabled)
+        bound = bind(cluster, asks=topology.auth.enabled, monitoring=monitoring)
         stack.callback(bound.close)
         tls = (
             None
@@ -214,10 +222,12 @@ async def start_worker(
         security = WorkerSecurity(made, grants, supervisor)
         await security.start()
         stack.push_async_callback(security.stop)
-        early = await EarlyListener.start(
-            bound.address, opening, security.guarding(), limits, tls, tls_alone=cluster.tls_required
-        )
-        stack.push_async_callback(early.stop)
+        listening = partial(HttpListener.start, limits=limits, tls=tls, tls_alone=cluster.tls_required)
+        early = [await listening(bound.address, make_early_app(opening, security.guarding()))]
+        stack.push_async_callback(early[0].stop)
+        if bound.monitoring is not None:
+            early.append(await listening(bound.monitoring, make_early_app(opening, None, monitoring=True)))
+            stack.push_async_callback(early[1].stop)
         database, engine, started = await open_database_and_store(
             topology,
             cluster,
@@ -253,8 +263,11 @@ async def start_worker(
             limits=limits,
         )
         app = _make_app(parts, Reports(parts, reloader, gateway, bound.exposed), security, limits)
-        await early.stop()
+        for each in early:
+            await each.stop()
         ports = await _serve(app, gateway, bound, tls, stack, tls_required=cluster.tls_required)
+        if bound.monitoring is not None:
+            stack.push_async_callback((await listening(bound.monitoring, make_monitoring_app(app))).stop)
         parts.failover.watch_gate(partial(_open_or_close, cluster, ports))
         stack.push_async_callback(parts.driver.stop)  # it tells the links that it goes
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)

@@ -27,6 +27,7 @@ from served_worker import ServedWorker, served_worker
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
 from replicator.backup.destination import UNFINISHED, Destination
+from replicator.backup.locks import CREATE, Lock
 from replicator.backup.manifest import Manifests
 from replicator.backup.pruning import prune
 from replicator.backup.restoring import restore
@@ -180,6 +181,17 @@ def test_a_second_backup_carries_what_changed_and_pruning_keeps_what_is_needed(a
     entries = alone.get("A", "/replication/v1/audit")["entries"]
     audited = [entry for entry in entries if entry["action"] == "backup"]
     assert [entry["detail"]["outcome"] for entry in audited] == ["done", "done"]
+
+
+def test_a_backup_deletes_older_ones_than_it_is_to_keep_or_says_why_they_stay(alone: Mesh) -> None:
+    alone.create("A")
+    alone.create("A")
+    create_it = ("create", "-f", "topology.yaml", "-c", "A", "--at", "backups", "--keep", "1")
+    alone.backup(*create_it)
+    assert len(listed(alone)) == 1
+    with Lock(Destination(str(alone.backups)), "A", CREATE):
+        assert "older backups stay for now" in alone.backup(*create_it)
+    assert len(listed(alone)) == 2
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
+from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
@@ -41,7 +42,7 @@ from replicator.security.client_limits import ClientLimits
 from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start, taking_settings
 from replicator.worker.asking_peers import announce_later, ask_all
-from replicator.worker.early import EarlyListener, Opening, make_early_app
+from replicator.worker.early import HttpListener, Opening, make_early_app
 from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.start_decision import How, IndexRows
 from replicator.worker.store_start import (
@@ -372,6 +373,19 @@ async def test_a_refusal_makes_no_store(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_a_store_whose_file_is_gone_does_not_start_empty_where_postgres_knows_of_it(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        for name in "BC":
+            await found.peer(name)
+        with pytest.raises(EmptyStoreRefused, match="Postgres has rows of an earlier store of A") as refused:
+            await found.start(rows=ROWS, setting="refuse")
+        assert exit_status_of(refused.value) == 2
+        assert not (tmp_path / "A").exists()
+        started, _ = await found.start(rows=ROWS, setting="start")
+        assert started.how is How.EMPTY
+
+
+@asynchronous
 async def test_a_reclaim_that_was_stopped_goes_on_at_the_next_start_and_waits_for_the_peer_that_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,7 +667,7 @@ async def test_without_another_cluster_the_worker_serves_and_names_what_postgres
 async def early(opening: Opening) -> AsyncIterator[tuple[str, Any]]:
     """Serve a starting worker's listener on a bound socket; yield its URL, and the socket."""
     bound = take_place("127.0.0.1:0", listening=True)
-    listener = await EarlyListener.start(bound, opening, None, ClientLimits(), None, tls_alone=False)
+    listener = await HttpListener.start(bound, make_early_app(opening, None), ClientLimits(), None, tls_alone=False)
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}", bound
     finally:
@@ -702,7 +716,9 @@ async def test_connections_wait_between_the_early_listener_and_the_worker() -> N
     async with early(Opening("A")) as (url, bound):
         await asked(url, "/healthz")
     bound = take_place("127.0.0.1:0", listening=True)
-    listener = await EarlyListener.start(bound, Opening("A"), None, ClientLimits(), None, tls_alone=False)
+    listener = await HttpListener.start(
+        bound, make_early_app(Opening("A"), None), ClientLimits(), None, tls_alone=False
+    )
     await listener.stop()
     waiting = asyncio.ensure_future(asked(f"http://127.0.0.1:{bound.getsockname()[1]}", "/healthz"))
     runner = web.AppRunner(make_early_app(Opening("A"), None))
@@ -721,7 +737,9 @@ async def test_workers_that_start_at_once_on_new_stores_answer_each_other(tmp_pa
             await asyncio.sleep(0.1)  # its process starts a moment later
             bound = take_place(f"127.0.0.1:{found.ports[name]}", listening=True)
             stack.callback(bound.close)
-            listener = await EarlyListener.start(bound, openings[name], None, ClientLimits(), None, tls_alone=False)
+            listener = await HttpListener.start(
+                bound, make_early_app(openings[name], None), ClientLimits(), None, tls_alone=False
+            )
             stack.push_async_callback(listener.stop)
 
         async with asyncio.timeout(10):
@@ -737,7 +755,7 @@ async def test_two_workers_that_lost_their_disks_do_not_wait_for_each_other(tmp_
         bound = take_place(f"127.0.0.1:{found.ports['B']}", listening=True)
         stack.callback(bound.close)
         opening = Opening("B", state="reclaiming", has_store=False)
-        listener = await EarlyListener.start(bound, opening, None, ClientLimits(), None, tls_alone=False)
+        listener = await HttpListener.start(bound, make_early_app(opening, None), ClientLimits(), None, tls_alone=False)
         stack.push_async_callback(listener.stop)
         async with asyncio.timeout(10):
             started, engine = await found.start()

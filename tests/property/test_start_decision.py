@@ -105,6 +105,16 @@ def test_a_new_store_serves_only_if_nobody_who_answers_has_anything_or_an_operat
             assert not now.had_messages & now.silent.keys(), "they told of messages"
 
 
+def test_rows_of_an_earlier_store_keep_a_new_one_from_serving_where_an_operator_wants_to_decide() -> None:
+    """Also a lone cluster's, whose directory was deleted, and that no other cluster could tell."""
+    seen = set()
+    for now, peers, decision in ALL:
+        if now.new and now.on_empty_store == REFUSE and now.index is IndexRows.EARLIER:
+            assert isinstance(decision, Refuse | Wait)
+            seen.add((len(peers), type(decision)))
+    assert (0, Refuse) in seen
+
+
 def test_a_worker_takes_back_from_all_that_have_something_and_names_those_that_did_not_answer() -> None:
     for now, peers in those(TakeBack):
         decision = decide(now)

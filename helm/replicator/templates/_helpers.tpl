@@ -22,9 +22,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "replicator.selector" . }}
 app.kubernetes.io/version: {{ regexReplaceAll "^[^A-Za-z0-9]+|[^A-Za-z0-9]+$" (.Values.image.tag | default .Chart.AppVersion | trunc 63) "" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- end -}}
+
+{{- define "replicator.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end -}}
+
+{{- /* Labels and annotations of an object or a pod. Its own `labels` and `annotations` win over those of all, and none over
+those by which pods are found. */ -}}
+{{- define "replicator.marks" -}}
+{{- $found := include "replicator.selector" .root | fromYaml -}}
+{{- with .component }}{{ $_ := set $found "app.kubernetes.io/component" . }}{{ end -}}
+labels: {{ merge $found (deepCopy (.labels | default dict)) (deepCopy .root.Values.commonLabels) (include "replicator.labels" .root | fromYaml) | toYaml | nindent 2 }}
+{{- with merge (deepCopy (.annotations | default dict)) (deepCopy .root.Values.commonAnnotations) }}
+annotations: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- /* What every object begins with. `suffix` follows the release's name. */ -}}
+{{- define "replicator.metadata" -}}
+name: {{ printf "%s%s" (include "replicator.fullname" .root) (.suffix | default "") | quote }}
+{{- with .namespace | default .root.Values.namespaceOverride }}
+namespace: {{ . | quote }}
+{{- end }}
+{{ include "replicator.marks" . }}
 {{- end -}}
 
 {{- define "replicator.image" -}}
@@ -124,6 +145,17 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- .Values.tls.existingSecret | default (printf "%s-tls" (include "replicator.fullname" .)) -}}
 {{- end -}}
 
+{{- /* The names under which the topology has this cluster, without numbers. */ -}}
+{{- define "replicator.ownNames" -}}
+{{- $own := include "replicator.ownCluster" . | fromJson -}}
+{{- $names := list -}}
+{{- range list $own.address $own.advertised $own.pulsar $own.pulsar_tls -}}
+{{- $name := regexReplaceAll ":[0-9]+$" (. | default "") "" -}}
+{{- if and $name (not (regexMatch "^[0-9.]+$|:" $name)) -}}{{- $names = append $names $name -}}{{- end -}}
+{{- end -}}
+{{- uniq $names | toYaml -}}
+{{- end -}}
+
 {{- /* This cluster as `content` has it, as JSON. */ -}}
 {{- define "replicator.ownCluster" -}}
 {{- $clusters := .Values.topology.content.clusters | default dict -}}
@@ -155,24 +187,27 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- end -}}
 
 {{- define "replicator.probe" -}}
-{{- $times := .times -}}
+{{- $times := omit .times "enabled" -}}
 {{- if include "replicator.probesNeedCertificate" .root -}}
 exec:
   command: [replicator, health{{ if eq .path "/readyz" }}, --ready{{ end }}, --file, {{ printf "/etc/replicator/topology/%s" .root.Values.topology.key | quote }}, --cluster, {{ .root.Values.cluster | quote }}]
 {{- /* A process of a second, which a busy node makes ten: asked less often, and waited for. */ -}}
-{{- $times = merge (dict "periodSeconds" (max 30 (int .times.periodSeconds)) "timeoutSeconds" (max 30 (int .times.timeoutSeconds))) .times -}}
+{{- $times = merge (dict "periodSeconds" (max 30 (int .times.periodSeconds)) "timeoutSeconds" (max 30 (int .times.timeoutSeconds))) $times -}}
 {{- else -}}
 httpGet:
   path: {{ .path }}
   port: main
   scheme: {{ include "replicator.scheme" .root | upper }}
 {{- end }}
-{{ toYaml $times }}
+{{- with $times }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- /* What the topology file says in a pod: `content`, and in it what pods need where it does not say that itself. */ -}}
 {{- define "replicator.topology" -}}
 {{- $values := .Values -}}
+{{- $root := . -}}
 {{- $doc := deepCopy $values.topology.content -}}
 {{- $clusters := dict -}}
 {{- range $name, $given := $doc.clusters -}}
@@ -180,7 +215,7 @@ httpGet:
 {{- if not (hasKey $cluster "listen") -}}{{- $_ := set $cluster "listen" (printf "[::]:%d" (int $values.ports.main)) -}}{{- end -}}
 {{- if not (hasKey $cluster "data") -}}{{- $_ := set $cluster "data" (printf "/var/lib/replicator/%s" $name) -}}{{- end -}}
 {{- if and $values.database.existingSecret (not (hasKey $cluster "database")) (not (hasKey $cluster "database_file")) -}}
-{{- $_ := set $cluster "database_file" "/etc/replicator/database/url" -}}
+{{- $_ := set $cluster "database_file" (include "replicator.databasePlace" $root) -}}
 {{- end -}}
 {{- if and $values.tls.enabled (not (hasKey $cluster "tls")) -}}
 {{- $tls := dict "certificate" "/etc/replicator/tls/tls.crt" "key" "/etc/replicator/tls/tls.key" -}}
@@ -227,7 +262,7 @@ httpGet:
 {{- else if $own.address -}}
 {{ include "replicator.scheme" . }}://{{ $own.address }}
 {{- else -}}
-{{ include "replicator.scheme" . }}://{{ include "replicator.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.http.port }}
+{{ include "replicator.scheme" . }}://{{ include "replicator.fullname" . }}.{{ include "replicator.namespace" . }}.svc:{{ .Values.service.http.port }}
 {{- end -}}
 {{- end -}}
 

@@ -1,12 +1,36 @@
 {{- /* What all pods of a release share: a value for pods is read here, and nowhere else. `name` names the topology's object where
 it is not the release's own; `optional` is for pods that run before there is everything. */ -}}
 
+{{- /* `of` are the values of this pod alone, and `inside` says that it reaches the worker by the cluster's own names. */ -}}
+{{- define "replicator.podMarks" -}}
+{{- include "replicator.marks" (dict "root" .root "component" .component "labels" .of.labels "annotations" (merge (deepCopy (.annotations | default dict)) (.of.annotations | default dict))) -}}
+{{- end -}}
+
 {{- define "replicator.podDefaults" -}}
+{{- $root := .root -}}
+{{- $of := .of | default dict -}}
+{{- $aliases := $root.Values.hostAliases -}}
+{{- if and .inside $root.Values.insideAddress -}}{{- $aliases = append $aliases (dict "ip" $root.Values.insideAddress "hostnames" (include "replicator.ownNames" $root | fromYamlArray)) -}}{{- end -}}
+{{- range $field := list "affinity" "topologySpreadConstraints" "initContainers" }}
+{{- with get $of $field }}
+{{ $field }}: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with $of.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with $of.nodeSelector | default $root.Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.tolerations | default $root.Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $aliases }}
+hostAliases: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root }}
 {{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets | uniq }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.hostAliases }}
-hostAliases: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.dnsPolicy }}
 dnsPolicy: {{ . }}
@@ -22,26 +46,40 @@ schedulerName: {{ . | quote }}
 {{- end }}
 securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
 enableServiceLinks: false
-{{- with .Values.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
+{{- end -}}
+
+{{- define "replicator.sidecars" -}}
+{{- with .of.sidecars }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
 {{- define "replicator.containerDefaults" -}}
+{{- with .of.lifecycle }}
+lifecycle: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root }}
 image: {{ include "replicator.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- with .Values.envFrom }}
 envFrom: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "replicator.hasAuthorities" -}}
+{{- if or .Values.authorities.existingConfigMap .Values.authorities.existingSecret -}}true{{- end -}}
 {{- end -}}
 
 {{- /* HOME is where programs may write that look for it. */ -}}
 {{- define "replicator.env" -}}
 - {name: HOME, value: /tmp}
+{{- if include "replicator.hasAuthorities" . }}
+- {name: SSL_CERT_FILE, value: /etc/replicator/authorities/ca.crt}
+- {name: REQUESTS_CA_BUNDLE, value: /etc/replicator/authorities/ca.crt}
+{{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -49,6 +87,9 @@ envFrom: {{ toYaml . | nindent 2 }}
 
 {{- define "replicator.mounts" -}}
 - {name: tmp, mountPath: /tmp}
+{{- if include "replicator.hasAuthorities" . }}
+- {name: authorities, mountPath: /etc/replicator/authorities, readOnly: true}
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -57,6 +98,15 @@ envFrom: {{ toYaml . | nindent 2 }}
 {{- define "replicator.volumes" -}}
 - name: tmp
   emptyDir: {sizeLimit: {{ .Values.scratch.sizeLimit }}}
+{{- with .Values.authorities }}
+{{- if .existingConfigMap }}
+- name: authorities
+  configMap: {name: {{ .existingConfigMap | quote }}, items: [{key: {{ .key | quote }}, path: ca.crt}]}
+{{- else if .existingSecret }}
+- name: authorities
+  secret: {secretName: {{ .existingSecret | quote }}, defaultMode: 0440, items: [{key: {{ .key | quote }}, path: ca.crt}]}
+{{- end }}
+{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -80,7 +130,22 @@ envFrom: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- if .root.Values.tls.enabled }}
 - name: tls
-  secret: {secretName: {{ include "replicator.tlsSecret" .root | quote }}, defaultMode: 0440{{ $optional }}}
+  secret:
+    secretName: {{ include "replicator.tlsSecret" .root | quote }}
+    defaultMode: 0440
+    {{- with .root.Values.tls }}
+    {{- if ne (toJson (list .keys.certificate .keys.key .keys.ca)) (toJson (list "tls.crt" "tls.key" "ca.crt")) }}
+    items:
+      - {key: {{ .keys.certificate | quote }}, path: tls.crt}
+      - {key: {{ .keys.key | quote }}, path: tls.key}
+      {{- if or .trustOwnCa .requireClientCertificates }}
+      - {key: {{ .keys.ca | quote }}, path: ca.crt}
+      {{- end }}
+    {{- end }}
+    {{- end }}
+    {{- if .optional }}
+    optional: true
+    {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -118,9 +183,24 @@ envFrom: {{ toYaml . | nindent 2 }}
 {{ include "replicator.volumes" .root }}
 {{- end -}}
 
+{{- /* The file with the database's URL, or the directory with its parts. */ -}}
+{{- define "replicator.databasePlace" -}}
+/etc/replicator/database/{{ ternary "parts" "url" (not (empty .Values.database.keys.host)) }}
+{{- end -}}
+
+{{- define "replicator.databaseEnv" -}}
+{{- if and .Values.database.existingSecret .Values.database.authority.existingSecret }}
+- {name: PGSSLMODE, value: verify-full}
+- {name: PGSSLROOTCERT, value: /etc/replicator/database-authority/ca.crt}
+{{- end }}
+{{- end -}}
+
 {{- define "replicator.databaseMount" -}}
 {{- if .Values.database.existingSecret }}
 - {name: database, mountPath: /etc/replicator/database, readOnly: true}
+{{- if .Values.database.authority.existingSecret }}
+- {name: database-authority, mountPath: /etc/replicator/database-authority, readOnly: true}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -129,7 +209,30 @@ envFrom: {{ toYaml . | nindent 2 }}
 {{- with .root.Values.database }}
 {{- if .existingSecret }}
 - name: database
-  secret: {secretName: {{ .existingSecret | quote }}, defaultMode: 0440, items: [{key: {{ .key | quote }}, path: url}]{{ $optional }}}
+  secret:
+    secretName: {{ .existingSecret | quote }}
+    defaultMode: 0440
+    items:
+      {{- if .keys.host }}
+      - {key: {{ .keys.host | quote }}, path: parts/host}
+      - {key: {{ .keys.user | quote }}, path: parts/user}
+      - {key: {{ .keys.password | quote }}, path: parts/password}
+      - {key: {{ .keys.name | quote }}, path: parts/dbname}
+      {{- with .keys.port }}
+      - {key: {{ . | quote }}, path: parts/port}
+      {{- end }}
+      {{- else }}
+      - {key: {{ .key | quote }}, path: url}
+      {{- end }}
+    {{- if $optional }}
+    optional: true
+    {{- end }}
+{{- with .authority }}
+{{- if .existingSecret }}
+- name: database-authority
+  secret: {secretName: {{ .existingSecret | quote }}, defaultMode: 0440, items: [{key: {{ .key | quote }}, path: ca.crt}]{{ $optional }}}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -3,11 +3,13 @@
 cluster: ''
 nameOverride: ''
 fullnameOverride: ''
+namespaceOverride: ''
 replicas: 1
 global:
   imageRegistry: ''
   imagePullSecrets: []
 commonLabels: {}
+commonAnnotations: {}
 extraObjects: []
 image:
   repository: replicator
@@ -26,8 +28,10 @@ ports:
   main: 7101
   pulsar: 0
   pulsarTls: 0
+  metrics: 7102
 ipFamilyPolicy: ''
 ipFamilies: []
+insideAddress: ''
 service:
   http:
     type: ClusterIP
@@ -68,11 +72,22 @@ ingress:
   className: ''
   annotations: {}
   hosts: []
+  pathType: Prefix
   tls: []
+gateway:
+  enabled: false
+  parentRefs: []
+  hostnames: []
+  passthrough: false
+  annotations: {}
 tls:
   enabled: false
   required: false
   existingSecret: ''
+  keys:
+    certificate: tls.crt
+    key: tls.key
+    ca: ca.crt
   requireClientCertificates: false
   trustOwnCa: true
   certManager:
@@ -82,23 +97,39 @@ tls:
       kind: Issuer
       group: cert-manager.io
     dnsNames: []
+    secretTemplate: {}
     duration: 2160h
     renewBefore: 720h
+authorities:
+  existingConfigMap: ''
+  existingSecret: ''
+  key: ca.crt
 auth:
   existingSecret: ''
   tokenKey: token
 database:
   existingSecret: ''
   key: uri
+  keys:
+    host: ''
+    port: ''
+    user: ''
+    password: ''
+    name: ''
+  authority:
+    existingSecret: ''
+    key: ca.crt
 checks:
   enabled: true
   activeDeadlineSeconds: 300
+  pod: {}
   backoffLimit: 0
   ttlSecondsAfterFinished: 3600
   resources: {}
 migrations:
   enabled: true
   activeDeadlineSeconds: 300
+  pod: {}
   backoffLimit: 2
   ttlSecondsAfterFinished: 3600
   resources: {}
@@ -108,6 +139,9 @@ persistence:
   accessModes:
   - ReadWriteOnce
   annotations: {}
+  existingClaim: ''
+  selector: {}
+  dataSource: {}
   whenDeleted: Retain
 scratch:
   sizeLimit: 10Gi
@@ -124,8 +158,10 @@ driver:
     cores: 1
     memory: 512m
     memoryOverhead: 768m
+    pod: {}
     driverPort: 7078
     blockManagerPort: 7079
+  pod: {}
   resources: {}
 serviceAccount:
   create: true
@@ -194,10 +230,13 @@ serviceMonitor:
   tokenSecret:
     name: ''
     key: ''
+podMonitor:
+  enabled: false
 prometheusRule:
   enabled: false
   labels: {}
   linkLagSeconds: 60
+  rules: {}
   runbooks: docs/runbooks.md
   extraRules: []
 dashboards:
@@ -209,16 +248,34 @@ test:
   messages: 20
   links: false
   timeoutSeconds: 180
+  ttlSecondsAfterFinished: 3600
+  pod: {}
+  resources: {}
+backup:
+  enabled: false
+  schedule: 7 * * * *
+  timeZone: ''
+  suspend: false
+  at: /backups
+  existingClaim: ''
+  keep: 48
+  history: 3
+  activeDeadlineSeconds: 3600
+  pod: {}
   resources: {}
 drill:
   enabled: false
   schedule: 17 4 * * *
+  timeZone: ''
+  suspend: false
   namespace: public/canary
   messages: 2000
   rate: 500
   subscriptions: all
   activeDeadlineSeconds: 1800
   history: 3
+  ttlSecondsAfterFinished: 0
+  pod: {}
   extraArgs: []
   resources: {}
 {{- end -}}

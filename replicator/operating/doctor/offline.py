@@ -15,6 +15,7 @@ from replicator.operating.doctor.certificates import look_at_certificates
 from replicator.operating.doctor.findings import Finding, Level
 from replicator.operating.start_checks import REFUSALS, START_CHECKS, Setup
 from replicator.topology import Cluster, Topology, TopologyError, database_of
+from replicator.topology.database_file import has_parts
 from replicator.topology.located_yaml import FieldPath, read_yaml
 from replicator.topology.sections import Section
 
@@ -94,7 +95,7 @@ def _look_at_files(
     for where, path in named.items():
         if where[-1] == "data" or (_is_made_later(path, made_later) and not path.exists()):
             continue
-        problem = _unreadable(path)
+        problem = None if where[-1] == "database_file" and has_parts(path) else _unreadable(path)
         if problem is None and where[-1] == "database_file":
             problem = _wrong_database(cluster)
         if problem is None:

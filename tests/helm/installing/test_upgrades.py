@@ -51,6 +51,16 @@ def _state(release: Installation) -> list[tuple[str, str, Any]]:
         ("persistence.storageClass=fast", 'persistence.storageClass ("", and now "fast")'),
         ("persistence.accessModes[0]=ReadWriteOncePod", "has made: persistence.accessModes ("),
         ("persistence.annotations.owner=me", "has made: persistence.annotations"),
+        ("persistence.selector.matchLabels.disk=fast", "has made: persistence.selector"),
+        (
+            "persistence.dataSource.kind=VolumeSnapshot,persistence.dataSource.name=s",
+            "has made: persistence.dataSource",
+        ),
+        ("persistence.existingClaim=kept", "persistence.existingClaim: release us-east runs"),
+        (
+            "namespaceOverride=elsewhere",
+            "namespaceOverride: release us-east runs the StatefulSet us-east-replicator in",
+        ),
     ],
 )
 def test_a_change_that_cannot_be_applied_is_refused_before_anything_is_changed(
@@ -66,6 +76,26 @@ def test_a_change_that_cannot_be_applied_is_refused_before_anything_is_changed(
 def test_the_same_size_in_other_words_is_no_change(release: Installation) -> None:
     release.upgrade("--set", "persistence.size=51200Mi")
     assert release.get("StatefulSet", NAME)["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def test_what_a_claim_was_made_with_is_no_change_and_a_claim_of_others_is_not_taken_back(
+    kubernetes: Kubernetes,
+) -> None:
+    release = Installation(kubernetes, "minimal", "claims")
+    source = '{"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}'
+    given = ("--set-json", f"persistence.dataSource={source}", "--set", "persistence.selector.matchLabels.disk=fast")
+    release.install(*given)
+    release.upgrade(*given, "--set", "podAnnotations.changed=yes")
+    with pytest.raises(PeerFailed, match=r"persistence\.selector, persistence\.dataSource"):
+        release.upgrade()
+    release.helm("uninstall", RELEASE)
+    release.install("--set", "persistence.existingClaim=kept")
+    volumes = release.get("StatefulSet", NAME)["spec"]["template"]["spec"]["volumes"]
+    (volume,) = [each for each in volumes if each["name"] == "data"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "kept"}
+    with pytest.raises(PeerFailed, match=r"persistence\.existingClaim: .* with a claim that was there before"):
+        release.upgrade()
+    release.helm("uninstall", RELEASE)
 
 
 def _forget(release: Installation) -> None:

@@ -59,7 +59,15 @@ def test_the_chart_and_the_image_are_of_one_version() -> None:
     project = re.search(r'^version = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
     assert project is not None
     assert chart["appVersion"] == project[1]
-    assert f"VERSION={project[1]}" in stages()["slim"].all("ARG")
+    for image in IMAGES:
+        assert f"VERSION={project[1]}" in [text for stage in lineage(image) for text in stage.all("ARG")]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_holds_its_environment_once(image: str) -> None:
+    """What a layer replaces stays in the image."""
+    copied = [text for stage in lineage(image) for text in stage.all("COPY") if text.endswith(" /opt/replicator")]
+    assert len(copied) == 1
 
 
 @pytest.mark.parametrize("lock", ["slim", "spark", "build"])

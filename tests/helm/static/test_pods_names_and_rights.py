@@ -264,10 +264,23 @@ def test_other_regions_come_in_at_every_port_and_dns_is_asked_where_it_is() -> N
     assert {port["port"] for port in policy["egress"][0]["ports"]} == {53, 5353}
 
 
+def test_whoever_reads_metrics_reaches_no_other_port() -> None:
+    objects = rendered("everything")
+    policy = one(objects, "NetworkPolicy", "us-east-copies-worker")["spec"]
+    monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert [rule["ports"] for rule in policy["ingress"] if monitoring in rule["from"]] == [[{"port": "metrics"}]]
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] == "metrics"
+    (service,) = [each for each in objects if each["metadata"]["name"].endswith("-metrics")]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["metrics"]
+    without = rendered("minimal", "--set", "ports.metrics=0,serviceMonitor.enabled=true")
+    assert one(without, "ServiceMonitor")["spec"]["endpoints"][0]["port"] == "main"
+
+
 def test_all_services_have_the_families_that_are_wanted() -> None:
     objects = rendered("load-balancers", "--set", "ipFamilyPolicy=PreferDualStack,ipFamilies={IPv6,IPv4}")
     services = [each["spec"] for each in objects if each["kind"] == "Service"]
-    assert len(services) == 4
+    assert len(services) == 5
     for each in services:
         assert (each["ipFamilyPolicy"], each["ipFamilies"]) == ("PreferDualStack", ["IPv6", "IPv4"])
 
@@ -338,4 +351,4 @@ def test_a_probe_that_is_null_is_switched_off_and_the_others_stay() -> None:
 def test_a_value_that_is_off_stays_off_beside_what_null_means() -> None:
     services = [each["metadata"]["name"] for each in rendered("minimal", "--set", "service.pulsar.enabled=false")
                 if each["kind"] == "Service"]  # fmt: skip
-    assert services == ["us-east-replicator-headless", "us-east-replicator"]
+    assert services == [f"us-east-replicator{end}" for end in ("-headless", "-metrics", "")]

@@ -96,6 +96,7 @@ def test_the_topology_is_one_that_the_worker_takes(values: str) -> None:
     name = worker["args"][worker["args"].index("--cluster") + 1]
     cluster = parsed.cluster(name)
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
+    assert worker["args"][worker["args"].index("--monitoring-at") + 1] == f"[::]:{ports.pop('metrics')}"
     assert {place.rpartition(":")[2] for place in cluster.bound_at().values()} == {str(port) for port in ports.values()}
     assert cluster.bound_at()["listen"] == f"[::]:{ports['main']}"
     assert any(cluster.data.is_relative_to(mount["mountPath"]) for mount in worker["volumeMounts"])
@@ -236,6 +237,8 @@ def test_without_reloads_every_change_restarts_the_pod() -> None:
         ("resources.limits.memory=512Mi", "resources.requests.memory is 2Gi and resources.limits.memory 512Mi"),
         ("resources.limits.memory=536870912", "resources.requests.memory is 2Gi"),
         ("resources.limits.cpu=250m", "resources.requests.cpu is 500m and resources.limits.cpu 250m"),
+        ("ports.metrics=7101", "ports.metrics: 7101 is another port"),
+        ("ports.metrics=0,networkPolicy.enabled=true,networkPolicy.metrics[0].podSelector.a=b", "ports.metrics is 0"),
         ("test.resources.limits.memory=64Mi", "test.resources.requests.memory"),
         ("service.http.nodePort=30101", "service.http.nodePort is for the types NodePort and LoadBalancer"),
         ("topology.content.clusters.us-east.adress=x:1", "'adress'"),

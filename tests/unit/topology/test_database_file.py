@@ -80,3 +80,21 @@ def test_another_file_needs_a_restart_of_its_own_worker_alone(tmp_path: Path) ->
     assert "clusters.us-east.database_file" in said
     assert "needs a restart of the worker of us-east" in said
     assert refusals(changes, "eu-west") == []
+
+
+def test_a_directory_with_a_file_for_each_part_stands_for_the_url(tmp_path: Path) -> None:
+    """As a Secret of an operator has them; a password may have every character."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    given = {"host": "db.example", "user": "us east", "password": "p@:/?#% \N{SNOWMAN}\n", "dbname": "re-plicator"}
+    for name, text in given.items():
+        (parts / name).write_text(text)
+    url = "postgresql://us%20east:p%40%3A%2F%3F%23%25%20%E2%98%83@db.example"
+    own = topology_of(tmp_path, ", database_file: ./parts").cluster("us-east")
+    assert database_of(own) == f"{url}:5432/re-plicator"
+    (parts / "port").write_text("6432\n")
+    (parts / "host").write_text("2001:db8::7")
+    assert database_of(own) == f"{url.replace('db.example', '[2001:db8::7]')}:6432/re-plicator"
+    (parts / "password").unlink()
+    with pytest.raises(TopologyError, match=r"database_file: .*parts: password cannot be read: No such file"):
+        database_of(own)
