@@ -6,6 +6,7 @@ stdout, stderr and the exit status go), and answers with the process's id. What 
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import functools
@@ -33,6 +34,8 @@ taken back, or is empty."""
 CAPABILITY_VERSION_3 = 0x20080522
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER = 1, 2, 4, 8
 _asking = threading.Lock()
+_kept: list[object] = []
+"""What cannot be closed, and would say so if it were collected."""
 
 
 class Forked:
@@ -154,6 +157,7 @@ def _serve() -> None:
     build_commands_once()
     copy_databases()
     typer.main.get_command(replicator.cli.main.app)
+    _warm()
     gc.collect()
     gc.freeze()  # what was imported is not looked at again, which would copy its memory into each of them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
@@ -163,6 +167,21 @@ def _serve() -> None:
         if not pid:
             _become(asked)
         print(pid, flush=True)
+
+
+def _warm() -> None:
+    """Fill the caches that each worker would fill at its start: a hundred paths of HTTP are regular expressions."""
+    from unittest.mock import MagicMock
+
+    from replicator.index.database import head_revision
+    from replicator.security.client_limits import ClientLimits
+    from replicator.worker.starting import _make_app
+
+    async def app() -> object:
+        return _make_app(MagicMock(), MagicMock(), MagicMock(), ClientLimits())
+
+    head_revision()
+    _kept.append(asyncio.run(app()))
 
 
 def _become(asked: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ worker does not start, and may be started again.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -339,8 +340,9 @@ def _alembic(connection: Connection) -> Config:
     return config
 
 
+@functools.cache
 def head_revision() -> str:
-    """The schema's newest revision in this version."""
+    """Return the schema's newest revision in this version. To find it, alembic runs each migration's module."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return str(ScriptDirectory.from_config(config).get_current_head())
