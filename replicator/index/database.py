@@ -28,7 +28,7 @@ from alembic.script import ScriptDirectory
 from alembic.script.revision import RevisionError
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, String, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from migrations import PLACE as MIGRATIONS
@@ -354,9 +354,11 @@ def _widen(connection: Connection) -> None:
     Earlier versions understand a wider column, so this is no revision, which they would refuse: workers can go back.
     Postgres only notes the new width, and rewrites no row.
     """
-    there = inspect(connection)
+    there = inspect(connection).get_multi_columns(filter_names=list(Base.metadata.tables))
     for table in Base.metadata.sorted_tables:
-        widths = {column["name"]: getattr(column["type"], "length", None) for column in there.get_columns(table.name)}
+        if (None, table.name) not in there:
+            raise NoSuchTableError(table.name)
+        widths = {column["name"]: getattr(column["type"], "length", None) for column in there[None, table.name]}
         for column in table.columns:
             wanted, width = getattr(column.type, "length", None), widths[column.name]
             if isinstance(column.type, String) and wanted is not None and width is not None and width < wanted:
