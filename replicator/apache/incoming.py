@@ -100,6 +100,8 @@ class Incoming:
         self._events: Arrivals | None = None
         self.open = False
         """Whether the brokers have let the bridge in, and send what there is."""
+        self.waiting = False
+        """Whether all that came is stored, and reading waits for more."""
         self.reached = reached
         """All up to there is durable here, as a position of the brokers."""
         self.messages = 0
@@ -145,6 +147,7 @@ class Incoming:
         acknowledged = BEFORE_ALL
         held = others = begun = False
         while True:
+            self.waiting = True
             try:
                 async with timeout(self._confirmed.hold_seconds() if held else None if begun else BEGIN_SECONDS):
                     arrived = await events.take()
@@ -156,6 +159,8 @@ class Incoming:
                     begun = True
                     self._begins()
                 continue
+            finally:
+                self.waiting = False
             permits.used(arrived)
             if others and not self._confirmed.expected(False):
                 permits.grant()  # the broker reads on while this is stored

@@ -90,7 +90,7 @@ class ReadingCursor:
         if shown is None:
             if self._nothing_read():  # the cursor has a place also before the first message
                 if not lives:
-                    await self._check_positions_are_free()
+                    await self._check_positions_are_free(await self._copies(), await self._admin.internals(topic))
                 return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
@@ -117,20 +117,25 @@ class ReadingCursor:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
 
-    async def _check_positions_are_free(self) -> None:
-        """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were set up anew will
-        give positions that another cluster has to other messages."""
-        topic = self._topic.name
-        copies = [] if self._elsewhere is None else await self._elsewhere(topic)
-        if not copies:
-            return
-        internals, last = await self._admin.internals(topic), max(copies)
-        there = last.position.entry <= internals.last_entries.get(last.position.ledger, -1)
-        if not there and last.position.ledger >= min(internals.ledgers, default=0):
+    async def _check_positions_are_free(self, copies: Sequence[HighWater], internals: TopicInternals) -> None:
+        """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were put back or set
+        up anew will give positions that another cluster has to other messages.
+
+        ``copies`` are what other clusters have of these brokers' messages.
+        """
+        first = min(internals.ledgers, default=0)
+        taken = [
+            each.position
+            for each in copies
+            if each.position.ledger >= first
+            and each.position.entry > internals.last_entries.get(each.position.ledger, -1)
+        ]
+        if taken:
             raise BrokersPutBack(
-                f"{topic}: another cluster has messages of these brokers up to {last.position}, and neither they nor "
-                "the store of this worker has those. They were set up anew. A new life of their data begins",
-                last,
+                f"{self._topic.name}: another cluster has messages of these brokers up to {max(taken)}, and neither "
+                "they nor the store of this worker has those. They were put back to an older copy of their data, or "
+                "set up anew. A new life of their data begins",
+                HighWater(max(each.incarnation for each in copies), max(each.position for each in copies)),
             )
 
     async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
@@ -139,14 +144,15 @@ class ReadingCursor:
         Put it back to the first entry that the brokers have, if a worker with another store has moved it.
         """
         topic = self._topic.name
-        copies = [] if self._elsewhere is None else await self._elsewhere(topic)
+        copies = await self._copies()
+        await self._check_positions_are_free(copies, internals)
         missed = await first_passed_over(self._admin, topic, [Gap(BEFORE_ALL, at)], internals, at)
-        moved = missed is not None or at.ledger not in internals.ledgers
-        other = [each for each in copies if each.incarnation != incarnation or each.position > internals.last]
-        if moved and other:
+        moved = missed is not None or (at.entry >= 0 and at.ledger not in internals.ledgers)
+        other = [each for each in copies if each.incarnation != incarnation]
+        if other and (moved or other[0].incarnation > incarnation):
             raise BridgeHalted(
                 f"{topic}: the store of this worker has nothing of it, and another cluster has messages up to "
-                f"{other[0].position} of these brokers that they do not have, or of another life of the topic",
+                f"{other[0].position} of another life of the topic",
                 renewing_command(topic),
             )
         if missed is not None:
@@ -156,6 +162,11 @@ class ReadingCursor:
         if copied < at and (copied.ledger < at.ledger or at.ledger not in internals.ledgers):
             await self._note_may_be_missing(Gap(copied, at), 0)
         return at
+
+    async def _copies(self) -> Sequence[HighWater]:
+        """Return what other clusters have of the brokers' own messages, the newest life first."""
+        found = [] if self._elsewhere is None else await self._elsewhere(self._topic.name)
+        return sorted(found, reverse=True)
 
     async def matches(self, internals: TopicInternals) -> bool:
         """Return whether the brokers can still have what was read last.

@@ -440,8 +440,10 @@ class TopicBridge:
 
     def _is_silent(self, incoming: Incoming, internals: TopicInternals) -> bool:
         """Return whether the brokers have sent nothing for too long, although they have something."""
-        at = self._cursor.mark_delete(internals)
-        return incoming.open and self._silence.is_over(incoming.reached, at, internals.last_there, time.monotonic())
+        at, last = self._cursor.mark_delete(internals), internals.last_there
+        if not (incoming.open and incoming.waiting):  # it has just begun, or something is being stored
+            last = BEFORE_ALL
+        return self._silence.is_over(incoming.reached, at, last, time.monotonic())
 
     async def _compare(self) -> None:
         pause = COMPARE_SECONDS_MIN

@@ -16,7 +16,7 @@ from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.passed_over import Gap
 from replicator.apache.published import load_map, load_may_be_missing
 from replicator.apache.reading_cursor import ReadingCursor
@@ -416,17 +416,31 @@ async def test_a_new_store_begins_behind_what_the_brokers_have_deleted(tmp_path:
         assert [each.after for each in bridge.cursor.may_be_missing] == [Position(4, 3)]
 
 
-@pytest.mark.parametrize("copy", [HighWater(8, Position(5, 3)), HighWater(7, Position(6, 0))])
 @asynchronous
-async def test_a_new_store_halts_if_another_cluster_has_what_these_brokers_never_had(
-    tmp_path: Path, copy: HighWater
-) -> None:
-    """An operator renews reading then, and it begins at the first entry."""
+async def test_a_new_store_halts_if_another_cluster_has_a_later_life_of_the_topic(tmp_path: Path) -> None:
+    """Also where the cursor has not moved: what is read would not be taken there."""
     brokers = Brokers(at=7)
     brokers.ledgers = [5]
-    async with reading(tmp_path, brokers, stored=0, copies=[copy]) as bridge:
-        with pytest.raises(BridgeHalted, match="bridge renew"):
-            await bridge.cursor.standing()
+    async with reading(tmp_path, brokers, stored=0, copies=[HighWater(8, Position(5, 3))]) as bridge:
+        for at in (7, -1):
+            brokers.at = at
+            with pytest.raises(BridgeHalted, match="bridge renew"):
+                await bridge.cursor.standing()
         assert brokers.reset_to == []
-        brokers.at = -1
-        assert (await bridge.cursor.standing()).reached == Position(5, -1)
+
+
+@pytest.mark.parametrize("at", [7, -1])
+@pytest.mark.parametrize("copy", [HighWater(7, Position(6, 0)), HighWater(8, Position(1_700_000_000_005, 3))])
+@asynchronous
+async def test_invariant_2_a_new_store_begins_a_new_life_where_another_cluster_has_positions_above_the_brokers_end(
+    tmp_path: Path, copy: HighWater, at: int
+) -> None:
+    """Other messages would get these positions, and links would not copy them. The cursor need not have moved."""
+    brokers = Brokers(at=at)
+    brokers.ledgers = [5]
+    lower = HighWater(7, Position(5, 2))
+    async with reading(tmp_path, brokers, stored=0, copies=[lower, copy]) as bridge:
+        with pytest.raises(BrokersPutBack) as raised:
+            await bridge.cursor.standing()
+        assert raised.value.elsewhere == copy
+        assert brokers.reset_to == []
