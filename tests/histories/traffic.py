@@ -15,6 +15,7 @@ from histories.operating import Operating
 from histories.steps import NAMED, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
+from replicator.client.errors import InvalidAck
 
 
 def uid_of(message: Message) -> str:
@@ -26,6 +27,11 @@ ALL: Final = 10_000
 QUIET_SECONDS: Final = 0.4
 AGAIN_SECONDS: Final = 1.0
 """Time for which a consumer waits for messages that it acknowledged negatively."""
+
+
+async def _raised(error: BaseException) -> None:
+    """Raise ``error``, as the request did that ended with it."""
+    raise error
 
 
 class Traffic(Operating):
@@ -190,12 +196,21 @@ class Traffic(Operating):
         if how == "cumulative" and subscription.name.endswith(("exclusive", "failover")):
             last = drawn.randrange(len(got))
             chosen = got[: last + 1]
-            await self._in_time(consumer.acknowledge_cumulative(got[last]), f"acknowledging at {at}")
+            acks = [consumer.acknowledge_cumulative(got[last])]
         else:
             share = {"some": 0.5, "half batches": 0.5}.get(how, 1.0)
             chosen = [message for message in got if drawn.random() < share]
             acks = [consumer.acknowledge(message) for message in chosen]
-            await self._in_time(asyncio.gather(*acks), f"acknowledging at {at}")
+        answers = await self._in_time(asyncio.gather(*acks, return_exceptions=True), f"acknowledging at {at}")
+        refused = [isinstance(answer, InvalidAck) for answer in answers]
+        if any(refused) and subscription.unsettled_seek not in (None, at):
+            # A seek at another cluster arrived meanwhile. An acknowledgement from before it may be refused.
+            kept = [] if len(answers) < len(chosen) else zip(chosen, refused, strict=True)
+            chosen = [message for message, is_refused in kept if not is_refused]
+            answers = [answer for answer in answers if not isinstance(answer, InvalidAck)]
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                await self._in_time(_raised(answer), f"acknowledging at {at}")
         self.model.acknowledged(subscription, at, {uid_of(message) for message in chosen})
 
     def _judge(self, subscription: Subscription, at: str, got: list[Message]) -> None:
