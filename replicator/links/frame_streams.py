@@ -101,6 +101,8 @@ class UpgradedStream:
         return stream
 
     async def send(self, packed: PackedFrame) -> None:
+        if self._writer.transport.is_closing():  # uvloop raises no OSError then
+            raise ConnectionResetError("the destination has gone")
         self._writer.writelines(packed.pieces)
         await self._writer.drain()
 
