@@ -436,11 +436,12 @@ class Model:
         """Raise :class:`Violation` if a consumer got a message twice in one connection, or messages of an origin out of
         order.
 
-        ``redelivered`` says that the consumer asked for messages again. Then nothing is judged.
+        ``redelivered`` says that the consumer asked for messages again. Then nothing is judged. Nothing is judged while
+        a seek at another cluster may arrive, either: it puts the connected consumer back.
         """
         where = f"{subscription.topic} {subscription.name} at {cluster}"
         topic = self.topic(subscription.topic)
-        if redelivered:
+        if redelivered or subscription.unsettled_seek not in (None, cluster):
             return
         if len(uids) != len(set(uids)):
             twice = sorted({uid for uid in uids if uids.count(uid) > 1})

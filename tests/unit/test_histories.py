@@ -153,6 +153,19 @@ def test_a_session_gets_each_message_once_and_each_origin_in_order() -> None:
         model.judge_session(subscription, "b", ["a1", "a1"], redelivered=False)
 
 
+def test_a_seek_at_another_cluster_may_put_a_connected_consumer_back() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.sought(subscription, "a", earliest=True)
+    model.judge_session(subscription, "b", ["a2", "a1", "a2"], redelivered=False)
+    with pytest.raises(Violation, match="twice"):
+        model.judge_session(subscription, "a", ["a1", "a1"], redelivered=False)
+    model.settled()
+    with pytest.raises(Violation, match="sent later"):
+        model.judge_session(subscription, "b", ["a2", "a1"], redelivered=False)
+
+
 def test_across_clusters_a_duplicate_must_be_known_and_in_one_cluster_the_sequence_id_decides() -> None:
     model = Model(SHAPES["pair"], deduplication=True)
     model.sending("named", "a", "orders-5")
