@@ -335,7 +335,11 @@ class LinkTopics:
 
     def note_made_again(self, found: Iterable[str], asked: Collection[str]) -> None:
         """Record which topics the destination deleted and made again: all, or those among ``asked``."""
-        self._made_again = {*(self._made_again.difference(asked) if asked else ()), *found}
+        if asked:
+            self._made_again.difference_update(asked)
+        else:
+            self._made_again.clear()
+        self._made_again.update(found)
 
     def try_again(self, name: str) -> None:
         """Ask the destination about a halted topic, if a reason other than a gap halts it. That reason may be gone."""

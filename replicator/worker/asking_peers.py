@@ -34,10 +34,12 @@ RETRY_SECONDS: Final = 0.1
 OPENING_SECONDS_MAX: Final = 60.0
 """A worker with a new store waits so long for a peer that says that it is opening its own."""
 ANNOUNCE_SECONDS_MAX: Final = 5.0
-MARKS_SECONDS_MAX: Final = 3.0
+MARKS_SECONDS_MAX: Final = 10.0
 """Time for the answer of a peer about all topics of an origin. A topic waits for it before it is read first."""
 MARKS_AGAIN_SECONDS: Final = 300.0
 """Pause before peers that gave no such answer are asked again, while somebody wants to know."""
+MARKS_KEPT_SECONDS: Final = 3600.0
+"""Time for which such an answer counts: a topic may be deleted and made anew later."""
 REASON_CHARS_MAX: Final = 300
 log = structlog.get_logger(__name__)
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -182,7 +184,8 @@ class MarksElsewhere:
     def __init__(self, peers: Mapping[str, str], origin: str) -> None:
         self._peers = peers
         self._origin = origin
-        self._answers: dict[str, dict[str, HighWater]] = {}
+        self._answers: dict[str, tuple[float, dict[str, HighWater]]] = {}
+        """By cluster, when it answered, and what it has of each topic."""
         self._asked_at: float | None = None
         self._lock = asyncio.Lock()
 
@@ -190,12 +193,15 @@ class MarksElsewhere:
         """Return the positions in ``topic`` at the peers that answered and have something of it."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
+            self._answers = {
+                name: (at, marks) for name, (at, marks) in self._answers.items() if now - at < MARKS_KEPT_SECONDS
+            }
             missing = {name: address for name, address in self._peers.items() if name not in self._answers}
             if missing and (self._asked_at is None or now - self._asked_at >= MARKS_AGAIN_SECONDS):
                 async with worker_session() as session:
                     await asyncio.gather(*(self._ask(session, name) for name in missing))
                 self._asked_at = asyncio.get_running_loop().time()
-        return [marks[topic] for marks in self._answers.values() if topic in marks]
+        return [marks[topic] for _, marks in self._answers.values() if topic in marks]
 
     async def _ask(self, session: aiohttp.ClientSession, name: str) -> None:
         query = {"origin": self._origin}
@@ -205,10 +211,11 @@ class MarksElsewhere:
             if status != HTTPStatus.OK:
                 reason = f"status {status}: {_message(body)}"
             else:
-                self._answers[name] = {
+                marks = {
                     topic: HighWater(int(row["incarnation"]), Position.parse(row["position"]))
                     for topic, row in body["topics"].items()
                 }
+                self._answers[name] = asyncio.get_running_loop().time(), marks
                 return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = why_no_answer(error)
