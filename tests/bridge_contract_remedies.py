@@ -156,7 +156,8 @@ def test_a_topic_that_was_made_anew_is_renewed_and_no_cluster_loses_what_it_has(
 
 
 def test_a_worker_that_lost_its_store_gets_going_by_itself(pair: Beside) -> None:
-    """Messages come from its brokers and the other cluster, once each, and acknowledgements stay."""
+    """It reads its brokers again and gets the other cluster's messages: each is there once, and none that was
+    acknowledged comes again."""
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:
         client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()

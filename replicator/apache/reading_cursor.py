@@ -118,10 +118,10 @@ class ReadingCursor:
         return Standing(incarnation, at)
 
     async def _check_positions_are_free(self, copies: Sequence[HighWater], internals: TopicInternals) -> None:
-        """Raise :class:`BrokersPutBack` if the store has nothing of the topic, and brokers that were put back or set
-        up anew will give positions that another cluster has to other messages.
+        """Raise :class:`BrokersPutBack` if the brokers would reuse a position at which another cluster has a message.
 
-        ``copies`` are what other clusters have of these brokers' messages.
+        Brokers that were restored from an older copy, or set up anew, do that. ``copies`` has the last position of
+        these brokers in each other cluster.
         """
         first = min(internals.ledgers, default=0)
         taken = [
@@ -139,9 +139,10 @@ class ReadingCursor:
             )
 
     async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
-        """Return where reading begins if the store has nothing of the topic. The brokers' cursor stands at ``at``.
+        """Return the position behind which reading begins. The store has nothing of the topic.
 
-        Put it back to the first entry that the brokers have, if a worker with another store has moved it.
+        ``at`` is the mark-delete position of the bridge's subscription at the brokers. If a worker with an earlier
+        store has moved it, it is put back to the first entry that the brokers still have.
         """
         topic = self._topic.name
         copies = await self._copies()

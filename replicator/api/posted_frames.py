@@ -1,6 +1,7 @@
-"""The frames of a link of protocol 4 or 5, which sends them in the body of its request; goes with those versions.
+"""The frames of a link of protocol 4 or 5, which sends them in the body of its request.
 
-Invariant (DESIGN §3): 11. Room for a frame is taken after its length was checked. A link that has gone waits for none.
+This module is to be removed once no such versions are supported. Invariant (DESIGN §3): 11. Room for a frame is taken
+after its length was checked. A link that has disconnected no longer waits for room.
 """
 
 from __future__ import annotations

@@ -37,10 +37,11 @@ async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = Fals
 
 
 async def ask_any(topology: Topology, *, ready: bool = False) -> tuple[str, str]:
-    """Ask the worker of this host, whichever cluster's it is. Return the cluster and the answer.
+    """Ask the worker on this host for its health. Return the name of its cluster, and its answer.
 
-    The clusters that say where they listen are asked there, one after the other; a lone cluster is asked in any case.
-    Raises :class:`WorkerUnavailable` if none answers well, or if no cluster says where it listens.
+    Nobody says which cluster runs here. So each cluster of the topology that has a ``listen`` address is asked at that
+    address, one after the other. A topology with one cluster needs no such address. Raises
+    :class:`WorkerUnavailable` if no worker answers, or if none of several clusters has a ``listen`` address.
     """
     clusters: Sequence[Cluster] = topology.clusters
     asked = clusters if len(clusters) == 1 else [each for each in clusters if each.listen is not None]

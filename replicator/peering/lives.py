@@ -7,15 +7,16 @@ ledgers of its own.
 :class:`OriginMarks` in JSON. Each resolves a gap of one topic: the first keeps both lives, the second deletes the copy.
 ``POST /replication/v1/earlier-lives?from=&topic=`` carries :class:`OriginMarks` of earlier lives that the source has,
 each with its newest message. The answer ``{"lacking": [origin, …]}`` names each origin for which the destination has
-later messages, but not that one. With ``note=true`` the destination first records the missing messages as left out.
+later messages than that newest one, but not that one itself. With ``note=true`` the destination first records the
+missing messages as left out.
 
-``GET /replication/v1/copied-anew?topic=&to=`` is the destination's question before it deletes a copy: whoever may
-replicate can send ``delete-copy``. The source answers with :class:`OriginMarks` of what it has in full if one of its
-links to ``to`` asks for that at this moment, and with status 409 if none does.
+``GET /replication/v1/copied-anew?topic=&to=`` is the destination's question before it deletes a copy, because whoever
+may replicate can send ``delete-copy``. The source answers with :class:`OriginMarks` of what it has in full if one of
+its links to ``to`` asks for that at this moment, and with status 409 if none does.
 
 A link whose stream has the parameter ``hears=made`` is told over that stream of topics that the destination makes:
-``{"made": TOPIC}`` is a message that answers no frame. The destination may have deleted the topic before, with the copy
-that the link brought. Then the link copies the topic again from the beginning.
+``{"made": TOPIC}`` is a message that answers no frame. If the destination deleted the topic before, and the link's
+copy with it, the link copies the topic again from the beginning.
 """
 
 from __future__ import annotations

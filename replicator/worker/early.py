@@ -7,11 +7,12 @@ it answers on its own address:
   once;
 - ``/healthz`` with 200, and ``/readyz`` with 503, the state of the start, and its progress;
 - ``/replication/v1/status`` and pages of the dashboard with 503 and the same;
-- everything else with 503: on paths of links and readers in plain text, which they take for a worker that is away.
+- everything else with 503. On paths that links and readers use, the answer is plain text: they take that for a worker
+  that is away, and try again.
 
-Clients of the binary protocol are let go of. The listener uses a duplicate of the bound socket. When it stops, new
-connections wait in the socket's queue until the worker serves. The port for monitoring has such a listener too, before
-and after: it never takes the binary protocol.
+Clients of the binary protocol are disconnected. The listener uses a duplicate of the bound socket. When it stops, new
+connections wait in the socket's queue until the worker serves. The port for monitoring has a listener of the same kind
+at all times.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def test_a_topic_that_is_deleted_at_the_destination_comes_back_with_all_that_the
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["copies alone", "messages of its own"])
 def test_a_topic_that_the_destination_deletes_and_makes_anew_gets_all_at_once(tmp_path: Path, has_own: bool) -> None:
-    """The source publishes nothing more."""
+    """The link copies the messages again without waiting for a new one: the source publishes nothing more."""
 
     async def main() -> None:
         async with pair(tmp_path) as (east, west):

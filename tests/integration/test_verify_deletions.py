@@ -131,7 +131,8 @@ def test_what_a_cluster_deleted_on_purpose_is_not_missing_there(tmp_path: Path, 
 def test_a_subscription_that_was_deleted_is_no_mismatch_where_nobody_tells_the_cluster_that_keeps_it(
     tmp_path: Path, leads_back: bool
 ) -> None:
-    """If a link leads back, the cluster that keeps the subscription should have heard of the deletion."""
+    """A link leads from A to B alone, and B deleted the subscription: ``verify`` reports nothing. With a link back it
+    reports a mismatch, because A should have heard of the deletion."""
 
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west", links=[("us-east", "eu-west")]) as (us, eu):

@@ -1,8 +1,8 @@
-"""Each value of the chart, set to something else, to null and to a wrong type.
+"""The chart takes each of its values, treats null as unset, and refuses a value of the wrong type.
 
-Values are found in ``values.yaml`` and made by the schema, each with a text of its own. A value is in one of a few
-installations, in which what it belongs to is switched on. Its text must be in every object that :data:`REACHES` has for
-it. A new value that reaches no object fails here, until it does.
+The paths of all values come from ``values.yaml``. For each of them, its schema gives another value with a text that no
+other value has. The chart is rendered with a few installations that switch all features on. The text of a value must be
+in every object that :data:`REACHES` names for it. A new value that no object uses fails here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
 
 
 class Leaf(NamedTuple):
-    """One value: its path, what it is in ``values.yaml``, its part of the schema, and the name of that definition."""
+    """One value: its path, its default in ``values.yaml``, its part of the schema, and the name of the definition that
+    this part refers to."""
 
     path: str
     default: Any
@@ -410,9 +411,9 @@ def test_a_switch_that_is_turned_changes_every_object_that_uses_it(path: str, fo
 
 @pytest.mark.parametrize("installation", [ALL, EXECUTORS, EXISTING])
 def test_a_null_is_a_value_that_is_not_set(installation: str, folder: Path) -> None:
-    """Helm takes such values out before templates see them. What an installation sets itself stays.
+    """The chart renders as if the value were left out. Values that the installation sets itself stay.
 
-    A mapping is emptied by a null for each key: an empty one would be merged with the default.
+    Helm merges a mapping with its default. So each key of a mapping is set to null, which removes the key.
     """
     base, more = INSTALLATIONS[installation]
     here = merged(yaml.safe_load((FILES / f"{base}.yaml").read_text()), more)

@@ -395,7 +395,8 @@ async def test_what_consumers_caught_up_with_before_that_is_stored_comes_a_secon
 async def test_invariants_5_and_6_acknowledgements_right_after_a_cursor_was_put_back_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: set[int]
 ) -> None:
-    """A consumer acknowledges before the worker has read where the cursor stands after the reset."""
+    """The worker puts the cursor back, and a consumer acknowledges before the worker has read where it stands then.
+    These acknowledgements are kept, and the cursor is not put back again."""
     async with bridging(tmp_path) as bridge:
         brokers = bridge.brokers
         monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", brokers.acknowledge)

@@ -302,7 +302,8 @@ async def test_invariant_2_an_older_copy_is_noticed_though_the_log_has_trimmed_w
 async def test_invariant_2_nothing_comes_twice_of_a_ledger_of_an_older_copy_though_the_log_has_trimmed_it(
     tmp_path: Path, first: int
 ) -> None:
-    """Brokers never add to a ledger that was closed. So one entry that is the same proves all of it."""
+    """The worker knows the first and the last entry that it read of each ledger, also after its log was trimmed. If the
+    restored brokers have one of these entries, they have the same ledger, because a closed ledger never changes."""
     brokers = Brokers(l1=[1, 2], l2=[10, 11, 12, 13], l5=[50, 60])
     async with beside(tmp_path, brokers) as bridge:
         topic_id = bridge.topic.topic_id

@@ -359,7 +359,8 @@ async def test_invariant_2_a_subscription_that_was_deleted_is_not_made_anew_behi
 
 @asynchronous
 async def test_a_topic_that_was_made_anew_before_anything_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """Its cursor had a place all the same. If something was read, the topic halts."""
+    """The bridge's cursor had a position in the former topic, although no message was read. It does not count. If a
+    message was read, reading halts."""
     brokers = Brokers(at=-1)
     async with reading(tmp_path / "first", brokers, stored=0) as bridge:
         bridge.through = (await bridge.cursor.standing()).reached

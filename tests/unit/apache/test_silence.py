@@ -1,4 +1,4 @@
-"""Brokers that have entries and send none of them."""
+"""The bridge notices that brokers have entries and send none of them, and subscribes anew."""
 
 from __future__ import annotations
 

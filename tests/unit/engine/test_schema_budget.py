@@ -102,7 +102,7 @@ def test_a_client_that_waits_for_room_keeps_no_thread_from_other_clients(tmp_pat
 
 
 def test_no_thread_reads_a_store_that_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it was waited for while others were at work."""
+    """A request for a schema waits for a thread, and the store is closed meanwhile: the request fails."""
     go_on = threading.Event()
     begun: list[int] = []
 

@@ -83,7 +83,7 @@ def test_another_file_needs_a_restart_of_its_own_worker_alone(tmp_path: Path) ->
 
 
 def test_a_directory_with_a_file_for_each_part_stands_for_the_url(tmp_path: Path) -> None:
-    """As a Secret of an operator has them; a password may have every character."""
+    """Operators of Postgres on Kubernetes make Secrets with such files. A password may have any character."""
     parts = tmp_path / "parts"
     parts.mkdir()
     given = {"host": "db.example", "user": "us east", "password": "p@:/?#% \N{SNOWMAN}\n", "dbname": "re-plicator"}

@@ -114,10 +114,11 @@ class TopicScope:
         return absent and any(name in map(home_of, each.deleted) for each in self.standings.values())
 
     def is_deleted_alone(self, name: str, generation: int, way: tuple[str, str], destination: int) -> bool:
-        """Return whether the cluster at the end of a way deleted the subscription ``name``, and no way leads back.
+        """Return whether a subscription was deleted at the destination of a link, and no link tells its source.
 
-        Then the other cluster keeps the subscription, in ``generation``. ``destination`` is the number of the cluster
-        at the end.
+        Then the source rightly keeps the subscription, and the two do not disagree. ``generation`` is that of the
+        source's subscription: a later one than the deleted one was made since. ``way`` names source and destination,
+        and ``destination`` is the number of the latter.
         """
         buried = self.deleted.get(destination, {}).get(name)
         return buried is not None and generation <= buried and way[::-1] not in self.reachability.acks
