@@ -3,12 +3,74 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
 
+import pytest
+from admin_support import administered
+from answering_admin import asked
+from asynchronous import asynchronous
+from engine_support import eventually, message, opened
+from gateway_support import serving_clients
+
+from replicator.apache import arrivals
 from replicator.apache.arrivals import SILENCE_SECONDS, SILENCE_SECONDS_MAX, Silence
+from replicator.apache.permits import read_room
+from replicator.apache.publish_room import publish_room
 from replicator.apache.shown import TopicInternals
+from replicator.apache.topic_bridge import TopicBridge
+from replicator.client.wire.connector import BrokerConnector
+from replicator.client.wire.consumer_channel import BrokerConsumerChannel
+from replicator.engine.topic import Topic
+from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 
+TOPIC: Final = "persistent://public/default/t"
 READ, PASSED, LAST = Position(3, 9), Position(3, 8), Position(3, 20)
+
+
+@asynccontextmanager
+async def bridging(path: Path) -> AsyncIterator[tuple[Topic, TopicBridge]]:
+    """A topic of three messages at a gateway in the place of brokers, and its bridge, which is not started."""
+    async with (
+        administered(path / "brokers") as brokers,
+        serving_clients(brokers.engine) as served,
+        opened(path / "a", "a") as engine,
+        asked(brokers.url) as admin,
+    ):
+        there = await brokers.engine.topic(TOPIC)
+        await there.writing.publish([message()] * 3)
+        topic = await engine.topic(TOPIC, by_link=True)
+        connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
+        settings = ApacheSettings(service_url=served.url, admin_url=brokers.url)
+        rooms = publish_room(), read_room()
+        yield topic, TopicBridge(settings, connector, admin, engine, topic, "a.pulsar", *rooms, engine.supervisor, None)
+        await connector.close()
+
+
+@asynchronous
+async def test_a_bridge_subscribes_anew_where_a_broker_has_forgotten_its_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker never hears how many messages the first consumer wants, and so it sends none."""
+    monkeypatch.setattr(arrivals, "SILENCE_SECONDS", 0.2)
+    heard = BrokerConsumerChannel._flow
+    consumers: list[BrokerConsumerChannel] = []
+
+    def flow(consumer: BrokerConsumerChannel, permits: int) -> None:
+        if consumer not in consumers:
+            consumers.append(consumer)
+        if consumer is not consumers[0]:
+            heard(consumer, permits)
+
+    monkeypatch.setattr(BrokerConsumerChannel, "_flow", flow)
+    async with bridging(tmp_path) as (_, bridge):
+        bridge.start()
+        await eventually(lambda: bridge.status()["messages_read"] == 3)
+        assert len(consumers) == 2
+        await bridge.stop()
 
 
 def test_the_bridge_subscribes_anew_where_nothing_comes_and_ever_more_seldom() -> None:
