@@ -9,20 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from replicator.apache.bridge import ApacheBridge
+from replicator.apache.errors import BridgeError
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
-from replicator.engine.errors import MovedTo
+from replicator.engine.errors import MovedTo, NotAllowedError
 from replicator.engine.staging.service import StagingService
 from replicator.failover.service import FailoverService
 from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.writer import IndexWriter
+from replicator.operating.binding import WorkerError
 from replicator.peering.asking_back import AskingBack
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
 from replicator.sync.use_elsewhere import UseElsewhere
-from replicator.topology import Topology
+from replicator.topology import Cluster, Topology
+from replicator.worker.asking_peers import MarksElsewhere
 from replicator.worker.mending import Mending
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
@@ -92,3 +95,23 @@ def other_addresses(topology: Topology, name: str) -> Mapping[str, str]:
 def addresses(topology: Topology) -> Mapping[str, str]:
     """Return the HTTP address of each cluster."""
     return {cluster.name: cluster.address for cluster in topology.clusters}
+
+
+def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBridge | None:
+    """Return the bridge of a worker beside Apache Pulsar, or None. Such a worker serves no clients; the brokers do.
+
+    Raises :class:`WorkerError` if the brokers' settings cannot be used.
+    """
+    if cluster.apache is None or cluster.broker_origin is None:
+        return None
+    engine.admission.clients_elsewhere = NotAllowedError(
+        f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
+        f"{cluster.apache.service_url}"
+    )
+    peers = {each.name: each.address for each in topology.clusters if each.name != cluster.name}
+    try:
+        return ApacheBridge(
+            engine, cluster.apache, cluster.broker_origin, MarksElsewhere(peers, cluster.broker_origin).of
+        )
+    except BridgeError as error:
+        raise WorkerError(f"clusters.{cluster.name}: {error}") from None

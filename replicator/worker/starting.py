@@ -25,8 +25,6 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from replicator.apache.bridge import ApacheBridge
-from replicator.apache.errors import BridgeError
 from replicator.api.ack_vectors import add_ack_vectors
 from replicator.api.app import make_app, make_monitoring_app
 from replicator.api.audit import add_audit
@@ -47,7 +45,6 @@ from replicator.api.subscription_use import add_subscription_use
 from replicator.api.verifying import add_mending
 from replicator.dashboard.routes import add_dashboard
 from replicator.engine.engine import Engine
-from replicator.engine.errors import NotAllowedError
 from replicator.engine.gate import Gate
 from replicator.engine.staging.service import StagingService
 from replicator.engine.topic import Topic
@@ -81,12 +78,19 @@ from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
-from replicator.worker.asking_peers import MarksElsewhere
 from replicator.worker.early import GrantsOfStore, HttpListener, Opening, make_early_app
 from replicator.worker.index_source import IndexSource
 from replicator.worker.mending import Mending
 from replicator.worker.open_store import open_database_and_store
-from replicator.worker.parts import Parts, addresses, client_origins, other_addresses, other_workers, service_urls
+from replicator.worker.parts import (
+    Parts,
+    addresses,
+    bridge_of,
+    client_origins,
+    other_addresses,
+    other_workers,
+    service_urls,
+)
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
@@ -320,7 +324,7 @@ def _make_parts(
         exact=topology.sync.mode == "exact",
     )
     links = RunningLinks(engine, index.changes, on_lost_copy=sync.announce_all, run=run)
-    bridge = _bridge_of(topology, cluster, engine)
+    bridge = bridge_of(topology, cluster, engine)
     failover = FailoverService(
         engine,
         addresses(topology),
@@ -370,23 +374,6 @@ def _make_parts(
     if parts.bridge is not None:
         stack.push_async_callback(parts.bridge.stop)
     return parts
-
-
-def _bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBridge | None:
-    """Return the bridge of a worker beside Apache Pulsar, or None. Such a worker serves no clients; the brokers do."""
-    if cluster.apache is None or cluster.broker_origin is None:
-        return None
-    engine.admission.clients_elsewhere = NotAllowedError(
-        f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
-        f"{cluster.apache.service_url}"
-    )
-    peers = {each.name: each.address for each in topology.clusters if each.name != cluster.name}
-    try:
-        return ApacheBridge(
-            engine, cluster.apache, cluster.broker_origin, MarksElsewhere(peers, cluster.broker_origin).of
-        )
-    except BridgeError as error:
-        raise WorkerError(f"clusters.{cluster.name}: {error}") from None
 
 
 async def _start_parts(parts: Parts, topology: Topology) -> None:
