@@ -14,7 +14,8 @@ out. Other clusters learn changes from the engine's subscriptions: links carry t
    the acknowledgements. A failure of one subscription does not affect the others.
 4. Usually neither side has changed since a comparison found nothing to do. Then nothing is compared.
 5. A cursor that seems to have been moved back is read twice: a broker changes its mark-delete position and its ranges
-   one after the other, and may be asked in between.
+   one after the other, and may be asked in between. A subscription that seems to be deleted is looked for again.
+   Brokers that delete a topic delete its subscriptions one by one, and that says nothing about those elsewhere.
 6. If a cursor is seen for the first time, the engine gets its position as a start once the engine has read all entries
    up to it. Before that, the origins of these entries are unknown.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -69,6 +70,9 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import Start
+
+GONE_SECONDS: Final = 1.0
+"""Time for which the brokers must lack a subscription, and have the bridge's own, before it counts as deleted."""
 
 log = structlog.get_logger(__name__)
 
@@ -139,6 +143,8 @@ class SubscriptionStates:
         self._shown = ShownCursors()
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
+        self._gone: dict[str, float] = {}
+        """By subscription that the brokers no longer have, when that was seen first."""
         self.merging = False
         """Whether the engine is just told what brokers have: then it tells nothing that is new here."""
         self.quiet = False
@@ -167,14 +173,17 @@ class SubscriptionStates:
         """
         self._idle.clear()
         self._put_back.clear()
+        self._gone.clear()
         return self._states.put_back(after, there)
 
     async def _compare_all(self) -> bool:
+        gone, self._gone = self._gone, {}  # if this fails, the topic itself may be gone
         internals = self.internals = await self._admin.internals(self._topic.name)
         await self._same_life(internals)
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
             raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
+        self._gone = gone
         names = {name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored}
         names.update(self._seen)
         unknown = {name for name in internals.cursors if self.bridged(name)} - names
@@ -272,6 +281,8 @@ class SubscriptionStates:
         decision = reconcile(seen, broker, engine, load=internals.load, gone=internals.gone)
         if not isinstance(decision, ResetInEngine):
             self._put_back.pop(name, None)
+        if not isinstance(decision, DeleteInEngine):
+            self._gone.pop(name, None)
         match decision:
             case Forget():
                 self._seen.pop(name, None)
@@ -306,6 +317,10 @@ class SubscriptionStates:
                 else:  # a client has just created it
                     self._seen.pop(name, None)
             case DeleteInEngine():
+                now = asyncio.get_running_loop().time()
+                if now - self._gone.setdefault(name, now) < GONE_SECONDS:
+                    return True
+                del self._gone[name]
                 log.info("subscription was deleted at the brokers", topic=self._topic.name, subscription=name)
                 await self._topic.subscriptions.delete(name)
                 del self._seen[name]

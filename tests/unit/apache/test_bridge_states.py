@@ -16,6 +16,7 @@ from answering_admin import answering, asked
 from asynchronous import asynchronous
 from engine_support import make_block, marker, message, opened
 
+from replicator.apache import state
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
@@ -47,6 +48,8 @@ class Brokers:
         self.entries = 0
         self.acknowledged: dict[str, set[int]] = {name: set() for name in NAMES}
         self.load = "once"
+        self.has_bridge = True
+        """Whether they have the subscription by which the bridge reads."""
         self.resets: list[int] = []
         self.waiting: set[int] = set()
         """What a consumer acknowledges as soon as a cursor was reset."""
@@ -90,7 +93,7 @@ class Brokers:
                     "ledgers": [{"ledgerId": 1, "entries": self.entries}],
                     "numberOfEntries": self.entries,
                     "cursors": {name: self._shown(acked) for name, acked in self.acknowledged.items()}
-                    | {"replicator.bridge.a": self._shown(set(range(self.entries)))},
+                    | ({"replicator.bridge.a": self._shown(set(range(self.entries)))} if self.has_bridge else {}),
                 }
             )
         return web.json_response({"subscriptions": {name: {"type": "None"} for name in self.acknowledged}})
@@ -443,3 +446,31 @@ async def test_rows_of_earlier_versions_name_no_start_and_rows_without_one_are_a
         assert rows[0][2] == b'{"generation":1,"load":"load","broker":{"mark_delete":[1,4],"beyond":[[1,7,7]]}}'
         await topic.writer.put_many(rows)
         assert load_seen(engine.store, topic.topic_id) == {"old": old, "new": new}
+
+
+@pytest.mark.parametrize("topic_goes", [True, False])
+@asynchronous
+async def test_invariant_5_a_subscription_that_goes_with_its_topic_is_not_deleted_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic_goes: bool
+) -> None:
+    """Brokers that delete a topic delete its subscriptions one by one. The bridge's own one may be the last."""
+    monkeypatch.setattr(state, "GONE_SECONDS", 0.2)
+    async with bridging(tmp_path) as bridge:
+        brokers = bridge.brokers
+        await bridge.publish(3)
+        brokers.acknowledged["one"] = {0, 1}
+        await bridge.settle()
+        gone = brokers.acknowledged.pop("one")
+        assert await bridge.states.compare(), "it is looked for again"
+        assert "one" in bridge.topic.subscriptions
+        if topic_goes:
+            brokers.has_bridge = False
+            with pytest.raises(BridgeError, match="does not read this topic"):
+                await bridge.states.compare()
+            brokers.has_bridge = True
+            await asyncio.sleep(0.25)  # longer than a subscription must be away
+            assert await bridge.states.compare(), "from the beginning"
+            assert "one" in bridge.topic.subscriptions
+            brokers.acknowledged["one"] = gone
+        await bridge.settle()
+        assert ("one" in bridge.topic.subscriptions) == topic_goes
