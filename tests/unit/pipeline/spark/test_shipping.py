@@ -44,7 +44,7 @@ def test_all_that_tasks_import_comes_out_of_the_archive(executor_archive: Path, 
         "    if getattr(module, '__file__', None): print(name, module.__file__)\n"
     )
     answer = subprocess.run(
-        [str(Path(sys.base_prefix, "bin", "python3")), "-c", script],
+        [str(Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")), "-c", script],
         capture_output=True,
         text=True,
         check=False,
