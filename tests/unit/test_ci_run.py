@@ -99,10 +99,10 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     chart.append("histories")
     assert "== histories\nhistories --known\n" in said
     assert [each for each in ran if each in chart] == chart, "one lane, each after the other"
-    others = ["test", "e2e", "browser browser", "pythons"]
+    others = ["test", "e2e", "peers", "pythons"]
     assert [each for each in ran if each in others] == others
-    assert sorted(ran) == sorted(["venv", "peers", *chart, *others])
-    assert ran.index("peers") > ran.index("e2e")
+    assert sorted(ran) == sorted(["venv", "browser browser", *chart, *others])
+    assert ran.index("browser browser") > ran.index("e2e")
     (twice,) = re.findall(r"addopts of e2e: --deselect=(\S+)\n", said)
     file, _, name = twice.partition("::")
     assert f"def {name}(" in (CI.parent / file).read_text()
