@@ -335,10 +335,7 @@ class LinkTopics:
 
     def note_made_again(self, found: Iterable[str], asked: Collection[str]) -> None:
         """Record which topics the destination deleted and made again: all, or those among ``asked``."""
-        if asked:
-            self._made_again.difference_update(asked)
-        else:
-            self._made_again.clear()
+        self._made_again.difference_update(asked or tuple(self._made_again))
         self._made_again.update(found)
 
     def try_again(self, name: str) -> None:
