@@ -88,14 +88,15 @@ class ReadingCursor:
         shown = await self._admin.subscription(topic, self._name)
         lives = self._entries.lives.incarnations
         if shown is None:
+            incarnation = lives[-1] if lives else time.time_ns() // 1_000_000
             if self._nothing_read():  # the cursor has a place also before the first message
-                if not lives:
-                    await self._check_positions_are_free(await self._copies(), await self._admin.internals(topic))
-                return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, BEFORE_ALL, not lives)
+                if not lives and (copies := await self._copies()):
+                    self._check_positions_are_free(copies, await self._admin.internals(topic))
+                return Standing(incarnation, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
                 raise self._gone()
-            return Standing(lives[-1] if lives else time.time_ns() // 1_000_000, reached)
+            return Standing(incarnation, reached)
         incarnation = int(shown.properties.get("incarnation", "0"))
         known = self._topic.origins.high_water(self._entries.broker_origin)
         if lives and (known is None or incarnation in lives):
@@ -117,7 +118,7 @@ class ReadingCursor:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
 
-    async def _check_positions_are_free(self, copies: Sequence[HighWater], internals: TopicInternals) -> None:
+    def _check_positions_are_free(self, copies: Sequence[HighWater], internals: TopicInternals) -> None:
         """Raise :class:`BrokersPutBack` if the brokers would reuse a position at which another cluster has a message.
 
         Brokers that were restored from an older copy, or set up anew, do that. ``copies`` has the last position of
@@ -146,7 +147,7 @@ class ReadingCursor:
         """
         topic = self._topic.name
         copies = await self._copies()
-        await self._check_positions_are_free(copies, internals)
+        self._check_positions_are_free(copies, internals)
         missed = await first_passed_over(self._admin, topic, [Gap(BEFORE_ALL, at)], internals, at)
         moved = missed is not None or (at.entry >= 0 and at.ledger not in internals.ledgers)
         other = [each for each in copies if each.incarnation != incarnation]

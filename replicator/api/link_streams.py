@@ -179,10 +179,10 @@ def _told_of_made(request: web.Request, frames: FrameReceiver) -> Iterator[None]
             check_may_replicate(request, name)
             frames.tell({MADE: name})
 
-    listeners = request.app[ENGINE].making.listeners
     if request.query.get(HEARS) != MADE:
         yield
         return
+    listeners = request.app[ENGINE].making.listeners
     listeners.append(made)
     try:
         yield

@@ -108,10 +108,8 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
         f"{cluster.apache.service_url}"
     )
-    peers = {each.name: each.address for each in topology.clusters if each.name != cluster.name}
+    elsewhere = MarksElsewhere(other_addresses(topology, cluster.name), cluster.broker_origin)
     try:
-        return ApacheBridge(
-            engine, cluster.apache, cluster.broker_origin, MarksElsewhere(peers, cluster.broker_origin).of
-        )
+        return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of)
     except BridgeError as error:
         raise WorkerError(f"clusters.{cluster.name}: {error}") from None

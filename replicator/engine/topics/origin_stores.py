@@ -199,10 +199,8 @@ class OriginStores:
 
     def made_again(self, names: Collection[str] = ()) -> list[str]:
         """Return the topics that this cluster deleted and made again: all, or those of ``names``."""
-        deleted = [name for name, origin in self._deleted if origin == self._cluster]
-        if names:
-            deleted = [name for name in names if (name, self._cluster) in self._deleted]
-        return [name for name in deleted if name in self._loaded.by_name]
+        keys = [key for name in names if (key := (name, self._cluster)) in self._deleted] if names else self._deleted
+        return [name for name, origin in keys if origin == self._cluster and name in self._loaded.by_name]
 
     def partitioned_deleted(self, name: str) -> Mapping[str, int]:
         """Return, by cluster, the id of its newest deletion of the partitioned topic ``name``."""
