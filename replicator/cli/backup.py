@@ -88,7 +88,7 @@ def create(
     ] = False,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", min=1, metavar="N", help="Then keep so many of the newest backups, as `prune` does."),
+        typer.Option("--keep", min=1, metavar="N", help="Afterwards keep only the N newest backups, as `prune` does."),
     ] = None,
 ) -> Shown[list[BackupAnswer]]:
     """Make a backup of a cluster's store, while the worker runs.
