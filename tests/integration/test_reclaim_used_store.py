@@ -123,6 +123,7 @@ def test_a_cluster_that_has_later_messages_and_lacks_the_earlier_life_gets_a_nam
     mesh.kill("A")
     assert f"took back 200 messages of {ORDERS} (an earlier life, below what was here)" in mesh.reclaim("A")
     mesh.start("A")
+    mesh.run_links("resume", "A", "C")  # if the others had heard of the pause, it came back with A's other settings
     mesh.until(lambda: mesh.messages("B") == 210, "the new ones at B, without a word of an operator")
     mesh.until(lambda: "earlier-life" in str(gaps(mesh, "C")), "the link to C names what C lacks")
     assert mesh.messages("A") == 210
