@@ -138,6 +138,17 @@ class Workers:
     async def until_agreed(self, topic: str = ORDERS) -> None:
         await until_true(lambda: self.agree(topic))
 
+    async def until_stores_known(self) -> None:
+        """Wait until each worker knows on which store the others run. Links report it soon after the first messages."""
+        engines = [worker.parts.engine for worker in self.running.values()]
+        pairs = [(engine, other) for engine in engines for other in engines if engine is not other]
+
+        def known(engine: Engine, other: Engine) -> bool:
+            newest = engine.origin_stores.newest_store(other.cluster)
+            return newest is not None and newest.line.store == other.origin_stores.store
+
+        await self.until(lambda: all(known(*pair) for pair in pairs), "each knows the stores of the others")
+
     # Traffic.
 
     async def publish(self, name: str, contents: Sequence[bytes], topic: str = ORDERS) -> None:

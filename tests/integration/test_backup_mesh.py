@@ -190,6 +190,7 @@ def test_what_only_a_cluster_has_that_was_not_asked_stops_its_link_until_an_oper
     mesh.lose("A")
     mesh.restore("A", "--without", "C")
     mesh.start("A")
+    mesh.run_links("resume", "A", "B")  # if the others had heard of the pause, it came back
     asyncio.run(publish(a, numbered("a", 100, 105)))
     mesh.until(lambda: mesh.messages("B") == 15, "what goes on at B")
     mesh.until(lambda: "is not in the log here" in str(mesh.halted("A")), "the link to C says why it stands still")
@@ -214,6 +215,7 @@ def test_what_only_a_cluster_has_that_was_not_asked_comes_back_when_it_is_asked_
     mesh.lose("A")
     mesh.restore("A", "--without", "C")
     mesh.start("A")
+    mesh.run_links("resume", "A", "B")  # if the others had heard of the pause, it came back
     asyncio.run(publish(a, numbered("a", 100, 105)))
     mesh.until(lambda: mesh.messages("B") == 15, "what goes on at B")
     mesh.kill("A")

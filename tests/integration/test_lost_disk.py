@@ -120,11 +120,13 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
     """Go back with the newer store's directory, and then with that store gone. Nothing is lost."""
     async with workers(tmp_path) as mesh:
         await mesh.fill(COUNT)
+        await mesh.until_stores_known()
         await mesh.stop("A")
         old = mesh.set_aside("A", "old")
         await mesh.start("A")  # the volume was not mounted
         await mesh.publish("A", numbered("a", COUNT, COUNT + 20))
         await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 20}, "what is published since")
+        await mesh.until_stores_known()
         await mesh.stop("A")
         new = mesh.set_aside("A", "new")
         old.rename(mesh.data("A"))
@@ -137,6 +139,7 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
         await mesh.until(lambda: mesh.messages("A") == 3 * COUNT + 20, "everything at A")
         await mesh.publish("A", numbered("a", COUNT + 20, COUNT + 30))
         await mesh.until(lambda: mesh.everywhere() == {3 * COUNT + 30}, "what is published after that")
+        await mesh.until_stores_known()
         await mesh.stop("A")
 
         shutil.rmtree(mesh.data("A"))  # the store that A went back to
@@ -179,6 +182,8 @@ async def test_an_operator_can_keep_the_newer_store_and_take_over_what_only_the_
         await mesh.stop("A")
         old = mesh.set_aside("A", "old")
         await mesh.start("A")
+        for link in mesh.running["A"].parts.links:
+            await link.resume()  # if the others had heard of the pause, it came back
         await mesh.publish("A", numbered("a", 20, 30))
         await mesh.until(lambda: mesh.everywhere() == {50}, "what is published since")
         await mesh.stop("A")
@@ -191,6 +196,7 @@ async def test_an_operator_can_keep_the_newer_store_and_take_over_what_only_the_
 async def test_a_running_older_store_ends_as_soon_as_a_silent_peer_tells(tmp_path: Path) -> None:
     async with workers(tmp_path, "AB", TWO) as mesh:
         await mesh.fill(20)
+        await mesh.until_stores_known()
         await mesh.stop("A")
         old = mesh.set_aside("A", "old")
         await mesh.start("A")
