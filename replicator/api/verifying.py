@@ -95,11 +95,13 @@ async def cuts(request: web.Request) -> web.Response:
 def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
     marks = topic.origins.high_waters()
     left_out = {origin: holes for origin in marks if (holes := topic.origins.left_out(origin))}
+    # All by the store, for the blocks that are compared are read from it: the index may be ahead of what is trimmed there.
+    trimmed = topic.trimming.recorded()
     return {
         "last": str(topic.log.last),
-        "runs": [list(run) for run in topic.log.runs_between(topic.log.trimmed, topic.log.last)],
-        "trimmed": str(topic.log.trimmed),
-        "trimmed_of": {origin: str(ends[-1]) for origin, ends in topic.trimming.ends().items() if origin and ends},
+        "runs": [list(run) for run in topic.log.stored_runs(trimmed.through)],
+        "trimmed": str(trimmed.through),
+        "trimmed_of": {origin: str(ends[-1]) for origin, ends in trimmed.ends.items() if origin and ends},
         "high_water": {origin: [mark.incarnation, str(mark.position)] for origin, mark in marks.items()},
         "left_out": {origin: [[str(after), str(upto)] for after, upto in holes] for origin, holes in left_out.items()},
         "lineage": engine.origin_stores.as_json(topic),

@@ -27,7 +27,7 @@ from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.report import FAULTS, VerifyReport
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import Link
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 LINKS = (Link("us-east", "eu-west"), Link("eu-west", "us-east"))
 AT_REST = VerifySettings(settle_seconds=0)
@@ -191,6 +191,25 @@ def test_what_is_published_and_copied_between_the_readings_of_two_clusters_is_no
             await copied(topic, eu.engine, 1)
             report = await look(urls, VerifySettings(settle_seconds=0, digests=False))
             assert asked.count("eu-west") > 1
+            assert faults(report) == {}, report.findings
+
+    asyncio.run(main())
+
+
+def test_a_copy_whose_store_has_not_recorded_yet_what_is_trimmed_is_complete(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu), served(us, eu) as urls:
+            topic = await us.engine.topic(TOPIC)
+            for number in range(3):
+                await topic.publish([single_entry(b"%d" % number)])
+            copy = await copied(topic, eu.engine, 3)
+            ((ledger, first, _),) = copy.log.runs_between(BEFORE_ALL, copy.log.last)
+            copy.log.trim(Position(ledger, first))  # the store follows later
+            report = await look(urls, VerifySettings(settle_seconds=0, digests=False))
+            assert faults(report) == {}, report.findings
+            assert report.messages == 3
+            await copy.trimming.trim(copy.log.trimmed)
+            report = await look(urls, VerifySettings(settle_seconds=0, digests=False))
             assert faults(report) == {}, report.findings
 
     asyncio.run(main())

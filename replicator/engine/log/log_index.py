@@ -278,6 +278,19 @@ class LogIndex:
             if low <= high:
                 yield ledger, low, high
 
+    def stored_runs(self, through: Position) -> list[tuple[int, int, int]]:
+        """Return the entries that the store still has if it has recorded that all up to ``through`` is trimmed.
+
+        They are by ledger, as from :meth:`runs_between`. The first entry of a ledger that this index has trimmed is not
+        known here: entry 0 is given for it.
+        """
+        hidden = [
+            (end.ledger, through.entry + 1 if end.ledger == through.ledger else 0, end.entry)
+            for end in self.trimmed_ends
+            if through < end
+        ]
+        return [*hidden, *self.runs_between(max(through, self.trimmed), self.last)]
+
     def messages_after(self, after: Position, without: PositionSet) -> PositionSet:
         """Return all messages above ``after`` that are not in ``without``. Applied to a cursor's state: the
         unconsumed ones."""

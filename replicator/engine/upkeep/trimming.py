@@ -16,6 +16,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.origins import Origins
 from replicator.engine.log.store import Store
+from replicator.engine.log.store_tables import Trim
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.log.writer import Tail, Writer
 from replicator.engine.subscriptions.subscription import Subscription
@@ -72,9 +73,14 @@ class Trimming:
             self.in_store = trimmed
             topic.origins.trimmed()
 
+    def recorded(self) -> Trim:
+        """Return what the store has recorded as trimmed. The log's index can be ahead of it: then the store still has
+        the blocks in between."""
+        return self._store.trim(self._topic.topic_id) if self._topic.log.trimmed > BEFORE_ALL else Trim()
+
     def ends(self) -> Mapping[str, Sequence[Position]]:
         """By origin, the last entry of each of its ledgers that was trimmed here, as origin positions in order."""
-        return self._store.trim(self._topic.topic_id).ends if self.in_store > BEFORE_ALL else {}
+        return self.recorded().ends
 
     async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:
         topic, log = self._topic, self._topic.log

@@ -47,6 +47,18 @@ def test_a_position_between_trimmed_ledgers_was_not_here_and_the_last_one_before
     assert log.had(Position(10, 0)), "ends of older ledgers can be forgotten"
 
 
+def test_what_the_index_has_trimmed_and_the_store_has_not_counts_as_stored() -> None:
+    log = LogIndex()
+    for ledger in (11, 30, 40):
+        log.append(Position(ledger, 0), 3, marker=False)
+    log.trim(Position(30, 1))
+    whole = [(30, 2, 2), (40, 0, 2)]
+    assert log.stored_runs(Position(30, 1)) == whole
+    assert log.stored_runs(Position(30, 0)) == [(30, 1, 1), *whole]
+    assert log.stored_runs(Position(11, 1)) == [(11, 2, 2), (30, 0, 1), *whole]
+    assert log.stored_runs(BEFORE_ALL) == [(11, 0, 2), (30, 0, 1), *whole]
+
+
 @given(runs, probes)
 def test_it_answers_as_a_plain_list_of_positions_would(
     script: list[tuple[int, int, bool, bool]], probe: Position
