@@ -95,7 +95,7 @@ async def cuts(request: web.Request) -> web.Response:
 def _cut(engine: Engine, topic: Topic) -> dict[str, Any]:
     marks = topic.origins.high_waters()
     left_out = {origin: holes for origin in marks if (holes := topic.origins.left_out(origin))}
-    # All by the store, for the blocks that are compared are read from it: the index may be ahead of what is trimmed there.
+    # The blocks that are compared are read from the store, so all comes from there: the index is trimmed before it.
     trimmed = topic.trimming.recorded()
     return {
         "last": str(topic.log.last),

@@ -195,7 +195,8 @@ class Traffic(Operating):
             how = "each"
         if how == "cumulative" and subscription.name.endswith(("exclusive", "failover")):
             last = drawn.randrange(len(got))
-            chosen = got[: last + 1]
+            partition = got[last].message_id().partition()  # it counts in its own partition alone
+            chosen = [message for message in got[: last + 1] if message.message_id().partition() == partition]
             acks = [consumer.acknowledge_cumulative(got[last])]
         else:
             share = {"some": 0.5, "half batches": 0.5}.get(how, 1.0)

@@ -180,6 +180,17 @@ class AckGrouping:
             self._entries.add(position)
         return self._gathered()
 
+    def acknowledge_entries(self, positions: Sequence[Position]) -> Sequence[Action]:
+        """Acknowledge the entries that are the chunks of one message.
+
+        One request has them all, up to :data:`ACKS_PER_REQUEST_MAX`. With a request for each, another cluster could
+        learn of some of them only, and would deliver chunks that never make a message.
+        """
+        for position in positions:
+            self._add_entry(position)
+        self._count += len(positions) - 1
+        return self._gathered()
+
     def acknowledge_cumulative(
         self, position: Position, batch_index: int = -1, batch_size: int = 1
     ) -> Sequence[Action]:
@@ -294,11 +305,14 @@ class AckGrouping:
         return found.copy() if found else False
 
     def _acknowledge_entry(self, position: Position) -> Sequence[Action]:
+        self._add_entry(position)
+        return self._gathered()
+
+    def _add_entry(self, position: Position) -> None:
         self._take_ticket()
         self._batches.pop(position, None)
         self._partial.pop(position, None)
         self._entries.add(position)
-        return self._gathered()
 
     def _acknowledge_partial(self, position: Position, indexes: BitMap, batch_size: int) -> Sequence[Action]:
         gathered = self._partial.setdefault(position, BitMap())

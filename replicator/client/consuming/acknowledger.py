@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -65,6 +65,13 @@ class Acknowledger:
         place = self._moves.place(position, batch_index, batch_size)
         if place is not None:
             self._run(self._grouping.acknowledge(place, batch_index, batch_size))
+
+    def acknowledge_chunks(self, positions: Sequence[Position]) -> None:
+        """Acknowledge the entries that are the chunks of one message, in one request."""
+        self._stats.acks_sent += len(positions)
+        places = [self._moves.place(position, -1, 1) for position in positions]
+        if kept := [place for place in places if place is not None]:
+            self._run(self._grouping.acknowledge_entries(kept))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int, batch_size: int) -> None:
         """Everything up to and with this message."""

@@ -68,7 +68,7 @@ class Inbox:
             settings,
             partition,
             replace(opening, ready=lambda: arrivals.wake(1)),
-            acknowledge=self._acknowledge_entries,
+            acknowledge=self._acks.acknowledge_chunks,
             reject=self._reject_entries,
         )
         self._burying: set[asyncio.Task[None]] = set()
@@ -209,7 +209,7 @@ class Inbox:
             self._dead.answered(position, batch_index)
         if isinstance(message_id, ChunkMessageId):
             self._opener.forget(position)
-            self._acknowledge_entries(message_id.chunk_positions())
+            self._acks.acknowledge_chunks(message_id.chunk_positions())
         else:
             self._acks.acknowledge(position, batch_index, batch_size)
 
@@ -346,10 +346,6 @@ class Inbox:
                 self._dead.reject(position, batch_index)
             due = self._dead.give_up(due)
         self.redeliver(due)
-
-    def _acknowledge_entries(self, positions: Sequence[Position]) -> None:
-        for position in positions:
-            self._acks.acknowledge(position)
 
     def _reject_entries(self, positions: Sequence[Position]) -> None:
         for position in positions:

@@ -61,6 +61,17 @@ def test_a_group_time_of_zero_sends_at_once() -> None:
     assert _acks(tracker.acknowledge(_at(1))) == (Ack(_at(1)),)
 
 
+def test_the_chunks_of_a_message_are_sent_in_one_request_without_a_group_time_too() -> None:
+    tracker = AckGrouping(group_time_ms=0)
+    assert _acks(tracker.acknowledge_entries((_at(1), _at(2), _at(5)))) == (Ack(_at(1)), Ack(_at(2)), Ack(_at(5)))
+
+
+def test_each_chunk_counts_in_a_group() -> None:
+    tracker = AckGrouping(size_max=3)
+    assert tracker.acknowledge_entries((_at(1), _at(2))) == (StartTimer(100),)
+    assert len(_acks(tracker.acknowledge(_at(3)))) == 3
+
+
 def test_messages_of_a_batch_are_sent_as_indexes_of_their_entry() -> None:
     tracker = AckGrouping()
     for index in (0, 2, 5, 6, 7):

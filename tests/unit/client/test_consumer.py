@@ -292,6 +292,16 @@ def test_chunks_between_other_messages_come_together_and_their_permits_are_retur
     run_consumer(scenario, receiver_queue_size=2)
 
 
+def test_all_chunks_of_a_message_are_acknowledged_in_one_request_without_a_group_time_too() -> None:
+    async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
+        channel = channels[0]
+        channel.events.on_deliveries([chunk(0, 0), chunk(1, 1), chunk(2, 2)])
+        await consumer.acknowledge(await consumer.receive())
+        assert channel.asked_for("acknowledge") == [(1, tuple(Ack(Position(1, entry)) for entry in range(3)))]
+
+    run_consumer(scenario, acknowledgement_group_time_ms=0)
+
+
 def test_of_too_many_incomplete_messages_the_oldest_is_acknowledged_if_that_was_asked_for() -> None:
     async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
         channel = channels[0]
