@@ -196,11 +196,12 @@ def run(
 def settled_alone(history: History, outcome: Outcome, server: str, count: int) -> Outcome:
     """Return the outcome of a history that failed only by a limit of time after it ran once more.
 
-    It runs alone on clusters of its own, with patience. An outcome that did not fail so is returned unchanged.
+    It runs alone on clusters of its own, with patience, and to its end. An outcome that did not fail so is returned
+    unchanged.
     """
     if not outcome.late:
         return outcome
-    (again,) = run([replace(history, steps=outcome.steps or None)], server, count, patience=PATIENCE_ALONE)
+    (again,) = run([history], server, count, patience=PATIENCE_ALONE)
     return again if again.failure else replace(again, late=True)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,7 +284,7 @@ def test_a_machine_is_busy_where_a_worker_works_or_waits_for_a_disk_or_a_look_is
     assert asyncio.run(Watch(list).is_busy()) == busy
 
 
-def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
+def test_a_history_that_was_late_runs_once_more_alone_to_its_end_and_other_findings_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history = drawn_history(1)
@@ -302,7 +301,7 @@ def test_a_history_that_was_late_runs_once_more_alone_and_other_findings_do_not(
     assert not ran
     again = settled_alone(history, Outcome((step,), "it took too long", {}, late=True), "", 60)
     assert (again.failure, again.late) == ("", True)
-    assert ran == [([replace(history, steps=(step,))], PATIENCE_ALONE)]
+    assert ran == [([history], PATIENCE_ALONE)], "all its steps, and not only those before the limit"
 
 
 def test_while_a_link_is_dropped_a_subscription_begins_where_it_is_made_for_origins_that_others_do_not_know() -> None:
