@@ -15,8 +15,9 @@ Algorithm of :class:`ChunkAssembler`, for a chunk whose message has ``next`` as 
 4. A chunk that is held already, at another position: the producer sent it again because it missed a receipt. Chunk 0
    begins the message anew, and the older copies are to be acknowledged; any other is to be acknowledged alone.
 5. Anything else means that a chunk is missing: what is held of the message and this chunk are abandoned. They stay
-   unacknowledged, so that they come again, until they are older than the expiry: then they never become a message, and
-   are to be acknowledged, or they would hold back the subscription for ever.
+   unacknowledged, so that they come again. If the message still misses a chunk when the expiry has passed since the
+   first time, it never becomes complete, and its chunks are to be acknowledged, or they would hold back the
+   subscription for ever.
 6. A message that is not complete in time is abandoned and its chunks are to be acknowledged, for the same reason.
 
 Source: Pulsar's PIP-37 and the publicly documented behaviour of its consumers.
@@ -44,6 +45,8 @@ CHUNKED_MESSAGE_BYTES_MAX: Final = UNCOMPRESSED_BYTES_MAX
 """The largest message that can be sent in chunks: what a consumer agrees to decompress."""
 CHUNKS_MAX: Final = 100_000
 """Chunks of one message; their positions are kept until it is acknowledged."""
+MISSED_MAX: Final = 10_000
+"""Messages of which one assembler remembers since when it misses a chunk."""
 CHUNK_BYTES_PENDING_MAX: Final = 4 * CHUNKED_MESSAGE_BYTES_MAX
 """Payload that the messages of one assembler may have together when they are complete, however many they are."""
 
@@ -69,7 +72,6 @@ class Chunk:
     total_bytes: int
     payload: bytes
     position: Position
-    publish_time_ms: int
 
 
 def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: Position) -> Chunk | None:
@@ -83,7 +85,6 @@ def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: P
         metadata.total_chunk_msg_size,
         bytes(payload),
         position,
-        metadata.publish_time,
     )
     if not (chunk.uuid and chunk.chunks <= CHUNKS_MAX and 0 <= chunk.chunk_id < chunk.chunks):
         raise InvalidMessage(
@@ -140,7 +141,7 @@ class ChunkAssembler:
     ``acknowledge_oldest`` its chunks are to be acknowledged: it is then lost to this subscription, knowingly.
     """
 
-    __slots__ = ("_acknowledge_oldest", "_expire_after_ms", "_incomplete", "_pending_max", "_reserved_bytes")
+    __slots__ = ("_acknowledge_oldest", "_expire_after_ms", "_incomplete", "_missed", "_pending_max", "_reserved_bytes")
 
     def __init__(self, *, pending_max: int = 10, expire_after_ms: int = 60_000, acknowledge_oldest: bool = False):
         assert pending_max >= 0
@@ -149,6 +150,8 @@ class ChunkAssembler:
         self._expire_after_ms = expire_after_ms
         self._acknowledge_oldest = acknowledge_oldest
         self._incomplete: dict[str, _Incomplete] = {}  # in the order of their beginnings
+        self._missed: dict[int, int] = {}
+        """Times at which messages first missed a chunk, by the hash of their uuid, the earliest first."""
         self._reserved_bytes = 0
 
     def __len__(self) -> int:
@@ -163,7 +166,7 @@ class ChunkAssembler:
         return next(iter(self._incomplete.values())).begun_ms + self._expire_after_ms
 
     def add(self, chunk: Chunk, now_ms: int) -> list[ChunkAction]:
-        """Take one chunk; returns what is to be done now, in order. ``now_ms`` is the wall clock."""
+        """Take one chunk; returns what is to be done now, in order. ``now_ms`` is of a clock that only goes forward."""
         actions: list[ChunkAction] = list(self.expire(now_ms))
         held = self._incomplete.get(chunk.uuid)
         if chunk.chunk_id == 0:
@@ -189,6 +192,7 @@ class ChunkAssembler:
             if len(held.payload) != held.total_bytes:
                 return [*actions, self._contradicts(chunk, f"ends at {len(held.payload)} bytes of {held.total_bytes}")]
             self._forget(chunk.uuid)
+            self._missed.pop(hash(chunk.uuid), None)
             actions.append(Assembled(bytes(held.payload), tuple(held.positions)))
         return actions
 
@@ -206,7 +210,7 @@ class ChunkAssembler:
         return expired
 
     def clear(self) -> None:
-        """Forget everything: a new connection delivers all that is unacknowledged from the beginning."""
+        """Forget all chunks: a new connection delivers all that is unacknowledged from the beginning."""
         self._incomplete.clear()
         self._reserved_bytes = 0
 
@@ -238,8 +242,20 @@ class ChunkAssembler:
             awaited = len(held.positions)
             positions = (*held.positions, chunk.position)
             self._forget(chunk.uuid)
-        hopeless = 0 < self._expire_after_ms <= now_ms - chunk.publish_time_ms
+        hopeless = 0 < self._expire_after_ms <= now_ms - self._missed_since(chunk.uuid, now_ms)
         return Abandoned(positions, ChunkMissing(_named(chunk, f"came, expected chunk {awaited}")), hopeless)
+
+    def _missed_since(self, uuid: str, now_ms: int) -> int:
+        """Return when a message first missed a chunk; note that it is now if that is not known."""
+        key = hash(uuid)
+        if key not in self._missed:
+            if len(self._missed) >= MISSED_MAX:
+                earliest, since_ms = next(iter(self._missed.items()))
+                if now_ms - since_ms < 2 * self._expire_after_ms:
+                    return now_ms  # it is noted when it comes again, once there is room
+                del self._missed[earliest]  # it came in the meantime, and was given up
+            self._missed[key] = now_ms
+        return self._missed[key]
 
     def _contradicts(self, chunk: Chunk, how: str) -> Abandoned:
         held = self._incomplete[chunk.uuid]

@@ -34,6 +34,8 @@ class Sent:
     """Partition of the topic, within which messages have an order. -1 for a topic without partitions."""
     gone: bool = False
     """Whether its origin deleted or lost it before it was surely copied. It may still come."""
+    chunked: bool = False
+    """Whether it is several entries. If it is gone, some of them may have been copied."""
 
 
 @dataclass(slots=True)
@@ -127,11 +129,21 @@ class Model:
     def topic(self, name: str) -> Topic:
         return self.topics.setdefault(name, Topic(name))
 
-    def sending(self, topic: str, origin: str, uid: str, key: str | None = None, *, delayed: bool = False) -> None:
+    def sending(
+        self,
+        topic: str,
+        origin: str,
+        uid: str,
+        key: str | None = None,
+        *,
+        delayed: bool = False,
+        chunked: bool = False,
+    ) -> None:
         """Record that a producer is about to send a message. It may be delivered from now on."""
         found = self.topic(topic)
         number = found.numbers[origin] = found.numbers.get(origin, 0) + 1
-        found.sent[uid] = Sent(uid, topic, origin, number, key, False, found.lives.get(origin, 0), delayed)
+        life = found.lives.get(origin, 0)
+        found.sent[uid] = Sent(uid, topic, origin, number, key, False, life, delayed, chunked=chunked)
 
     def confirmed(self, topic: str, uids: Iterable[str], at: str | None = None) -> None:
         """Record that a cluster confirmed messages. Every existing subscription must get them.
@@ -456,6 +468,10 @@ class Model:
             if before is not None and before.number > sent.number:
                 raise Violation(f"{where} got {uid} after {before.uid}, which was sent later")
             last[place] = sent
+
+    def may_be_cut(self, topic: str) -> bool:
+        """Return whether clusters may have only some chunks of a message, because its origin deleted or lost it."""
+        return any(sent.chunked and sent.gone for sent in self.topic(topic).sent.values())
 
     def missing(self, subscription: Subscription, cluster: str, got: Collection[str]) -> list[str]:
         """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not deliver."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from histories.disks import Disks
 from histories.model import Subscription, Violation
-from histories.steps import PARTED
+from histories.steps import PARTED, TYPES, is_replicated
 from histories.traffic import uid_of
+from histories.watch import REQUEST_SECONDS, patient
+from replicator.client import Client, ConsumerType
+from replicator.client.errors import ChunkMissing
 from replicator.pipeline.errors import BadOption
 from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import load_topology
+
+INCOMPLETE_MS: Final = 100
+"""Time after which a client gives up chunks, once nothing else is left to receive."""
 
 
 class AtRest(Disks):
@@ -53,8 +62,31 @@ class AtRest(Disks):
                 if each.deleted or each.passed_over or not await self._backlog(each, cluster):
                     continue
                 await self._drain(each, cluster, patient=True)
+                if self.model.may_be_cut(each.topic) and await self._backlog(each, cluster):
+                    await self._give_up_chunks(each, cluster)
                 if left := await self._backlog(each, cluster):
                     raise Violation(f"{each.topic} {each.name} at {cluster} has a backlog of {left}, and nothing comes")
+
+    async def _give_up_chunks(self, subscription: Subscription, at: str) -> None:
+        """Let a client acknowledge the chunks that never make a message, as clients do after a minute. It must get no
+        message."""
+        client = Client(self.regions.client_url(at))
+        try:
+            consumer = await client.subscribe(
+                self._full(subscription.topic),
+                subscription.name,
+                ConsumerType[TYPES[subscription.name.partition("-")[2]]],
+                replicate_subscription_state_enabled=is_replicated(subscription.name),
+                negative_ack_redelivery_delay_ms=INCOMPLETE_MS,
+                expire_time_of_incomplete_chunked_message_ms=INCOMPLETE_MS,
+            )
+            deadline = time.monotonic() + patient(REQUEST_SECONDS)
+            while time.monotonic() < deadline and await self._backlog(subscription, at):
+                with suppress(ChunkMissing):
+                    if got := await consumer.receive_many(timeout_millis=INCOMPLETE_MS):
+                        raise Violation(f"{subscription.topic} {subscription.name} at {at} gave {got} only at the end")
+        finally:
+            await client.close()
 
     async def _backlog(self, subscription: Subscription, at: str) -> int:
         """Return how many messages a subscription has left, by its worker's word."""

@@ -45,7 +45,7 @@ class Traffic(Operating):
         keys = [f"k{1 + number % 3}" if by_key else None for number in range(count)]
         uids = [self._uid(at) for _ in range(count)]
         for uid, key in zip(uids, keys, strict=True):
-            self.model.sending(topic, at, uid, key, delayed=how == "delayed")
+            self.model.sending(topic, at, uid, key, delayed=how == "delayed", chunked=how == "chunks")
         producer = await self._producer(at, topic, how)
         content = {"chunks": b"x" * (3 * CHUNK_BYTES), "compressed": b"y" * 500}.get(how, b"z")
         sends = []

@@ -304,6 +304,18 @@ def test_a_history_that_was_late_runs_once_more_alone_to_its_end_and_other_findi
     assert ran == [([history], PATIENCE_ALONE)], "all its steps, and not only those before the limit"
 
 
+def test_a_message_in_chunks_may_be_cut_where_its_origin_deleted_it_before_it_was_surely_copied() -> None:
+    for is_copied in (False, True):
+        model = Model(SHAPES["pair"])
+        model.sending("t0", "b", "b1", chunked=True)
+        model.confirmed("t0", ["b1"])
+        if is_copied:
+            model.settled()
+        assert not model.may_be_cut("t0")
+        model.topic_deleted("t0", "b")
+        assert model.may_be_cut("t0") == (not is_copied)
+
+
 def test_while_a_link_is_dropped_a_subscription_begins_where_it_is_made_for_origins_that_others_do_not_know() -> None:
     model = Model(SHAPES["one-way"])
     for uid in ("a1", "b1"):

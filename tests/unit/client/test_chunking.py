@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from replicator.client.chunking import (
     CHUNKED_MESSAGE_BYTES_MAX,
+    MISSED_MAX,
     Abandoned,
     Assembled,
     Chunk,
@@ -38,7 +39,7 @@ def _at(entry: int) -> Position:
 
 def _chunk(chunk_id: int, entry: int, *, uuid: str = "p-0", payload: bytes = b"ab", **other: int) -> Chunk:
     chunks = other.get("chunks", 3)
-    return Chunk(uuid, chunk_id, chunks, other.get("total_bytes", 2 * chunks), payload, _at(entry), SENT_MS)
+    return Chunk(uuid, chunk_id, chunks, other.get("total_bytes", 2 * chunks), payload, _at(entry))
 
 
 def _added(assembler: ChunkAssembler, *chunks: Chunk, now_ms: int = SENT_MS) -> list[ChunkAction]:
@@ -99,13 +100,38 @@ def test_a_missing_chunk_is_named_and_everything_held_of_the_message_may_come_ag
     assert abandoned.positions == tuple(_at(index) for index in order if len(order) < 2 or order[0] == 0 or index == 2)
 
 
-def test_a_chunk_without_its_first_one_is_acknowledged_once_it_is_older_than_the_expiry() -> None:
+def test_chunks_without_the_first_one_are_acknowledged_once_they_missed_it_for_as_long_as_the_expiry() -> None:
     assembler = ChunkAssembler(expire_after_ms=60_000)
-    (young,) = _added(assembler, _chunk(1, 1), now_ms=SENT_MS + 59_999)
-    (old,) = _added(assembler, _chunk(1, 1), now_ms=SENT_MS + 60_000)
-    assert isinstance(young, Abandoned)
-    assert isinstance(old, Abandoned)
-    assert (young.acknowledge, old.acknowledge) == (False, True)
+    early = _added(assembler, _chunk(1, 1), _chunk(2, 2), _chunk(1, 1), now_ms=SENT_MS)
+    young = _added(assembler, _chunk(1, 1), _chunk(2, 2), now_ms=SENT_MS + 59_999)
+    assembler.clear()  # the cluster delivers everything again
+    old = _added(assembler, _chunk(1, 1), _chunk(2, 2), now_ms=SENT_MS + 60_000)
+    assert [action.acknowledge for action in (*early, *young, *old) if isinstance(action, Abandoned)] == [
+        *[False] * 5,
+        *[True] * 2,
+    ]
+
+
+def test_a_message_that_became_complete_may_miss_a_chunk_anew() -> None:
+    assembler = ChunkAssembler(expire_after_ms=60_000)
+    _added(assembler, _chunk(1, 1))
+    later = SENT_MS + 60_000
+    assert isinstance(_added(assembler, *(_chunk(index, index) for index in range(3)), now_ms=later)[-1], Assembled)
+    (abandoned,) = _added(assembler, _chunk(1, 1), now_ms=later)
+    assert isinstance(abandoned, Abandoned)
+    assert not abandoned.acknowledge
+
+
+def test_what_is_remembered_of_messages_that_miss_a_chunk_is_bounded_and_the_first_ones_are_let_go_in_time() -> None:
+    assembler = ChunkAssembler(expire_after_ms=1_000)
+    for number in range(MISSED_MAX + 5):
+        _added(assembler, _chunk(1, number, uuid=f"m-{number}"))
+    assert len(assembler._missed) == MISSED_MAX
+    given_up = _added(assembler, _chunk(1, 0, uuid="m-0"), now_ms=SENT_MS + 1_000)
+    assert [action.acknowledge for action in given_up if isinstance(action, Abandoned)] == [True]
+    last = _chunk(1, MISSED_MAX + 4, uuid=f"m-{MISSED_MAX + 4}")
+    found = [_added(assembler, last, now_ms=SENT_MS + later)[0] for later in (1_999, 2_000, 3_000)]
+    assert [action.acknowledge for action in found if isinstance(action, Abandoned)] == [False, False, True]
 
 
 def test_a_message_that_is_not_complete_in_time_is_acknowledged_away() -> None:
@@ -171,7 +197,7 @@ def _metadata(**fields: object) -> MessageMetadata:
 def test_only_an_entry_of_several_is_a_chunk() -> None:
     assert chunk_of(_metadata(), b"x", _at(0)) is None
     chunk = chunk_of(_metadata(uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=2), b"x", _at(0))
-    assert chunk == Chunk("u", 1, 2, 2, b"x", _at(0), 5)
+    assert chunk == Chunk("u", 1, 2, 2, b"x", _at(0))
 
 
 @pytest.mark.parametrize(
@@ -208,9 +234,7 @@ def test_whatever_order_chunks_come_in_only_whole_messages_come_out(seed: int, p
     for entry in range(60):
         uuid = source.choice(list(payloads))
         chunk_id = source.randrange(len(pieces[uuid]))
-        chunk = Chunk(
-            uuid, chunk_id, len(pieces[uuid]), len(payloads[uuid]), pieces[uuid][chunk_id], _at(entry), SENT_MS
-        )
+        chunk = Chunk(uuid, chunk_id, len(pieces[uuid]), len(payloads[uuid]), pieces[uuid][chunk_id], _at(entry))
         for action in assembler.add(chunk, SENT_MS + entry):
             if isinstance(action, Assembled):
                 assert action.payload == payloads[uuid]

@@ -271,6 +271,28 @@ def test_a_chunk_without_those_before_it_is_reported_by_name_and_asked_for_again
     run_consumer(scenario, consumer_type=SubscriptionType.SHARED, negative_ack_redelivery_delay_ms=5)
 
 
+def test_a_chunk_that_comes_again_without_those_before_it_is_acknowledged_after_the_expiry() -> None:
+    async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
+        channel = channels[0]
+        channel.events.on_deliveries([chunk(1, 2)])
+        with pytest.raises(ChunkMissing):
+            await consumer.receive()
+        await until(lambda: channel.asked_for("redeliver"))
+        assert not channel.asked_for("acknowledge")
+        await asyncio.sleep(0.02)
+        channel.events.on_deliveries([chunk(1, 2)])
+        assert await consumer.receive_many(timeout_millis=0) == []
+        assert channel.asked_for("acknowledge") == [(1, (Ack(Position(1, 2)),))]
+
+    run_consumer(
+        scenario,
+        consumer_type=SubscriptionType.SHARED,
+        negative_ack_redelivery_delay_ms=5,
+        expire_time_of_incomplete_chunked_message_ms=10,
+        acknowledgement_group_time_ms=0,
+    )
+
+
 def test_chunks_between_other_messages_come_together_and_their_permits_are_returned() -> None:
     async def scenario(consumer: Consumer, channels: list[HandChannel]) -> None:
         channel = channels[0]
