@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from engine_support import batch, message
@@ -11,8 +14,11 @@ from engine_support import batch, message
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerEvents
+from replicator.engine.engine import Engine
 from replicator.engine.log.delivered import LastMessage
 from replicator.engine.types import Ack, Delivery
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
 from snapshots.position import Position
 
 TOPIC = "persistent://public/default/t"
@@ -108,3 +114,50 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110  (there is no event to wait for)
             await asyncio.sleep(0)  # a turn of the event loop, not a wait for time to pass
+
+
+class Worker:
+    """An engine behind its gateway, which can be cut off and come back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.engine: Engine
+        self.port = 0
+        self.gateway: Gateway | None = None
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.engine = await Engine.open(self._path, cluster="us-east")
+        await self.serve()
+
+    async def serve(self) -> None:
+        bound = socket.create_server(("127.0.0.1", self.port))
+        self.port = bound.getsockname()[1]
+        self.gateway = Gateway(self.engine, Addresses(self.url))
+        await self.gateway.listen(bound)
+
+    async def cut_off(self) -> None:
+        """Break every connection without a goodbye, and take no new ones."""
+        assert self.gateway is not None
+        for connection in list(self.gateway._connections):
+            connection._transport.abort()
+        await self.gateway.stop()
+        self.gateway = None
+
+    async def stop(self) -> None:
+        if self.gateway is not None:
+            await self.gateway.stop()
+        await self.engine.close()
+
+
+@asynccontextmanager
+async def running_worker(path: Path) -> AsyncIterator[Worker]:
+    worker = Worker(path)
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import psycopg
 from sqlalchemy import make_url
 
+from replicator.index.database import Database
 from replicator.index.system_user import ensure_system_user
 
 
@@ -69,3 +70,14 @@ def databases_of(clusters: str, server: str, prefix: str) -> Iterator[dict[str, 
         yield {cluster: url.set(database=name).render_as_string(hide_password=False) for cluster, name in names.items()}
         for name in names.values():
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def opened(url: str, data: Path) -> AsyncIterator[Database]:
+    """Connect the index of cluster ``us-east`` to the database at ``url``."""
+    database = Database(url, data, cluster="us-east", known_good=False)
+    try:
+        await database.start()
+        yield database
+    finally:
+        await database.stop()

@@ -8,9 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 from engine_support import DataPlaneServer, Inbox, eventually, opened, settled, subscribed
-from test_exact_sync import agree
-from test_sync import FAST, TOPIC, Node
-from test_sync_faults import backlog
+from sync_node_support import FAST, TOPIC, Node, agree, backlog
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import decode_entry

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,70 +12,21 @@ import aiohttp
 import pyarrow as pa
 import pytest
 from aiohttp import web
+from api_support import opened_stream, whole_app, with_app
 from engine_support import TOPIC, eventually, make_block, message, opened
-from frame_support import asked, frame_of, framed, next_answer, streamed
+from frame_support import frame_of, framed, streamed
 
 from replicator.api import data_plane
-from replicator.api.app import make_app
-from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append
 from snapshots.position import BEFORE_ALL, Position
 
-LINKED = ("us-east", "ap-south")
 PAGE_BYTES = 8 * 1024 * 1024
-
-
-class NoStatus:
-    """A worker without links, sync and database."""
-
-    def status(self) -> dict[str, Any]:
-        return {
-            "database": {"state": "up"},
-            "store": {"bytes": 0, "failed": None},
-            "links": [],
-            "counters": {},
-        }
-
-    def ready(self) -> str | None:
-        return None
-
-    async def mappings(self, topics: object) -> None:
-        return None
-
-
-@asynccontextmanager
-async def whole_app(engine: Engine) -> AsyncIterator[tuple[web.AppRunner, str]]:
-    """The application as a worker runs it, and its base address."""
-    runner = web.AppRunner(make_app(engine, NoStatus(), LinkedSources.of(*LINKED)), shutdown_timeout=10)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield runner, f"http://127.0.0.1:{runner.addresses[0][1]}/replication/v1"
-    finally:
-        await runner.cleanup()
-
-
-def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with opened(path, "eu-west") as engine, whole_app(engine) as (runner, base), asyncio.timeout(60):
-            await body(engine, runner, base)
-
-    asyncio.run(main())
 
 
 def block_of(origin: str, first: int = 0) -> bytes:
     return framed(frame_of(Outgoing(TOPIC, BEFORE_ALL, make_block(Position(9, first), [message()], origin=origin))))
-
-
-async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A link's stream whose first frame, a sign of life, was answered, and which goes on."""
-    status, _, reader, writer = await asked(f"{base}/append", **{"from": source})
-    assert status == 101
-    writer.write(framed(frame_of()))
-    assert await next_answer(reader) == {"extents": 0, "refused": {}}
-    return reader, writer
 
 
 def test_invariant_4_a_link_carries_only_what_its_source_originated(tmp_path: Path) -> None:

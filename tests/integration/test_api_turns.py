@@ -19,7 +19,7 @@ from admin_support import NoStatus, administered
 from aiohttp import web
 from asynchronous import asynchronous
 from engine_support import opened
-from test_gateway_turns import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
+from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
 from replicator.api import rest_produce
 from replicator.api.app import make_app

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import forked_commands
 import pytest
+from api_support import entries
 from served_worker import ServedWorker, served_worker
 
 RETENTION = "namespaces/public/default/retention"
@@ -18,11 +18,6 @@ RETENTION = "namespaces/public/default/retention"
 def worker() -> Iterator[ServedWorker]:
     with served_worker() as served:
         yield served
-
-
-def entries(worker: ServedWorker, parameters: str = "") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = worker.ask("GET", f"/replication/v1/audit{parameters}").json["entries"]
-    return found
 
 
 def test_a_change_is_noted_with_what_was_before_and_what_is_after(worker: ServedWorker) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from api_support import entries, topology
 from asynchronous import asynchronous
 from served_worker import ServedWorker, served_worker
-from test_audit import entries
-from test_pages_of_others import topology
 
 from replicator.api.audit import NOT_NOTED, NOTED, NOTED_ELSEWHERE, PREFIX, READING
 from replicator.api.guarding import is_dashboard

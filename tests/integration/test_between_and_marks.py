@@ -13,7 +13,7 @@ import pytest
 from backup_support import ORDERS, numbered, publish, take
 from failover_support import deployment
 from postgres_support import databases_of
-from test_twin_workers import Twins
+from twins_support import Twins
 
 
 @pytest.fixture

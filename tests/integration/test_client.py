@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from channel_support import Received, Sent
+from client_support import Worker, running_worker
 from engine_support import eventually
 from engine_support import message as entry_of
 
@@ -35,60 +34,10 @@ from replicator.client import (
 from replicator.client.settings import ConsumerSettings, ProducerSettings
 from replicator.client.wire import reopening
 from replicator.client.wire.connector import BrokerConnector
-from replicator.engine.engine import Engine
 from replicator.engine.types import SubscriptionType
-from replicator.gateway.connection import Addresses
-from replicator.gateway.server import Gateway
 
 TOPIC = "persistent://public/default/flights"
 DEADLINE_SECONDS = 20
-
-
-class Worker:
-    """An engine behind its gateway, which can be cut off and come back."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.engine: Engine
-        self.port = 0
-        self.gateway: Gateway | None = None
-
-    @property
-    def url(self) -> str:
-        return f"pulsar://127.0.0.1:{self.port}"
-
-    async def start(self) -> None:
-        self.engine = await Engine.open(self._path, cluster="us-east")
-        await self.serve()
-
-    async def serve(self) -> None:
-        bound = socket.create_server(("127.0.0.1", self.port))
-        self.port = bound.getsockname()[1]
-        self.gateway = Gateway(self.engine, Addresses(self.url))
-        await self.gateway.listen(bound)
-
-    async def cut_off(self) -> None:
-        """Break every connection without a goodbye, and take no new ones."""
-        assert self.gateway is not None
-        for connection in list(self.gateway._connections):
-            connection._transport.abort()
-        await self.gateway.stop()
-        self.gateway = None
-
-    async def stop(self) -> None:
-        if self.gateway is not None:
-            await self.gateway.stop()
-        await self.engine.close()
-
-
-@asynccontextmanager
-async def running_worker(path: Path) -> AsyncIterator[Worker]:
-    worker = Worker(path)
-    await worker.start()
-    try:
-        yield worker
-    finally:
-        await worker.stop()
 
 
 @pytest.fixture(params=["embedded", "broker"])

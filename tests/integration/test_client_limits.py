@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from api_support import NoStatus, opened_stream
 from asynchronous import asynchronous
 from engine_support import opened
 from gateway_support import BareClient
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
-from test_api_limits import NoStatus, opened_stream
 
 from replicator.api import bounding
 from replicator.api.app import make_app

@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from test_client import running_worker
+from client_support import running_worker
 
 from replicator.client import Client
 from replicator.engine.policies import TopicPolicies

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from compaction_support import keyed
 from engine_support import PUBLISH_TIME_MS, eventually, message, subscribed
+from sync_node_support import TOPIC, agree, backlog
 from sync_support import acknowledged, cluster, clusters, having, in_step, payload, quiet, taking
-from test_exact_sync import agree
-from test_sync import TOPIC
-from test_sync_faults import backlog
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import encode_entry

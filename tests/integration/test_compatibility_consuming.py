@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from test_client import running_worker
+from client_support import running_worker
 
 from replicator.client import Client, ConsumerType, InitialPosition, KeySharedMode, OperationNotSupported
 from replicator.client.errors import InvalidConfiguration

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_support import running_worker
 from engine_support import eventually
-from test_client import running_worker
 
 from replicator.client import Client, Consumer, ConsumerType, InitialPosition, Message, MessageId, ProducerAccessMode
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer

@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import pytest
+from dashboard_support import FORM, PAGE, cookie_of, form_token, signed_in
 from drill_run_support import kept_runs
 from security_support import Secrets
-from served_worker import Answer, ServedWorker, served_worker
+from served_worker import ServedWorker, served_worker
 
 from replicator.dashboard.doors import HEADERS
 from replicator.dashboard.routes import STATIC
 from replicator.drills.run_store import StorePlace
 
-PAGE = {"Accept": "text/html,application/xhtml+xml"}
-FORM = {"Content-Type": "application/x-www-form-urlencoded", **PAGE}
 CHANGES = {
     "/dashboard/link": ({"cluster": "us-east", "key": "us-east>x", "action": "pause"}, 404),
     "/dashboard/gap": (
@@ -89,23 +88,6 @@ def opened() -> Iterator[ServedWorker]:
     """One that does not ask."""
     with served_worker() as served:
         yield served
-
-
-def cookie_of(answer: Answer) -> dict[str, str]:
-    return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
-
-
-def form_token(answer: Answer) -> str:
-    found = re.search(r'name="form_token" value="([0-9a-f]{64})"', answer.content.decode())
-    assert found is not None, answer.content
-    return found[1]
-
-
-def signed_in(worker: ServedWorker, **fields: str) -> tuple[Answer, dict[str, str]]:
-    shown = worker.ask("GET", "/dashboard/sign-in", headers=PAGE)
-    before = cookie_of(shown)
-    body = urlencode({"form_token": form_token(shown), "next": "/dashboard/topics", **fields})
-    return worker.ask("POST", "/dashboard/sign-in", body, {**FORM, **before}), before
 
 
 def test_programs_that_ask_for_the_root_are_answered_as_before(opened: ServedWorker, closed: ServedWorker) -> None:

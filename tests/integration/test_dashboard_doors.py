@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import pytest
+from dashboard_support import FORM, PAGE, cookie_of, form_token, signed_in
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
-from test_dashboard import FORM, PAGE, cookie_of, form_token, signed_in
 
 NAMED = "form-token-of-this-browser"
 """Text that an earlier version replaced by the token of the browser's forms, wherever it stood."""

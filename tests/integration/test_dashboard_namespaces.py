@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from dashboard_support import FORM, PAGE, cookie_of, form_token, signed_in
 from engine_support import eventually
 from security_support import Secrets
 from served_worker import Answer, ServedWorker, served_worker
-from test_dashboard import FORM, PAGE, cookie_of, form_token, signed_in
 
 NAMESPACE = "public/made"
 PERMISSIONS = f"/dashboard/permissions?namespace={NAMESPACE}"

@@ -8,9 +8,9 @@ from html import unescape
 from urllib.parse import quote, urlencode
 
 import pytest
+from dashboard_support import FORM, PAGE, cookie_of, form_token, signed_in
 from security_support import Secrets
 from served_worker import Answer, ServedWorker, served_worker
-from test_dashboard import FORM, PAGE, cookie_of, form_token, signed_in
 
 TOPIC = "persistent/public/default/governed"
 QUOTAS = ("backlogQuota-size", "backlogQuota-age")

@@ -10,11 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from engine_support import batch, eventually, message, opened, serving, settled
-from test_sync import TOPIC, Node, mesh
-from test_sync_faults import backlog, consuming, synced
+from sync_node_support import TOPIC, Node, agree, backlog, consuming, mesh, synced
 
 from replicator.engine.types import Ack
-from snapshots.ack_vector import as_data
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -33,16 +31,6 @@ async def one_way(path: Path) -> AsyncIterator[tuple[Node, Node]]:
         for node in nodes.values():
             stack.push_async_callback(node.stop)
         yield us, eu
-
-
-def agree(one: Node, other: Node, name: str = "sub") -> bool:
-    """Whether the subscription is in the same exact state in both, for the origins of which both have messages."""
-    here, there = one.subscription(name), other.subscription(name)
-    if here is None or there is None or here.cursor.generation != there.cursor.generation:
-        return False
-    left = as_data(one.sync.unconsumed(one.topic(), here))
-    left_there = as_data(other.sync.unconsumed(other.topic(), there))
-    return all(left[origin] == left_there[origin] for origin in left.keys() & left_there.keys())
 
 
 def test_what_is_acknowledged_out_of_order_and_in_parts_of_batches_is_so_elsewhere_over_a_one_way_link(

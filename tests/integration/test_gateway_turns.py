@@ -5,18 +5,17 @@ Work in a turn is counted, not timed: the clock of the turns goes on by a fixed 
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import struct
 import termios
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from acknowledging_support import SubType, answers, connected, received, send, subscription_of
 from gateway_support import BareClient, ServedEngine
-from test_gateway_acknowledging import SubType, answers, connected, received, send, subscription_of
+from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
 from replicator.engine.log.foreign_positions import ForeignPositions
 from replicator.engine.subscriptions.consumer import EngineConsumer
@@ -43,24 +42,8 @@ from replicator.protocol.frames import encode
 from replicator.protocol.values import position_of
 
 T = BaseCommand.Type
-STEP_SECONDS = 0.0001
-"""Time that one reading of the clock takes. A slice has ten of them, so at most ten commands."""
-IN_A_TURN_MAX = 100
-"""Commands: a few slices of ten, and what a client that used little does at once."""
 LARGE_STEP_SECONDS = 0.001
 """Time that a reading takes where a command is large: a slice has one step of it."""
-
-
-class Ticking:
-    """A clock that goes on when it is read."""
-
-    def __init__(self, step_seconds: float) -> None:
-        self.now = time.perf_counter()
-        self._step_seconds = step_seconds
-
-    def __call__(self) -> float:
-        self.now += self._step_seconds
-        return self.now
 
 
 @contextmanager
@@ -72,26 +55,6 @@ def ticking(gateway: ServedEngine, step_seconds: float) -> Iterator[None]:
         yield
     finally:
         gateway.ask(lambda: setattr(turns, "clock", before))
-
-
-class Counted:
-    """How much of something is done in each turn of an event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._this_turn = 0
-        self.most = 0
-        self.total = 0
-
-    def add(self, count: int = 1) -> None:
-        if not self._this_turn:
-            self._loop.call_soon(self._turn)
-        self._this_turn += count
-        self.total += count
-        self.most = max(self.most, self._this_turn)
-
-    def _turn(self) -> None:
-        self._this_turn = 0
 
 
 @contextmanager

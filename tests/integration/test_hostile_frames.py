@@ -8,9 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from api_support import whole_app
 from engine_support import TOPIC, make_block, message, opened, subscribed
 from frame_support import frame_of, framed, streamed
-from test_api_limits import whole_app
 
 from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.block import build_block

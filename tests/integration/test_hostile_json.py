@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from api_support import goes_on, writing
 from asynchronous import asynchronous
 from examples import examples
 from failover_support import free_ports
-from test_hostile_requests import goes_on, writing
 
 import replicator
 from replicator.topology import load_topology

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import aiohttp
 import pytest
+from api_support import goes_on, topology, writing
 from asynchronous import asynchronous
 from engine_support import eventually
-from test_pages_of_others import routes_of, topology
 
 from replicator.api import data_plane
 from replicator.engine.log.compression import compress
@@ -23,7 +21,6 @@ from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import ZLIB, MessageMetadata
 from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
-from replicator.worker.worker import Worker
 
 TOPIC = "persistent/public/default/there"
 MIB = 1024 * 1024
@@ -33,18 +30,6 @@ NESTED = {
     "whole lists": b"[" * 30_000 + b"]" * 30_000,
     "lists in an object": b'{"topics": ' + b"[" * 900 + b"]" * 900 + b"}",
 }
-
-
-def writing(worker: Worker, places: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
-    """Return the routes that may have a body; ``places`` are values of parameters, by their names."""
-    found = [(method, path) for method, path in routes_of(worker, places) if method not in ("GET", "HEAD")]
-    assert len(found) > 80
-    return found
-
-
-async def goes_on(session: aiohttp.ClientSession, url: str) -> None:
-    async with asyncio.timeout(30), session.get(f"{url}/readyz") as answer:
-        assert answer.status == 200, await answer.text()
 
 
 @asynchronous

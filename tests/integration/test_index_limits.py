@@ -11,9 +11,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 from asynchronous import asynchronous
+from postgres_support import opened
 from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, String, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
-from test_repository import opened
 
 from replicator.engine.topic_name import check_subscription_name, parse_topic
 from snapshots import limits

@@ -9,51 +9,22 @@ from typing import Any
 
 import pytest
 from asynchronous import asynchronous
-from engine_support import TOPIC, entries_of, eventually, logged, message
+from engine_support import TOPIC, entries_of, eventually, logged
+from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish, short_pauses
 from link_support import Web, link_of, web
-from test_sync import Node, consume_all, mesh
+from sync_node_support import consume_all, mesh
 from worker_pair import Pair
 
 from replicator.api import data_plane
-from replicator.engine.engine import Engine
 from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log.extent_rows import lives
 from replicator.engine.log.store_tables import HighWater
-from replicator.links import link as links
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from replicator.worker.starting import start_worker
 from snapshots.position import BEFORE_ALL
 
-MESSAGES = 10
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
-
-
-async def publish(engine: Engine, what: bytes, count: int = MESSAGES) -> list[bytes]:
-    """Publish so many messages, and return their entries."""
-    entries = [message(b"%s %d" % (what, number)) for number in range(count)]
-    await (await engine.topic(TOPIC)).publish(entries)
-    return entries
-
-
-async def make_anew(engine: Engine) -> list[bytes]:
-    """Delete the topic and make it anew with messages."""
-    await engine.deleting.delete(TOPIC, force=True)
-    return await publish(engine, b"new")
-
-
-def backlog(engine: Engine) -> int | None:
-    """Messages that the replicated subscription has left; None if there is none."""
-    topic = engine.find(TOPIC)
-    subscription = None if topic is None else topic.subscriptions.get("sub")
-    return None if subscription is None else subscription.cursor.backlog_entries()
+pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
 
 
 @asynccontextmanager
@@ -137,13 +108,6 @@ async def test_in_a_ring_an_operator_decides_once_and_the_other_links_follow(tmp
         await consume_all(made.topic("c"), MESSAGES)
         await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
         assert gaps(made) == {}
-
-
-async def decide(node: Node, policy: str = "keep-both") -> None:
-    """End the gaps of all links that leave ``node``."""
-    for link in node.links:
-        await eventually(lambda link=link: link.status()["gap_count"] == 1, f"the gap of {link.key}")  # type: ignore[misc]
-        await link.resolve(TOPIC, policy)
 
 
 @asynchronous

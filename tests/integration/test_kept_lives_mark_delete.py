@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import test_sync
+import sync_node_support
 from asynchronous import asynchronous
 from engine_support import TOPIC, eventually
-from test_kept_lives import MESSAGES, backlog, decide, make_anew, publish, short_pauses
-from test_sync import consume_all, mesh
+from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish, short_pauses
+from sync_node_support import consume_all, mesh
 
 from replicator.sync.service import SubscriptionSync
 from snapshots.position import BEFORE_ALL
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make synchronization send only mark-delete positions, not exact states."""
-    monkeypatch.setattr(test_sync, "SubscriptionSync", partial(SubscriptionSync, exact=False))
+    monkeypatch.setattr(sync_node_support, "SubscriptionSync", partial(SubscriptionSync, exact=False))
 
 
 @asynchronous

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
+from api_support import with_app
 from engine_support import eventually, make_block, message
 from frame_support import asked, frame_of, header, next_answer
-from test_api_limits import with_app
 
 from replicator.api import frame_receiver
 from replicator.engine.engine import Engine

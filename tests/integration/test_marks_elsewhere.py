@@ -6,8 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from api_support import with_app
 from engine_support import make_block, message
-from test_api_limits import with_app
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.requests import CopiedBlock

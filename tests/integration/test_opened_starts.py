@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from engine_support import eventually, settled
+from starts_support import apart, joined, left, made, said
+from sync_node_support import backlog
 from sync_support import Cluster
-from test_starts import apart, joined, left, made, said
-from test_sync_faults import backlog
 
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.types import Ack, InitialPosition, SubscriptionType

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import aiohttp
 import pytest
+from api_support import routes_of, topology
 from asynchronous import asynchronous
-from failover_support import free_ports
 
 from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
-from replicator.worker.worker import Worker
 
 TOPIC = "persistent/public/default/there"
-
-
-def topology(directory: Path, more: str = "") -> tuple[Path, int]:
-    (port,) = free_ports(1)
-    directory.mkdir(mode=0o755, exist_ok=True)
-    file = directory / "topology.yaml"
-    file.write_text(
-        f"clusters:\n  solo: {{address: '127.0.0.1:{port}', data: {directory / 'data'}{more}}}\n"
-        "pipeline: {engine: embedded}\n"
-    )
-    return file, port
-
-
-def routes_of(worker: Worker, places: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str]]:
-    """Return method and path of every route of the running application, with something in the place of each parameter.
-
-    ``places`` has values of parameters, by their names; others are ``x``.
-    """
-    found = []
-    for route in worker._app.router.routes():
-        assert route.resource is not None
-        path = re.sub(
-            r"\{([^{}:]*)[^{}]*(\{[^{}]*\}[^{}]*)*\}",
-            lambda place: places.get(place[1], "x"),
-            route.resource.canonical,
-        )
-        found.append(("GET" if route.method == "*" else route.method, path))
-    return found
 
 
 @asynchronous

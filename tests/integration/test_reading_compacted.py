@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from client_support import running_worker
 from compaction_support import keyed, keyed_batch
-from test_client import running_worker
 
 from replicator.client import Client, InitialPosition, MessageId
 from replicator.engine.topic import Topic

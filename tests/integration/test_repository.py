@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +11,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from postgres_support import opened
 
-from replicator.index.database import Database
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.repository import (
@@ -37,16 +36,6 @@ def mapping(local: int, remote: int, peer: str = "eu-west", snapshot_id: str = "
 
 def state(name: str, entry: int, topic: str = TOPIC, generation: int = 1) -> SubscriptionState:
     return SubscriptionState(topic, name, generation, Position(7, entry), replicated=True)
-
-
-@asynccontextmanager
-async def opened(url: str, data: Path) -> AsyncIterator[Database]:
-    database = Database(url, data, cluster="us-east", known_good=False)
-    try:
-        await database.start()
-        yield database
-    finally:
-        await database.stop()
 
 
 @pytest.fixture

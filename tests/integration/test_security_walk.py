@@ -18,11 +18,11 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from api_support import routes_of, topology
 from asynchronous import asynchronous
 from gateway_support import BareClient
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
-from test_pages_of_others import routes_of, topology
 
 from replicator.api.guarding import ANYBODY_IDENTIFIED, PUBLIC
 from replicator.protocol.client import ClientConnection

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from duplicates_support import ON, copy, numbered
 from engine_support import TOPIC, eventually, opened
+from sync_node_support import backlog
 from sync_support import Cluster, acknowledged, cluster, clusters, having, in_step, quiet, taking
-from test_sync_faults import backlog
 
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL

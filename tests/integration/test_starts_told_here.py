@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from test_starts import apart, joined, left, made
+from starts_support import apart, joined, left, made
 
 from replicator.engine.types import Ack, InitialPosition
 from snapshots.position import BEFORE_ALL, Position

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asynchronous import asynchronous
 from engine_support import TOPIC, entries_of, eventually, message, settled, subscribed
-from test_sync import consume_all
+from sync_node_support import consume_all
 from worker_pair import Pair
 
 from replicator.backup.reclaiming import reclaim

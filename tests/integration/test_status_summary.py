@@ -16,8 +16,8 @@ from aiohttp import web
 from engine_support import eventually
 from rich.console import Console
 from sync_support import Cluster, clusters
-from test_verify_live import Status, copied
 from typer.testing import CliRunner
+from verify_support import Status, copied
 from wire_worker import single_entry
 
 from replicator.api.app import make_app

@@ -3,123 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from engine_support import DataPlaneServer, eventually, message, opened, serving, settled, subscribed
+from engine_support import eventually, message, settled, subscribed
+from sync_node_support import TOPIC, consume_all, mesh
 
-from replicator.engine.engine import Engine
-from replicator.engine.subscriptions.subscription import Subscription
-from replicator.engine.topic import Topic
 from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
-from replicator.links.link import Link
-from replicator.sync.service import SubscriptionSync
-from snapshots.actions import ControllerSettings
-from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
-
-FAST = ControllerSettings(snapshot_interval_ms=20, update_interval_ms=10)
-TOPIC = "persistent://public/default/orders"
-
-
-class RecordingIndex:
-    """An index that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.mappings: list[SnapshotMapping] = []
-        self.mark_deletes: dict[str, Position] = {}
-
-    def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None:
-        self.mappings.append(mapping)
-
-    def subscription_moved(
-        self, topic: str, name: str, generation: int, mark_delete: Position, *, replicated: bool
-    ) -> None:
-        self.mark_deletes[name] = mark_delete
-
-    def subscription_deleted(self, topic: str, name: str, generation: int | None = None) -> None:
-        self.mark_deletes.pop(name, None)
-
-    def topic_deleted(self, topic: str) -> None:
-        self.mappings.clear()
-        self.mark_deletes.clear()
-
-    def extents_recorded(
-        self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
-    ) -> None:
-        """Extents are looked at where they are stored."""
-
-    def extents_trimmed(self, topic: str, local_through: Position) -> None:
-        """See :meth:`extents_recorded`."""
-
-
-class Node:
-    """One cluster: engine, data plane, sync, and links to its peers."""
-
-    def __init__(
-        self, engine: Engine, server: DataPlaneServer, names: list[str], settings: ControllerSettings = FAST
-    ) -> None:
-        self.engine = engine
-        self.server = server
-        self.index = RecordingIndex()
-        peers = [name for name in names if name != engine.cluster]
-        self.sync = SubscriptionSync(engine, peers=peers, reachable_origins=peers, settings=settings, index=self.index)
-        self.links: list[Link] = []
-
-    def start(self, addresses: dict[str, str]) -> None:
-        self.sync.start()
-        self.links = [
-            Link(self.engine, name, address) for name, address in addresses.items() if name != self.engine.cluster
-        ]
-        for link in self.links:
-            link.start()
-
-    async def stop(self) -> None:
-        for link in self.links:
-            await link.stop()
-        await self.sync.stop()
-
-    def topic(self) -> Topic:
-        topic = self.engine.find(TOPIC)
-        assert topic is not None
-        return topic
-
-    def subscription(self, name: str = "sub") -> Subscription | None:
-        topic = self.engine.find(TOPIC)
-        return None if topic is None else topic.subscriptions.get(name)
-
-
-@asynccontextmanager
-async def mesh(
-    path: Path, *names: str, down: tuple[str, ...] = (), settings: ControllerSettings = FAST
-) -> AsyncIterator[dict[str, Node]]:
-    """Clusters linked each with each; those in ``down`` have an address where nobody answers."""
-    async with AsyncExitStack() as stack:
-        nodes: dict[str, Node] = {}
-        for name in names:
-            engine = await stack.enter_async_context(opened(path / name, name))
-            server = await stack.enter_async_context(serving(engine, names))
-            nodes[name] = Node(engine, server, [*names, *down], settings)
-        addresses = {name: node.server.address for name, node in nodes.items()} | dict.fromkeys(down, "127.0.0.1:9")
-        for node in nodes.values():
-            node.start(addresses)
-            stack.push_async_callback(node.stop)
-        yield nodes
-
-
-async def consume_all(topic: Topic, count: int, kind: SubscriptionType = SubscriptionType.EXCLUSIVE) -> None:
-    """Subscribe as ``sub``, replicated, take ``count`` entries and acknowledge them all."""
-    received: list[Position] = []
-    consumer = await topic.subscribe(
-        "sub",
-        SubscribeOptions(kind, "c", initial=InitialPosition.EARLIEST, replicated=True),
-        lambda deliveries: received.extend(delivery.position for delivery in deliveries),
-    )
-    consumer.flow(100_000)
-    await eventually(lambda: len(received) >= count, f"{count} deliveries")
-    await consumer.acknowledge_cumulative(received[-1])
-    consumer.close()
 
 
 def test_what_is_consumed_in_one_cluster_is_consumed_in_the_other(tmp_path: Path) -> None:

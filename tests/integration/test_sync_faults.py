@@ -10,43 +10,11 @@ from typing import Any
 
 import pytest
 from engine_support import Inbox, eventually, message, opened, settled
-from test_sync import TOPIC, Node, mesh
+from sync_node_support import TOPIC, Node, backlog, consuming, mesh, synced
 
 from replicator.engine.errors import StoreFull
-from replicator.engine.subscriptions.consumer import EngineConsumer
-from replicator.engine.topic import Topic
-from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL
-
-
-async def consuming(topic: Topic, count: int, name: str = "sub") -> tuple[EngineConsumer, Inbox]:
-    """A Shared consumer of a replicated subscription that has received ``count`` entries."""
-    inbox = Inbox()
-    consumer = await topic.subscribe(
-        name,
-        SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=True),
-        inbox,
-    )
-    consumer.flow(10_000)
-    await inbox.holds(count)
-    return consumer, inbox
-
-
-async def synced(node: Node, messages: int, *names: str) -> None:
-    await eventually(
-        lambda: (
-            (t := node.engine.find(TOPIC)) is not None
-            and t.log.messages == messages
-            and all(name in t.subscriptions and t.subscriptions[name].stored for name in names)
-        ),
-        f"{messages} messages and {names} in {node.engine.cluster}",
-    )
-
-
-def backlog(node: Node, name: str = "sub") -> int:
-    subscription = node.subscription(name)
-    assert subscription is not None
-    return subscription.cursor.backlog_entries()
 
 
 def test_what_both_sides_acknowledged_together_is_consumed_in_both(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from engine_support import message
-from test_sync_restored import Cluster, carry, carry_until, consume_all
+from restored_support import Cluster, carry, carry_until, consume_all
 
 from snapshots.position import BEFORE_ALL
 

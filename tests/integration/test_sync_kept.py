@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_support import eventually, message, subscribed
-from test_sync_restored import Cluster, carry, carry_until
+from restored_support import Cluster, carry, carry_until
 
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.sync.marker_log import Counters, MarkerLog

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engine_support import TOPIC, batch, message
 from pyroaring import BitMap
-from test_sync_restored import Cluster, carry, carry_until
+from restored_support import Cluster, carry, carry_until
 
 from replicator.engine.log.block import BlockView
 from replicator.engine.log.entry import encode_entry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_support import eventually, message
-from test_sync import Node, mesh
+from sync_node_support import Node, mesh
 
 from replicator.engine.log.store import Store
 from replicator.engine.log.stored_blocks import StoredBlock

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from engine_support import eventually, message
-from test_sync import TOPIC, Node, mesh
+from sync_node_support import TOPIC, Node, mesh
 
 from replicator.engine.log.store import Store
 from replicator.sync.marker_log import Counters, MarkerLog

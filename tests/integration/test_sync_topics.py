@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_support import eventually, message, opened, serving
-from test_sync import TOPIC, Node, RecordingIndex, consume_all, mesh
+from sync_node_support import TOPIC, Node, RecordingIndex, consume_all, mesh
 
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.topics.namespace_policies import NamespacePolicies

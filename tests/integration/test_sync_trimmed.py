@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from engine_support import batch, message
 from pyroaring import BitMap
-from test_sync_restored import Cluster, carry, carry_until, consume_all, trim
+from restored_support import Cluster, carry, carry_until, consume_all, trim
 
 from replicator.engine.types import Ack
 from replicator.topology import Link, Topology

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from sync_support import clusters
-from test_verify_live import LINKS, change_block, copied, faults, flipped, served
+from verify_support import LINKS, change_block, copied, faults, flipped, served
 from wire_worker import batch_entry, single_entry
 
 from replicator.api import topic_digests

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from engine_support import eventually
 from sync_support import Cluster, acknowledged, clusters, having, taking
-from test_verify_live import LINKS, change_block, copied, served
+from verify_support import LINKS, change_block, copied, served
 from wire_worker import batch_entry
 
 from replicator.engine.errors import TopicNotFound
