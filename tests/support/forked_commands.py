@@ -1,7 +1,8 @@
 """Commands of the service as processes of their own, forked from one that has imported it: they start in milliseconds.
 
-``python tests/forked_commands.py`` is that one. It reads a JSON line for each command (arguments, directory, where
-stdout, stderr and the exit status go), and answers with the process's id. What runs is the entry point that users run.
+``python tests/support/forked_commands.py`` is that one. It reads a JSON line for each command (arguments,
+directory, where stdout, stderr and the exit status go), and answers with the process's id. What runs is the entry point
+that users run.
 """
 
 from __future__ import annotations

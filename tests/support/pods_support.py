@@ -31,7 +31,7 @@ from peers.kubernetes.control_plane import (
 )
 from peers_required import require
 
-REPOSITORY: Final = Path(__file__).parents[1]
+REPOSITORY: Final = Path(__file__).parents[2]
 NODE_SECONDS_MAX: Final = 60.0
 PODS_SECONDS_MAX: Final = 240.0
 """Pods of this project are ready after some 10 s on a machine that does nothing else."""

@@ -36,7 +36,7 @@ NOT_RUN: Final = {
     "bridge status": "no cluster is beside brokers; tests/peers/test_apache_bridge.py runs it",
     "bridge renew": "the same",
     "links resolve": "there is no gap; it prints what `links pause` prints",
-    "links stays": "there are no two live copies; tests/integration/test_twin_workers.py runs it",
+    "links stays": "there are no two live copies; tests/integration/stores/test_twin_workers.py runs it",
     "pipeline package": "it packs all of Spark; where its fields are made mypy holds them to the type",
 }
 POLICIES: Final = {

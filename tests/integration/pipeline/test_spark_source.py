@@ -215,7 +215,7 @@ def test_the_notebook_runs_as_it_stands(spark: Any, worker: WireWorker, tmp_path
     for carrier, delay in (("UA", 10), ("UA", 20), ("DL", -2)):
         flights.publish(single_entry(b'{"carrier": "%s", "dep_delay": %d}' % (carrier.encode(), delay), key="N1"))
     flights.publish(marker_entry(10), kind=BlockKind.MARKERS)
-    page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "notebook.md").read_text()
     cells = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(cells) == 6
     notebook: dict[str, Any] = {"URL": worker.url, "DIR": str(tmp_path)}

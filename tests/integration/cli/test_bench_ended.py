@@ -17,7 +17,7 @@ from bench import __main__ as bench
 bench.machine_line = bench.page_cache_line = str  # they measure the machine for seconds
 typer.run(bench.main)
 """
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def beneath(directory: Path) -> list[psutil.Process]:

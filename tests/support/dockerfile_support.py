@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).parents[1]
+REPOSITORY: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = REPOSITORY / "helm" / "Dockerfile"
 IGNORE: Final = REPOSITORY / "helm" / "Dockerfile.dockerignore"
 

@@ -38,7 +38,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, Start
 
-RECORDED: Final = Path(__file__).parent / "recorded"
+RECORDED: Final = Path(__file__).parents[1] / "recorded"
 CLUSTER: Final = "eu-west"
 TOPIC: Final = "persistent://public/default/orders"
 

@@ -19,7 +19,7 @@ from typer.main import get_command
 from replicator.cli.main import app
 from replicator.client import Client, ConsumerType, InitialPosition
 
-PAGE = (Path(__file__).parents[2] / "docs" / "backfill.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "backfill.md").read_text()
 PORTS = {"us-east": "7101", "ap-south": "7102"}
 
 _serial = count()

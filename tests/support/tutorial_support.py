@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 COMMANDS = "console"
 PROMISED = [
     "orders 1 to 1000 are confirmed",

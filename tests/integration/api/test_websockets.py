@@ -506,7 +506,7 @@ async def test_a_topic_that_is_deleted_closes_its_sockets(worker: ServedWorker, 
 
 
 def test_the_docs_example_for_a_shell_runs(worker: ServedWorker, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "websocket.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "websocket.md").read_text()
     (example,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     script = example.replace("127.0.0.1:7101", f"127.0.0.1:{worker.port}").replace(
         "python listen", f"{sys.executable} listen"

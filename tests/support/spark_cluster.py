@@ -119,7 +119,7 @@ def run_driver(
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
     )
 
 

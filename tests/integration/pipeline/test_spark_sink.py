@@ -282,7 +282,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_commit_goes_on_where_it_was(
 
     def start(port: int, *arguments: str) -> tuple[subprocess.Popen[str], int]:
         command = [sys.executable, staging_child.__file__, str(tmp_path / "data"), str(port), *arguments]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         return child, int(said(child, "ready").split()[1])
 

@@ -16,7 +16,7 @@ from client_support import running_worker
 from replicator.client import Client
 from replicator.engine.policies import TopicPolicies
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+PAGE = Path(__file__).parents[3] / "docs" / "client.md"
 SHOWN_URL = "pulsar://127.0.0.1:7101"
 DEADLINE_SECONDS = 60
 

@@ -30,7 +30,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_and_kill(directory: Path, address: str, seed: int) -> int:
     """Let the child publish, and kill it in the middle; returns the last message of whose confirmation we heard."""
-    paths = os.pathsep.join([str(Path(duplicates_child.__file__).parents[1]), *sys.path])
+    paths = os.pathsep.join([str(Path(duplicates_child.__file__).parents[2]), *sys.path])
     child = subprocess.Popen(
         [sys.executable, duplicates_child.__file__, str(directory), address, str(seed)],
         stdout=subprocess.PIPE,

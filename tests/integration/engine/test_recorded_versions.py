@@ -144,7 +144,7 @@ def test_an_offset_of_a_later_version_is_refused_by_name() -> None:
 
 
 def test_a_recorded_schema_of_the_database_is_known() -> None:
-    """From there on a worker migrates; tests/integration/test_migrations.py runs every migration."""
+    """From there on a worker migrates; tests/integration/index/test_migrations.py runs every migration."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_revision(recorded("database.json")["revision"]) is not None

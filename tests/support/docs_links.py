@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 _FENCED = re.compile(r"^(\s*)(```+|~~~+).*?^\1\2[^\S\n]*$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)(?:(?!\1).)+?\1", re.DOTALL)
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)\s>]*)>?(?:\s+\"[^\"]*\")?\s*\)")

@@ -16,7 +16,7 @@ import yaml
 from replicator.api.metrics.catalogue import METRICS, PROCESS
 from replicator.api.metrics.declared import Kind
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 FILES: Final = ROOT / "helm" / "replicator" / "files"
 ALERTS: Final = FILES / "alerts.yaml"
 RUNBOOKS: Final = ROOT / "docs" / "runbooks.md"

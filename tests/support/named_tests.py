@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 
 

@@ -320,7 +320,7 @@ def test_what_cannot_be_masked_stops_its_topic_and_no_other(tmp_path: Path) -> N
 
 def example() -> dict[str, Any]:
     """The link with SQL of docs/links.md."""
-    page = (Path(__file__).parents[2] / "docs" / "links.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "links.md").read_text()
     ((link,),) = (
         links
         for links in (yaml.safe_load(text)["links"] for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))

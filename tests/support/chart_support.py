@@ -14,7 +14,7 @@ import peers_required
 import yaml
 from peers.kubernetes.control_plane import where
 
-REPOSITORY: Final = Path(__file__).parents[1]
+REPOSITORY: Final = Path(__file__).parents[2]
 CHART: Final = REPOSITORY / "helm" / "replicator"
 VALUES: Final = REPOSITORY / "tests" / "helm" / "values"
 SETS: Final = tuple(sorted(path.stem for path in VALUES.glob("*.yaml")))

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WANTED = os.environ.get("REPLICATOR_CI_READS")
 """The file that takes the names; a process of pytest appends its own."""
 

@@ -293,7 +293,7 @@ def test_our_client_brings_the_context_of_the_span_that_sends(pair: TracedPair, 
 
 
 def test_the_examples_of_the_page_work(pair: TracedPair, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text()
     (tmp_path / "topology.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0])
     assert load_topology(tmp_path / "topology.yaml").traces.endpoint == "http://localhost:4318"
     examples = "".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
