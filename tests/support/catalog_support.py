@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine_support import Listener
-
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topics.topic_deletion import TOPIC_FACTS
 
 
-class Follower(Listener):
+class Follower(TopicListener[Topic]):
     """Keeps the set of names that consumers can subscribe to, from what the engine tells alone."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from catalog_support import Follower, rows_of_nobody
-from engine_support import TOPIC, Listener, batch, eventually, make_block, message, opened, subscribed
+from engine_support import TOPIC, batch, eventually, make_block, message, opened, subscribed
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
@@ -16,6 +16,7 @@ from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topics import topic_deletion
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
@@ -278,7 +279,7 @@ def test_a_partitioned_topic_goes_with_all_its_partitions_or_not_at_all(tmp_path
 
 
 def test_listeners_hear_of_every_log_that_is_deleted(tmp_path: Path) -> None:
-    class Logs(Listener):
+    class Logs(TopicListener[Topic]):
         def __init__(self) -> None:
             self.deleted: list[str] = []
 
