@@ -76,7 +76,7 @@ PAGE_BLOCKS: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-class Maintenance(TopicListener[Topic]):
+class Maintenance(TopicListener["Topic"]):
     """Runs the passes of one engine. ``topics`` gives its topics as they are at the time."""
 
     def __init__(
