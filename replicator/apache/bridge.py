@@ -18,12 +18,12 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
+from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
 from replicator.apache.native_replication import NativeReplication
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
-from replicator.apache.reading_cursor import Elsewhere
 from replicator.apache.renewing import Renewal, Way
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.apache.topic_watches import TopicWatches

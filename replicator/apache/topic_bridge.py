@@ -17,6 +17,7 @@ from replicator.apache.arrivals import Silence
 from replicator.apache.comparison import Comparison, Own
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
@@ -24,7 +25,7 @@ from replicator.apache.incoming import Incoming
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
-from replicator.apache.reading_cursor import Elsewhere, ReadingCursor
+from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.renewing import Renewal, Renewing, Way
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.seen import load_seen

@@ -15,6 +15,7 @@ from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.copies_elsewhere import Copies, Copy
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.passed_over import Gap
@@ -100,8 +101,8 @@ async def reading(
 ) -> AsyncIterator[Reading]:
     """Its store has so many entries of applications, from the first on. Other clusters have ``copies``."""
 
-    async def elsewhere(topic: str) -> Sequence[HighWater]:
-        return copies
+    async def elsewhere(topic: str) -> Copies:
+        return Copies(tuple(map(Copy, copies)))
 
     async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
         topic = await engine.topic(TOPIC, by_link=True)
