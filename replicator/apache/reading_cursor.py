@@ -37,7 +37,7 @@ from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
-from replicator.apache.shown import TopicInternals
+from replicator.apache.shown import SubscriptionShown, TopicInternals
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -99,16 +99,13 @@ class ReadingCursor:
             if reached > self._entries.lives.begin:
                 raise self._gone()
             return Standing(incarnation, reached)
-        incarnation = int(shown.properties.get("incarnation", "0"))
-        known = self._topic.origins.high_water(self._entries.broker_origin)
-        if lives and (known is None or incarnation in lives):
-            incarnation = lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
-        elif known is not None and known.incarnation != incarnation:
+        if (found := self.incarnation_of(shown)) is None:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
                 "before",
                 renewing_command(topic),
             )
+        incarnation = found
         internals = await self._admin.internals(topic)
         await self._is_what_was_read(internals)
         at = self.mark_delete(internals)
@@ -119,6 +116,17 @@ class ReadingCursor:
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
+
+    def incarnation_of(self, shown: SubscriptionShown) -> int | None:
+        """Return the incarnation under which reading goes on by the subscription ``shown``.
+
+        Return None if it is not the one by which the worker read before. Any one counts if nothing was read.
+        """
+        incarnation = int(shown.properties.get("incarnation", "0"))
+        known, lives = self._topic.origins.high_water(self._entries.broker_origin), self._entries.lives.incarnations
+        if lives and (known is None or incarnation in lives):
+            return lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
+        return incarnation if known is None or known.incarnation == incarnation else None
 
     async def _check_positions_are_new(self, copies: Copies, incarnation: int) -> None:
         """Raise :class:`BridgeError` if another cluster may have messages at positions of a topic that is new here.
