@@ -216,6 +216,13 @@ class ApacheBridge(TopicListener[Topic]):
             self._bridge(bridged.topic)
         return renewal
 
+    async def acknowledge_missing(self, topic: str) -> list[dict[str, Any]]:
+        """Stop naming the places of a topic where messages may be missing, and return them.
+
+        Raises :class:`NotBridged`, and the store's errors.
+        """
+        return await self._bridged(topic).acknowledge_missing()
+
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:

@@ -32,7 +32,7 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.copies_elsewhere import Copies, Copy, Elsewhere
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack, entries_hidden
-from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, noted
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, acknowledged, noted
 from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
@@ -58,8 +58,8 @@ class ReadingCursor:
         may_be_missing: list[MayBeMissing],
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` is what
-        the store has of :attr:`may_be_missing`. ``elsewhere`` returns what other clusters have of the brokers' own
+        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` has the
+        places that the store knows of. ``elsewhere`` returns what other clusters have of the brokers' own
         messages of a topic."""
         self._admin = admin
         self._name = reading_subscription(cluster)
@@ -80,8 +80,7 @@ class ReadingCursor:
         self._same_load: str | None = None
         """The loading of the topic in which the brokers were last seen to have what was read."""
         self._ends = LedgerEnds()
-        self.may_be_missing = may_be_missing
-        """Places where the brokers may have deleted messages that were not read, and nobody can know."""
+        self._may_be_missing = may_be_missing
 
     async def standing(self) -> Standing:
         """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
@@ -218,6 +217,20 @@ class ReadingCursor:
     async def _copies(self) -> Copies:
         """Return what other clusters have of the brokers' own messages."""
         return Copies() if self._elsewhere is None else await self._elsewhere(self._topic.name)
+
+    def may_be_missing(self) -> list[MayBeMissing]:
+        """Return the places where the brokers may have deleted messages that were not read, and nobody can know.
+
+        Places that an operator has acknowledged are left out.
+        """
+        return [each for each in self._may_be_missing if not each.acknowledged_ms]
+
+    async def acknowledge_missing(self) -> list[MayBeMissing]:
+        """Acknowledge :meth:`may_be_missing` for an operator, and return it. Raises the store's errors."""
+        places = self.may_be_missing()
+        if places:
+            await self._keep_may_be_missing(acknowledged(self._may_be_missing, time.time_ns() // 1_000_000))
+        return places
 
     async def matches(self, internals: TopicInternals) -> bool:
         """Return whether the brokers can still have what was read last.
@@ -357,8 +370,8 @@ class ReadingCursor:
 
     async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
         before = Position(gap.through.ledger, gap.through.entry + 1)
-        places = noted(self.may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
-        if places == self.may_be_missing:
+        places = noted(self._may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
+        if places == self._may_be_missing:
             return
         log.warning(
             "messages may be missing: brokers have deleted a ledger before its end was read",
@@ -368,8 +381,11 @@ class ReadingCursor:
             seen=entries,
         )
         if len(places) <= MAY_BE_MISSING_MAX:
-            self.may_be_missing = places
-            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
+            await self._keep_may_be_missing(places)
+
+    async def _keep_may_be_missing(self, places: list[MayBeMissing]) -> None:
+        self._may_be_missing = places
+        await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

@@ -230,6 +230,13 @@ class TopicBridge:
         self.hurry()
         return left_out.shown()
 
+    async def acknowledge_missing(self) -> list[dict[str, Any]]:
+        """Stop naming the places where messages may be missing, because an operator knows of them. Return them."""
+        places = [each.shown() for each in await self._cursor.acknowledge_missing()]
+        for each in places:
+            log.warning("an operator knows that messages may be missing", topic=self.topic.name, **each)
+        return places
+
     # A failover.
 
     def fence(self, fence: Fence) -> None:
@@ -346,10 +353,7 @@ class TopicBridge:
             },
             "out_of_order": self._out_of_order(),
             "lives": self._entries.lives.shown(),
-            "may_be_missing": [
-                {"after": str(each.after), "before": str(each.before), "entries": each.entries, "at_ms": each.at_ms}
-                for each in self._cursor.may_be_missing
-            ],
+            "may_be_missing": [each.shown() for each in self._cursor.may_be_missing()],
             "refused": None if self._outgoing.refused is None else self._outgoing.refused.shown(),
             "left_out": [each.shown() for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),

@@ -102,7 +102,10 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         compared = topic.get("comparison") or {}  # older workers do not report it
         found += [f"{topic['topic']} differs: {each}" for each in compared.get("differences", ())]
         if places := topic.get("may_be_missing"):
-            found.append(f"messages of {topic['topic']} may be missing after {places[0]['after']}")
+            found.append(
+                f"messages of {topic['topic']} may be missing after {places[0]['after']} (`replicator bridge "
+                "acknowledge-missing`)"
+            )
         states = topic["state"]["errors"].items()
         found += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
     if late := [topic for topic in apache["topics"] if _is_compared_late(topic)]:
