@@ -22,6 +22,7 @@ from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
+from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
@@ -78,8 +79,10 @@ class TopicBridge:
         read_room: SharedRoom,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
+        natives: NativeOrigins | None,
     ) -> None:
         self.topic = topic
+        self._natives = natives
         self._connector = connector
         self._admin = admin
         self._engine = engine
@@ -335,6 +338,7 @@ class TopicBridge:
             "put_back": self._cursor.times_put_back,
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "copied_to_all": 0 if incoming is None else incoming.copied_to_all,
+            "replicated_natively": 0 if incoming is None else incoming.replicated_natively,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {
@@ -399,6 +403,7 @@ class TopicBridge:
             begins=lambda: self._work.well("reading"),
             stored=self._stored,
             check=self._cursor.check,
+            natives=self._natives,
         )
         try:
             await incoming.read()

@@ -12,6 +12,7 @@ from typing import Final
 
 from replicator.apache.bridge import ApacheBridge
 from replicator.apache.errors import BridgeError
+from replicator.apache.native_replication import NativeOrigins
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import MovedTo, NotAllowedError
@@ -120,6 +121,7 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         partial(engine.remember, MARKS_ELSEWHERE),
     )
     try:
-        return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of)
+        natives = NativeOrigins(topology, cluster.name)
+        return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of, natives)
     except BridgeError as error:
         raise WorkerError(f"clusters.{cluster.name}: {error}") from None
