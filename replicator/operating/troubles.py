@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from replicator.engine.lineage import SHOWN_CHARS
+from snapshots.position import BEFORE_ALL
 
 TROUBLES_SHOWN_MAX: Final = 10
 """Most lines on faults of one worker beside Apache Pulsar. If a broker is away, every topic has such a line."""
@@ -122,8 +123,8 @@ def _remarks_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     :data:`TROUBLES_SHOWN_MAX`."""
     found: list[str] = []
     for topic in apache["topics"] if apache else ():
-        if lives := topic.get("lives"):  # older workers do not report it
-            last = lives[-1]
+        lives = topic.get("lives")  # older workers do not report it
+        if lives and (last := lives[-1])["lost"] != str(BEFORE_ALL):
             found.append(
                 f"the brokers' data of {topic['topic']} began anew behind {last['after']}: what they had up to "
                 f"{last['lost']} stays in this worker and in the other clusters"
