@@ -29,6 +29,7 @@ from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.asking import worker_session, worker_url
+from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS: Final = 0.1
@@ -254,7 +255,7 @@ class MarksElsewhere:
                 newest = row.get("newest")  # older workers do not tell it
                 content = newest and Expected(int(newest["publish_time_ms"]), int(newest["sequence_id"]))
                 return Copy(_mark_of(row), Position.parse(row["messages"]), content or None)
-        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
+        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, InvalidPosition):
             pass
         return copy
 
@@ -270,7 +271,7 @@ class MarksElsewhere:
                 return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = why_no_answer(error)
-        except UNREADABLE as error:
+        except (*UNREADABLE, InvalidPosition) as error:
             reason = f"its answer cannot be read: {error!r:.100}"
         if name not in self._told:
             self._told.add(name)

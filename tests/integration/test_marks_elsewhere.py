@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from answering_admin import answering
+from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message
 from test_api_limits import with_app
 
@@ -56,3 +58,13 @@ def test_invariant_2_a_cluster_that_never_answered_is_named_as_silent_and_a_firs
         assert (copy.mark, copy.content, silent) == (topic.origins.high_water("a.pulsar"), None, ("away",))
 
     with_app(tmp_path, body)
+
+
+@asynchronous
+async def test_a_cluster_whose_answer_cannot_be_read_is_silent() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"topics": {TOPIC: {"incarnation": 7, "position": "no place"}}})
+
+    async with answering(answer) as url:
+        peers = {"eu-west": urlsplit(url).netloc}
+        assert await MarksElsewhere(peers, "a.pulsar").of(TOPIC) == Copies(silent=("eu-west",), waits=True)
