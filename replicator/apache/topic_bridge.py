@@ -79,7 +79,7 @@ class TopicBridge:
         read_room: SharedRoom,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
-        natives: NativeOrigins | None,
+        natives: NativeOrigins | None = None,
     ) -> None:
         self.topic = topic
         self._natives = natives
