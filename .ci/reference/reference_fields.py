@@ -63,6 +63,7 @@ VALUES: Final[dict[object, str]] = {
     scalars._check_flag: "`true` or `false`",
     apache.check_service_url: "`pulsar://HOST:PORT` or `pulsar+ssl://HOST:PORT`",
     apache.check_admin_url: "`http://HOST:PORT` or `https://HOST:PORT`",
+    apache.check_cluster_name: f"1 to {apache.PULSAR_NAME_CHARS_MAX} characters",
     auth.check_role: "the name of a role",
     auth._check_url: "a URL, `https://…`",
     auth._check_places: "a mapping of places to roles to actions",

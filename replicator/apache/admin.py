@@ -260,6 +260,17 @@ class BrokerAdmin(ClosedAtExit):
             body["properties"] = dict(properties)
         return await self._make(f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}", body)
 
+    async def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> bool:
+        """Replace the properties of a subscription, and return whether the brokers can do that."""
+        path = f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}/properties"
+        try:
+            await self._ask("PUT", path, dict(properties))
+        except AdminFailed as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
+                raise
+            return False
+        return True
+
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         try:
             await self._ask("DELETE", f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}")

@@ -18,12 +18,12 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
+from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
-from replicator.apache.native_replication import NativeReplication
+from replicator.apache.native_replication import NativeOrigins, NativeReplication
 from replicator.apache.permits import read_room
 from replicator.apache.publish_room import publish_room
-from replicator.apache.reading_cursor import Elsewhere
 from replicator.apache.renewing import Renewal, Way
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.apache.topic_watches import TopicWatches
@@ -38,6 +38,7 @@ from replicator.engine.topic_listener import TopicListener
 from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import SupervisedTask
 from replicator.running.timeouts import timeout
+from replicator.topology import Topology
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
@@ -63,16 +64,23 @@ log = structlog.get_logger(__name__)
 class ApacheBridge(TopicListener[Topic]):
     """Bridges the topics of ``settings`` between the engine of ``broker_origin``'s cluster and the brokers.
 
-    ``elsewhere`` returns what other clusters have of ``broker_origin``'s messages of a topic.
+    ``elsewhere`` returns what other clusters have of ``broker_origin``'s messages of a topic. ``natives`` says which
+    clusters links copy to what the brokers' own geo-replication brought; all of them without it.
     """
 
     def __init__(
-        self, engine: Engine, settings: ApacheSettings, broker_origin: str, elsewhere: Elsewhere | None = None
+        self,
+        engine: Engine,
+        settings: ApacheSettings,
+        broker_origin: str,
+        elsewhere: Elsewhere | None = None,
+        natives: NativeOrigins | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._broker_origin = broker_origin
         self._elsewhere = elsewhere
+        self._natives = natives
         self._topics: dict[str, TopicBridge] = {}
         self._publish_room = publish_room()
         self._read_room = read_room()
@@ -129,6 +137,11 @@ class ApacheBridge(TopicListener[Topic]):
         await self._watches.close()
         await self._connector.close()
         await self._admin.close()
+
+    def change(self, topology: Topology) -> None:
+        """Use another topology for what the brokers' own geo-replication brings from now on."""
+        if self._natives is not None:
+            self._natives.change(topology)
 
     def status(self) -> dict[str, Any]:
         return {
@@ -216,6 +229,13 @@ class ApacheBridge(TopicListener[Topic]):
             self._bridge(bridged.topic)
         return renewal
 
+    async def acknowledge_missing(self, topic: str) -> list[dict[str, Any]]:
+        """Stop naming the places of a topic where messages may be missing, and return them.
+
+        Raises :class:`NotBridged`, and the store's errors.
+        """
+        return await self._bridged(topic).acknowledge_missing()
+
     # What the engine tells.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
@@ -283,6 +303,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._read_room,
             self._engine.supervisor,
             self._elsewhere,
+            self._natives,
         )
         self.clients.fence(bridged)
         bridged.start()

@@ -83,6 +83,15 @@ class BrokersPutBack(BridgeHalted):
         self.elsewhere = elsewhere
 
 
+def entries_hidden(topic: str) -> str:
+    """Return a sentence that says that the brokers show the worker no entries of ``topic``, and what to do."""
+    return (
+        f"{topic} may be another one at the brokers, and they do not show the worker's role its entries, so nobody can "
+        "tell which of them were read. Let the role view messages (`GET "
+        "/admin/v2/persistent/…/ledger/…/entry/…`)"
+    )
+
+
 class RenewalRefused(EngineError):
     """Error for a renewal of reading that would lose messages which only one side has."""
 

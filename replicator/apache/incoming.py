@@ -10,7 +10,8 @@ appended again; 11, what is read and not yet stored is bounded by permits.
    they come in order, and without delay.
 2. Nothing is stored behind what the brokers have passed over (:mod:`replicator.apache.passed_over`).
 3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's. What its
-   producer wants in some clusters only lies in blocks of its own, which links leave out for the others (ADR 47).
+   producer wants in some clusters only lies in blocks of its own, which links leave out for the others (ADR 47). So
+   does what native replication brought and other links bring to some clusters, too (ADR 111).
 4. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
    is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
 5. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
@@ -31,6 +32,7 @@ from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import reading_subscription
+from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.passed_over import Gap, gaps_among
 from replicator.apache.permits import Permits
 from replicator.apache.published import FIRST_READ, read_row, write_of
@@ -84,6 +86,7 @@ class Incoming:
         begins: Callable[[], None],
         stored: Callable[[], None],
         check: Callable[[Sequence[Gap]], Awaitable[None]],
+        natives: NativeOrigins | None = None,
     ) -> None:
         self._connector = connector
         self._cluster = cluster
@@ -97,6 +100,7 @@ class Incoming:
         self._begins = begins
         self._stored = stored
         self._check = check
+        self._natives = natives
         self._events: Arrivals | None = None
         self.open = False
         """Whether the brokers have let the bridge in, and send what there is."""
@@ -108,7 +112,9 @@ class Incoming:
         self.messages_confirmed = 0
         """Of them: those of the bridge's own that did not have to be read."""
         self.copied_to_all = 0
-        """Entries that their producers wanted in some clusters only."""
+        """Entries that their producers wanted in some clusters only, or that native replication brought to more."""
+        self.replicated_natively = 0
+        """Entries that the brokers' own geo-replication brought."""
 
     async def read(self) -> None:
         """Read until the connection ends. Raises what it ends with, :class:`BridgeHalted`, and the store's errors."""
@@ -201,14 +207,18 @@ class Incoming:
         stored = BEFORE_ALL if high_water is None else high_water.position
         origin_of = self._entries.lives.origin_of
         blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored, origin_of)
-        for delivery, (identity, version, clusters, *_) in zip(arrived, marks, strict=True):
+        for delivery, (identity, version, clusters, *_, replicated_from) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
             if identity is None and origin_of(delivery.position) > stored:
+                self.replicated_natively += bool(replicated_from)
                 if version:
                     entry = with_schema_version(delivery.entry, self._schemas.here(version))
                     delivery = delivery._replace(entry=entry)
-                blocks.add(delivery, None if clusters is None else self._only(clusters))
+                only = None if clusters is None else self._only(clusters)
+                if replicated_from:
+                    only = self._not_brought_elsewhere(only, replicated_from)
+                blocks.add(delivery, only)
             elif identity is not None:
                 found(identity, delivery.position)
             reached = delivery.position
@@ -254,6 +264,23 @@ class Incoming:
                 yield read_row(topic_id, gone, None)
                 yield read_row(topic_id, gone, None, FIRST_READ)
             yield read_row(topic_id, ledger, read)
+
+    def _not_brought_elsewhere(self, only: frozenset[str] | None, replicated_from: str) -> frozenset[str] | None:
+        """Return which clusters of ``only``, where None is all, get an entry that native replication brought.
+
+        Those that get it by a link of their own do not. If links cannot keep to that, all get it: twice rather than
+        never.
+        """
+        found = None if self._natives is None else self._natives.clusters_for(self._topic.name, replicated_from)
+        if found is None:
+            return only
+        try:
+            return self._topic.writing.only((found if only is None else found & only) | {self._cluster})
+        except NotAllowedError as error:
+            if not self.copied_to_all:
+                log.warning("what is for some clusters is copied to all", topic=self._topic.name, reason=str(error))
+            self.copied_to_all += 1
+            return only
 
     def _only(self, clusters: frozenset[str]) -> frozenset[str] | None:
         """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from replicator.apache.passed_over import Gap
 from replicator.apache.shown import TopicInternals
@@ -37,6 +37,11 @@ class MayBeMissing(NamedTuple):
     at_ms: int
     entries: int = 0
     """Number of entries that were seen there and not read; 0 if none was seen."""
+    acknowledged_ms: int = 0
+    """The time at which an operator acknowledged that; 0 if nobody did."""
+
+    def shown(self) -> dict[str, Any]:
+        return {"after": str(self.after), "before": str(self.before), "entries": self.entries, "at_ms": self.at_ms}
 
 
 def noted(places: Sequence[MayBeMissing], place: MayBeMissing) -> list[MayBeMissing]:
@@ -44,9 +49,18 @@ def noted(places: Sequence[MayBeMissing], place: MayBeMissing) -> list[MayBeMiss
     if any(each.after == place.after for each in places):
         return list(places)
     last = places[-1] if places else None
-    if last is not None and last.before == (place.after.ledger, place.after.entry + 1):
+    follows = last is not None and last.before == (place.after.ledger, place.after.entry + 1)
+    if last is not None and follows and not last.acknowledged_ms:
         return [*places[:-1], last._replace(before=place.before, entries=last.entries + place.entries)]
     return [*places, place]
+
+
+def acknowledged(places: Sequence[MayBeMissing], now_ms: int) -> list[MayBeMissing]:
+    """Return what is kept of ``places`` after an operator has acknowledged them: the last one.
+
+    The same place may be found again as long as nothing behind it was read.
+    """
+    return [each._replace(acknowledged_ms=each.acknowledged_ms or now_ms) for each in places[-1:]]
 
 
 class LedgerEnds:
@@ -86,12 +100,14 @@ class LedgerEnds:
 
 
 def to_json(places: Sequence[MayBeMissing]) -> bytes:
-    kept = [[*each.after, *each.before, each.at_ms, each.entries] for each in places[:MAY_BE_MISSING_MAX]]
+    kept = [
+        [*each.after, *each.before, each.at_ms, each.entries, each.acknowledged_ms]
+        for each in places[:MAY_BE_MISSING_MAX]
+    ]
     return json.dumps(kept).encode()
 
 
 def from_json(stored: bytes) -> list[MayBeMissing]:
     """Return the places where messages may be missing, as :func:`to_json` wrote them."""
-    return [
-        MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), row[4], row[5]) for row in json.loads(stored)
-    ]
+    rows = json.loads(stored)  # those of earlier versions have no acknowledgement
+    return [MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), *row[4:7]) for row in rows]

@@ -1,7 +1,8 @@
 """Namespaces that the brokers replicate themselves, by Pulsar's own geo-replication, beside this worker.
 
-Where both copy a namespace between the same clusters, each message stands twice at both. Nobody stops that here: the
-status, ``replicator status`` and ``replicator doctor`` name the namespaces.
+Where both copy a namespace between the same clusters, each message stands twice where it was copied to. Nobody stops
+that here: the status, ``replicator status`` and ``replicator doctor`` name the namespaces. Messages that came by one of
+the two ways do not go back by the other one (:class:`NativeOrigins`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,45 @@ from typing import Final
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed
+from replicator.topology import Topology
 
 LOOK_SECONDS: Final = 30.0
 """Time between two looks. A look makes one request for each namespace with bridged topics."""
+
+
+class NativeOrigins:
+    """Decides which clusters get, by links, what Pulsar's own geo-replication brought to the brokers of ``cluster``.
+
+    A message that it brought has no stamp of a bridge, and names the cluster of its origin as the brokers know it. If
+    that is a cluster of the topology, clusters that get its messages by a link of their own do not get them from here.
+    Everywhere else the message is copied: twice rather than never.
+    """
+
+    def __init__(self, topology: Topology, cluster: str) -> None:
+        self._cluster = cluster
+        self.change(topology)
+
+    def change(self, topology: Topology) -> None:
+        """Use another topology from now on."""
+        self._topology = topology
+        self._origins = {
+            each.name_at_brokers: each
+            for each in topology.clusters
+            if each.name_at_brokers is not None and each.name != self._cluster
+        }
+        self._known: dict[tuple[str, str], frozenset[str] | None] = {}
+
+    def clusters_for(self, topic: str, replicated_from: str) -> frozenset[str] | None:
+        """Return the clusters that may have an entry that came from the brokers' cluster ``replicated_from``.
+
+        Return None if all may.
+        """
+        if (origin := self._origins.get(replicated_from)) is None:
+            return None
+        if (key := (topic, replicated_from)) not in self._known:
+            found = self._topology.may_have_replicated(self._cluster, origin, topic)
+            self._known[key] = None if len(found) == len(self._topology.names) else found
+        return self._known[key]
 
 
 class NativeReplication:

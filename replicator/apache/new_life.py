@@ -28,10 +28,11 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_lives import BrokerLife
+from replicator.apache.copies_elsewhere import Expected
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeHalted, BrokersPutBack
+from replicator.apache.errors import BridgeHalted, BrokersPutBack, entries_hidden
 from replicator.apache.published import FIRST_READ, lives_row, read_row, removal_of, write_of
-from replicator.apache.shown import SeenEntry, TopicInternals
+from replicator.apache.shown import TopicInternals
 from replicator.engine.errors import EngineError
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.store_tables import HighWater
@@ -85,17 +86,6 @@ def copy_of(topic: Topic, entries: EntryMap, place: Position) -> MessageMetadata
         return None
 
 
-class Expected(NamedTuple):
-    """Values that tell an entry that was read from others."""
-
-    publish_time_ms: int
-    sequence_id: int
-
-    def is_same(self, found: SeenEntry | None) -> bool:
-        """Return whether ``found`` can be this entry. The brokers show nobody an entry if it is None."""
-        return found is None or found.may_be(self.publish_time_ms, self.sequence_id)
-
-
 def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | None:
     """Return what the entry at ``place`` was when it was read; None if that is not known any more."""
     for known in (entries.read, entries.first_read):
@@ -122,11 +112,7 @@ async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, inter
         if was is None:
             return False
         if (found := await admin.seen_entry(topic.name, place)) is None:
-            raise BridgeHalted(
-                f"{topic.name} is another one at the brokers, and they do not show the worker's role its entries, so "
-                "nobody can tell which of them were read. Let the role view messages (`GET "
-                "/admin/v2/persistent/…/ledger/…/entry/…`); reading goes on by itself then"
-            )
+            raise BridgeHalted(f"{entries_hidden(topic.name)}; reading goes on by itself then")
         return was.is_same(found)
 
     ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]

@@ -9,7 +9,9 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 3. If the messages are gone, or the cursor is, only an operator can say how to go on: the topic halts.
 4. If the store has nothing of a topic, and the cursor has moved, then the store is a new one. Reading begins at the
    first entry that the brokers still have. Entries that bear the bridge's stamp say what was published. What the other
-   clusters have of the topic says whether something may be missing that the brokers have deleted.
+   clusters have of the topic says whether something may be missing that the brokers have deleted, and whether the
+   brokers give positions of former messages to others. A cluster that has never answered is unknown. Reading waits for
+   it where the brokers may be the former ones. Else it begins above all positions that the cluster can have.
 5. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
    subscriptions checks the cursor, too.
 6. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
@@ -21,28 +23,26 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
+from replicator.apache.copies_elsewhere import Copies, Copy, Elsewhere
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
-from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, noted
+from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack, entries_hidden
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, acknowledged, noted
 from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
 from replicator.apache.published import may_be_missing_row
-from replicator.apache.shown import TopicInternals
+from replicator.apache.shown import SubscriptionShown, TopicInternals
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 log = structlog.get_logger(__name__)
-
-
-Elsewhere = Callable[[str], Awaitable[Sequence[HighWater]]]
 
 
 class ReadingCursor:
@@ -58,8 +58,8 @@ class ReadingCursor:
         may_be_missing: list[MayBeMissing],
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` is what
-        the store has of :attr:`may_be_missing`. ``elsewhere`` returns what other clusters have of the brokers' own
+        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` has the
+        places that the store knows of. ``elsewhere`` returns what other clusters have of the brokers' own
         messages of a topic."""
         self._admin = admin
         self._name = reading_subscription(cluster)
@@ -75,11 +75,12 @@ class ReadingCursor:
         self._left_out: Position | None = None
         """What did not come although the cursor was put back to it, and what follows did."""
         self.times_put_back = 0
+        self._is_first = False
+        """Whether this process made the subscription before it knew what the other clusters have."""
         self._same_load: str | None = None
         """The loading of the topic in which the brokers were last seen to have what was read."""
         self._ends = LedgerEnds()
-        self.may_be_missing = may_be_missing
-        """Places where the brokers may have deleted messages that were not read, and nobody can know."""
+        self._may_be_missing = may_be_missing
 
     async def standing(self) -> Standing:
         """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
@@ -90,53 +91,96 @@ class ReadingCursor:
         if shown is None:
             incarnation = lives[-1] if lives else time.time_ns() // 1_000_000
             if self._nothing_read():  # the cursor has a place also before the first message
-                if not lives and (copies := await self._copies()):
-                    self._check_positions_are_free(copies, await self._admin.internals(topic))
+                if not lives:
+                    await self._check_positions_are_new(await self._copies(), incarnation)
                 return Standing(incarnation, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
                 raise self._gone()
             return Standing(incarnation, reached)
-        incarnation = int(shown.properties.get("incarnation", "0"))
-        known = self._topic.origins.high_water(self._entries.broker_origin)
-        if lives and (known is None or incarnation in lives):
-            incarnation = lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
-        elif known is not None and known.incarnation != incarnation:
+        if (found := self.incarnation_of(shown)) is None:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
                 "before",
                 renewing_command(topic),
             )
+        incarnation = found
         internals = await self._admin.internals(topic)
         await self._is_what_was_read(internals)
         at = self.mark_delete(internals)
         if self._nothing_read() and not lives:
-            return Standing(incarnation, await self._begin(internals, at, incarnation))
+            return Standing(incarnation, await self._begin(internals, at, incarnation), self._is_first)
         if at > reached:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return Standing(incarnation, at)
 
-    def _check_positions_are_free(self, copies: Sequence[HighWater], internals: TopicInternals) -> None:
-        """Raise :class:`BrokersPutBack` if the brokers would reuse a position at which another cluster has a message.
+    def incarnation_of(self, shown: SubscriptionShown) -> int | None:
+        """Return the incarnation under which reading goes on by the subscription ``shown``.
+
+        Return None if it is not the one by which the worker read before. Any one counts if nothing was read.
+        """
+        incarnation = int(shown.properties.get("incarnation", "0"))
+        known, lives = self._topic.origins.high_water(self._entries.broker_origin), self._entries.lives.incarnations
+        if lives and (known is None or incarnation in lives):
+            return lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
+        return incarnation if known is None or known.incarnation == incarnation else None
+
+    async def _check_positions_are_new(self, copies: Copies, incarnation: int) -> None:
+        """Raise :class:`BridgeError` if another cluster may have messages at positions of a topic that is new here.
+
+        While a silent cluster may be starting, the brokers keep all for the subscription that is made for that.
+        """
+        if copies.waits:
+            self._is_first = True
+            await self.make(incarnation)
+            raise self._unanswered(copies.silent)
+        if copies.known:
+            await self._check_positions_are_free(copies.known, await self._admin.internals(self._topic.name))
+        if copies.silent:
+            raise self._begins_above(copies)
+
+    def _unanswered(self, silent: Sequence[str]) -> BridgeError:
+        return BridgeError(
+            f"{self._topic.name}: the store of this worker has nothing of it, and {', '.join(silent)} did not say yet "
+            "what they have. The brokers keep all messages meanwhile. Start these workers, and reading goes on by "
+            "itself. If such a cluster is gone, take it out of the topology and restart this worker"
+        )
+
+    def _begins_above(self, copies: Copies) -> BrokersPutBack:
+        return BrokersPutBack(
+            f"{self._topic.name}: {', '.join(copies.silent)} did not say which positions they have, so messages of "
+            "these brokers get positions above all former ones",
+            max((each.mark for each in copies.known), default=HighWater(0, BEFORE_ALL)),
+        )
+
+    async def _check_positions_are_free(self, copies: Sequence[Copy], internals: TopicInternals) -> None:
+        """Raise :class:`BrokersPutBack` if the brokers reuse a position at which another cluster has a message, or
+        would.
 
         Brokers that were restored from an older copy, or set up anew, do that. ``copies`` has the last position of
-        these brokers in each other cluster.
+        these brokers in each other cluster, and the message there. Raises :class:`BridgeHalted` if the brokers do not
+        show the worker which message they have.
         """
         first = min(internals.ledgers, default=0)
-        taken = [
-            each.position
-            for each in copies
-            if each.position.ledger >= first
-            and each.position.entry > internals.last_entries.get(each.position.ledger, -1)
-        ]
+        taken: list[Position] = []
+        for mark, newest, content in copies:
+            at = mark.position
+            if at.ledger >= first and at.entry > internals.last_entries.get(at.ledger, -1):
+                taken.append(at)
+            elif content is not None and newest.ledger in internals.ledgers:
+                found = await self._admin.seen_entry(self._topic.name, newest)
+                if found is None:
+                    raise BridgeHalted(f"{entries_hidden(self._topic.name)}; reading goes on by itself then")
+                if not content.is_same(found):
+                    taken.append(at)
         if taken:
             raise BrokersPutBack(
                 f"{self._topic.name}: another cluster has messages of these brokers up to {max(taken)}, and neither "
                 "they nor the store of this worker has those. They were put back to an older copy of their data, or "
                 "set up anew. A new life of their data begins",
-                HighWater(max(each.incarnation for each in copies), max(each.position for each in copies)),
+                HighWater(max(each.mark.incarnation for each in copies), max(each.mark.position for each in copies)),
             )
 
     async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
@@ -147,10 +191,15 @@ class ReadingCursor:
         """
         topic = self._topic.name
         copies = await self._copies()
-        self._check_positions_are_free(copies, internals)
+        if copies.waits:
+            raise self._unanswered(copies.silent)
+        await self._check_positions_are_free(copies.known, internals)
         missed = await first_passed_over(self._admin, topic, [Gap(BEFORE_ALL, at)], internals, at)
         moved = missed is not None or (at.entry >= 0 and at.ledger not in internals.ledgers)
-        other = [each for each in copies if each.incarnation != incarnation]
+        if copies.silent:
+            raise self._unanswered(copies.silent) if moved else self._begins_above(copies)
+        marks = [each.mark for each in copies.known]
+        other = [each for each in marks if each.incarnation != incarnation]
         if other and (moved or other[0].incarnation > incarnation):
             raise BridgeHalted(
                 f"{topic}: the store of this worker has nothing of it, and another cluster has messages up to "
@@ -160,15 +209,28 @@ class ReadingCursor:
         if missed is not None:
             log.warning("the store is new: reading again what the brokers have", topic=topic, first=str(missed))
             at = await self._put_back(missed, internals, at)
-        copied = min((each.position for each in copies), default=at)
+        copied = min((each.position for each in marks), default=at)
         if copied < at and (copied.ledger < at.ledger or at.ledger not in internals.ledgers):
             await self._note_may_be_missing(Gap(copied, at), 0)
         return at
 
-    async def _copies(self) -> Sequence[HighWater]:
-        """Return what other clusters have of the brokers' own messages, the newest life first."""
-        found = [] if self._elsewhere is None else await self._elsewhere(self._topic.name)
-        return sorted(found, reverse=True)
+    async def _copies(self) -> Copies:
+        """Return what other clusters have of the brokers' own messages."""
+        return Copies() if self._elsewhere is None else await self._elsewhere(self._topic.name)
+
+    def may_be_missing(self) -> list[MayBeMissing]:
+        """Return the places where the brokers may have deleted messages that were not read, and nobody can know.
+
+        Places that an operator has acknowledged are left out.
+        """
+        return [each for each in self._may_be_missing if not each.acknowledged_ms]
+
+    async def acknowledge_missing(self) -> list[MayBeMissing]:
+        """Acknowledge :meth:`may_be_missing` for an operator, and return it. Raises the store's errors."""
+        places = self.may_be_missing()
+        if places:
+            await self._keep_may_be_missing(acknowledged(self._may_be_missing, time.time_ns() // 1_000_000))
+        return places
 
     async def matches(self, internals: TopicInternals) -> bool:
         """Return whether the brokers can still have what was read last.
@@ -308,8 +370,8 @@ class ReadingCursor:
 
     async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
         before = Position(gap.through.ledger, gap.through.entry + 1)
-        places = noted(self.may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
-        if places == self.may_be_missing:
+        places = noted(self._may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
+        if places == self._may_be_missing:
             return
         log.warning(
             "messages may be missing: brokers have deleted a ledger before its end was read",
@@ -319,8 +381,11 @@ class ReadingCursor:
             seen=entries,
         )
         if len(places) <= MAY_BE_MISSING_MAX:
-            self.may_be_missing = places
-            await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
+            await self._keep_may_be_missing(places)
+
+    async def _keep_may_be_missing(self, places: list[MayBeMissing]) -> None:
+        self._may_be_missing = places
+        await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

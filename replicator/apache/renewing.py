@@ -3,8 +3,8 @@
 Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 
 Reading halts where the worker cannot know whether it read all. The renewal deletes nothing in the worker, and nothing
-of the topic at the brokers. It makes the bridge's subscription anew, for the same life of the topic, so that links go
-on without a gap. :func:`plan_of` decides where:
+of the topic at the brokers. It puts the bridge's subscription back, or makes it, for the same life of the topic, so
+that links go on without a gap. :func:`plan_of` decides where:
 
 1. The brokers still have the entry that was read last: right behind it. Nothing is missing.
 2. They do not, and the subscription is still the one of this life: at the first entry that they have. What they
@@ -26,7 +26,7 @@ from http import HTTPStatus
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.errors import AdminFailed, RenewalRefused
+from replicator.apache.errors import AdminFailed, RenewalRefused, entries_hidden
 from replicator.apache.names import reading_subscription
 from replicator.apache.published import removals_of_all
 from replicator.apache.reading_cursor import ReadingCursor
@@ -130,36 +130,48 @@ class Renewing:
                 raise
             return plan_of(topic, reached, None, same=False, matches=False)
         shown = await self._admin.subscription(topic, self._subscription)
-        known = self._topic.origins.high_water(self._broker_origin)
-        same = shown is not None and (
-            known is None or shown.properties.get("incarnation", "0") == str(known.incarnation)
-        )
+        same = shown is not None and self._cursor.incarnation_of(shown) is not None
+        there = reached.entry >= 0 and reached.ledger in internals.ledgers
+        if there and not same and await self._admin.seen_entry(topic, reached) is None:
+            raise RenewalRefused(f"{entries_hidden(topic)}, and renew again")
         return plan_of(topic, reached, internals, same=same, matches=await self._cursor.matches(internals))
 
     async def carry_out(self, renewal: Renewal) -> None:
-        """Make the subscription anew, while nobody reads by it. Raises :class:`AdminFailed`.
+        """Make the subscription that of this life, at its place, while nobody reads by it. Raises :class:`AdminFailed`.
 
-        Reading stays halted until the subscription is made, which is the last step. So the renewal may be tried again.
+        Reading stays halted until the last step. A renewal that was cut off before may be tried again, and comes to the
+        same decision. A subscription that is there stays, because the brokers delete what no subscription needs. Only
+        brokers that cannot change its properties have it made anew.
         """
-        topic = self._topic.name
-        anew = renewal.way is Way.ANEW
-        await self._at_brokers.ensure(anew=anew)
-        incarnation = await self._incarnation()
+        topic, subscription = self._topic.name, self._subscription
+        await self._at_brokers.ensure(anew=renewal.way is Way.ANEW)
         log.warning("reading of a topic at the brokers is renewed", topic=topic, way=renewal.way.value)
-        await self._admin.delete_subscription(topic, self._subscription)
-        if anew:
-            topic_id = self._topic.topic_id
-            writes = removals_of_all(self._store, topic_id)
-            writes += [write_of(topic_id, name, None) for name in load_seen(self._store, topic_id)]
-            if writes:
-                await self._topic.writer.put_many(writes)
-        properties = {"incarnation": incarnation}
-        await self._admin.create_subscription(topic, self._subscription, renewal.first, properties)
-
-    async def _incarnation(self) -> str:
-        """Return the incarnation under which the topic was read until now. Links have no gap as long as it stays."""
+        shown = await self._admin.subscription(topic, subscription)
+        if shown is not None:
+            first = renewal.first or _first_of(await self._admin.internals(topic))
+            await self._admin.reset_subscription(topic, subscription, first)
+        if renewal.way is Way.ANEW:
+            await self._forget()
+        # Links have no gap as long as the incarnation stays. If nothing was read, it must be above those elsewhere.
         known = self._topic.origins.high_water(self._broker_origin)
-        if known is not None:
-            return str(known.incarnation)
-        shown = await self._admin.subscription(self._topic.name, self._subscription)
-        return (shown.properties.get("incarnation") if shown else None) or str(time.time_ns() // 1_000_000)
+        properties = {"incarnation": str(time.time_ns() // 1_000_000 if known is None else known.incarnation)}
+        if shown is not None:
+            if known is not None and self._cursor.incarnation_of(shown) is not None:
+                return
+            if await self._admin.set_properties(topic, subscription, properties):
+                return
+            await self._admin.delete_subscription(topic, subscription)
+        await self._admin.create_subscription(topic, subscription, renewal.first, properties)
+
+    async def _forget(self) -> None:
+        """Forget what lies at the brokers, and the subscriptions that were seen there."""
+        topic_id = self._topic.topic_id
+        writes = removals_of_all(self._store, topic_id)
+        writes += [write_of(topic_id, name, None) for name in load_seen(self._store, topic_id)]
+        if writes:
+            await self._topic.writer.put_many(writes)
+
+
+def _first_of(internals: TopicInternals) -> Position:
+    """Return the place of the first entry that the brokers have, or will have."""
+    return Position(min(internals.ledgers, default=internals.last.ledger), 0)

@@ -45,6 +45,8 @@ class Marks(NamedTuple):
     """How long after its publish time its producer wants it delivered."""
     publish_time_ms: int = 0
     sequence_id: int = 0
+    replicated_from: str = ""
+    """The brokers' name of the cluster from which their own geo-replication, or a bridge, brought it."""
 
 
 def stamped(
@@ -89,6 +91,7 @@ def marks_of(entry: bytes | memoryview) -> Marks:
         delay_ms,
         metadata.publish_time,
         metadata.sequence_id,
+        metadata.replicated_from,
     )
 
 

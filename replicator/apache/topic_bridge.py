@@ -17,14 +17,16 @@ from replicator.apache.arrivals import Silence
 from replicator.apache.comparison import Comparison, Own
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.consumer_fence import ConsumerFence
+from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
+from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
-from replicator.apache.reading_cursor import Elsewhere, ReadingCursor
+from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.renewing import Renewal, Renewing, Way
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.seen import load_seen
@@ -77,8 +79,10 @@ class TopicBridge:
         read_room: SharedRoom,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
+        natives: NativeOrigins | None = None,
     ) -> None:
         self.topic = topic
+        self._natives = natives
         self._connector = connector
         self._admin = admin
         self._engine = engine
@@ -229,6 +233,13 @@ class TopicBridge:
         self.hurry()
         return left_out.shown()
 
+    async def acknowledge_missing(self) -> list[dict[str, Any]]:
+        """Stop naming the places where messages may be missing, because an operator knows of them. Return them."""
+        places = [each.shown() for each in await self._cursor.acknowledge_missing()]
+        for each in places:
+            log.warning("an operator knows that messages may be missing", topic=self.topic.name, **each)
+        return places
+
     # A failover.
 
     def fence(self, fence: Fence) -> None:
@@ -327,6 +338,7 @@ class TopicBridge:
             "put_back": self._cursor.times_put_back,
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "copied_to_all": 0 if incoming is None else incoming.copied_to_all,
+            "replicated_natively": 0 if incoming is None else incoming.replicated_natively,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {
@@ -345,10 +357,7 @@ class TopicBridge:
             },
             "out_of_order": self._out_of_order(),
             "lives": self._entries.lives.shown(),
-            "may_be_missing": [
-                {"after": str(each.after), "before": str(each.before), "entries": each.entries, "at_ms": each.at_ms}
-                for each in self._cursor.may_be_missing
-            ],
+            "may_be_missing": [each.shown() for each in self._cursor.may_be_missing()],
             "refused": None if self._outgoing.refused is None else self._outgoing.refused.shown(),
             "left_out": [each.shown() for each in self._entries.left_out()[:LEFT_OUT_SHOWN_MAX]],
             "state": self._states.status(),
@@ -394,6 +403,7 @@ class TopicBridge:
             begins=lambda: self._work.well("reading"),
             stored=self._stored,
             check=self._cursor.check,
+            natives=self._natives,
         )
         try:
             await incoming.read()

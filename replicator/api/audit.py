@@ -47,6 +47,7 @@ NOTED_ELSEWHERE: Final[Mapping[str, str]] = {
     "/replication/v1/links/{key}/resolve": "the link",
     "/replication/v1/clients/close": "its handler",
     "/replication/v1/bridge/renew": "its handler",
+    "/replication/v1/bridge/acknowledge-missing": "its handler",
     "/replication/v1/runs/{cluster}/stays": "its handler",
     "/replication/v1/backup": "its handler",
     "/replication/v1/topology/reload": "the worker",

@@ -1,4 +1,4 @@
-"""Routes of operators about the topics that a worker bridges to Apache Pulsar brokers: how one stands, and renewing it.
+"""Routes of operators about topics that a worker bridges to Apache Pulsar brokers: how one stands, and renewing it.
 
 The renewal is described in :mod:`replicator.apache.renewing`.
 """
@@ -18,6 +18,7 @@ from replicator.engine.topic_name import parse_topic
 
 STATUS_ROUTE: Final = "/replication/v1/bridge"
 RENEW_ROUTE: Final = "/replication/v1/bridge/renew"
+ACKNOWLEDGE_ROUTE: Final = "/replication/v1/bridge/acknowledge-missing"
 
 
 class Bridging(Protocol):
@@ -26,6 +27,7 @@ class Bridging(Protocol):
     def named(self, topic: str) -> list[str]: ...
     def topic_status(self, topic: str) -> dict[str, Any]: ...
     async def renew(self, topic: str, *, dry_run: bool) -> Renewal: ...
+    async def acknowledge_missing(self, topic: str) -> list[dict[str, Any]]: ...
 
 
 def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audit: Audit) -> None:
@@ -50,11 +52,8 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
         The body names the ``topic``, and with ``dry_run`` nothing is changed. The answer is 503 ``BrokersSilent`` if
         the brokers do not answer.
         """
-        try:
-            body = await request.json()
-            topic, dry_run = body["topic"], body.get("dry_run", False)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise BadRequest("the body is not an object with topic in JSON") from None
+        body = await topic_in_body(request)
+        topic, dry_run = body["topic"], body.get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise BadRequest("dry_run must be true or false")
         bridge, topics = named(topic)
@@ -69,5 +68,31 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
             return error_response("BrokersSilent", str(error), 503)
         return web.json_response({"cluster": cluster, "renewals": renewals})
 
+    async def acknowledge_missing(request: web.Request) -> web.Response:
+        """Stop naming the places where messages of a topic may be missing, and answer with them.
+
+        The body names the ``topic``, or a partitioned one. An operator says by it that they know of these places.
+        """
+        bridge, topics = named((await topic_in_body(request))["topic"])
+        found: list[dict[str, Any]] = []
+        for each in topics:
+            places = await bridge.acknowledge_missing(each)
+            found.append({"topic": each, "places": places})
+            if places:
+                audit(OPERATOR, "acknowledge missing", each, {"places": places})
+        return web.json_response({"cluster": cluster, "topics": found})
+
+    app.router.add_post(ACKNOWLEDGE_ROUTE, acknowledge_missing)
     app.router.add_get(STATUS_ROUTE, show)
     app.router.add_post(RENEW_ROUTE, renew)
+
+
+async def topic_in_body(request: web.Request) -> dict[str, Any]:
+    """Return the body of ``request``, an object with a topic."""
+    try:
+        body = await request.json()
+        if isinstance(body, dict) and "topic" in body:
+            return body
+    except (ValueError, RecursionError):
+        pass
+    raise BadRequest("the body is not an object with topic in JSON")

@@ -32,6 +32,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
 from replicator.engine.lineage import Deletion, StoreLine
 from replicator.engine.log.arrow import encode_read
+from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, RECLAIMING_HEADER, agreed_version
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.restored import restored_mark
@@ -183,7 +184,10 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def high_water(request: web.Request) -> web.Response:
-    """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins."""
+    """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins.
+
+    With ``newest=true``, for one origin, each named topic has the publish time and number of its newest message.
+    """
     await hold_back_for_reclaim(request)
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
@@ -206,6 +210,8 @@ async def high_water(request: web.Request) -> web.Response:
         async for topic in in_slices(engine, topics):
             if marks := _marks(engine, topic, [origin]):
                 rows[topic.name] = marks[origin]
+                if named and request.query.get("newest") == "true":
+                    rows[topic.name]["newest"] = _newest(engine, topic, origin)
     theirs = number(request, "protocol", PROTOCOL_UNSAID, 2**31)
     answer = {"cluster": engine.cluster, "protocol": agreed_version(theirs) or PROTOCOL_VERSION, "topics": rows}
     answer |= engine.origin_stores.line.as_json()
@@ -242,6 +248,24 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
         if stores.is_deleted(topic, origin, mark.incarnation, mark.position):
             row["deleted"] = True
     return found
+
+
+def _newest(engine: Engine, topic: Topic, origin: str) -> dict[str, int] | None:
+    """Return what tells the newest message of ``origin`` from others; None if nobody can read it any more."""
+    at, mark = topic.origins.message_vector().get(origin), topic.origins.high_water(origin)
+    if at is None or mark is None:
+        return None
+    local = engine.store.translate(topic.topic_id, origin, mark.incarnation, at)
+    if local is None:
+        return None
+    try:
+        found = topic.reading.entries(Position(local.ledger, local.entry - 1), local, 1, 1)
+        metadata = decode_entry(found[0].entry, check=False)[0] if found else None
+    except EngineError:
+        return None
+    if metadata is None or metadata.publish_time <= 0:
+        return None
+    return {"publish_time_ms": metadata.publish_time, "sequence_id": metadata.sequence_id}
 
 
 async def take_partitions(request: web.Request) -> web.Response:

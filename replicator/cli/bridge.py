@@ -13,7 +13,7 @@ from rich.text import Text
 
 from replicator.cli.admin import ClusterName, TopicArgument, TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
-from replicator.cli.json_types import BridgedTopic, RenewedTopic
+from replicator.cli.json_types import AcknowledgedTopic, BridgedTopic, RenewedTopic
 from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
@@ -79,6 +79,33 @@ def renew(
     return Shown(
         found,
         Group(table, *texts),
+        status=(1 if refused else 3) if problems else 0,
+        notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
+    )
+
+
+@app.command("acknowledge-missing")
+def acknowledge_missing(
+    topic: TopicArgument, file: TopologyFile, cluster: ClusterName = None
+) -> Shown[list[AcknowledgedTopic]]:
+    """Acknowledge that messages of a topic may be missing, in all clusters or one: the status no longer names that.
+
+    Nothing else changes. The places stand in the audit log, with who acknowledged them. Exit status 1 if a cluster
+    refuses, 3 if one does not answer.
+    """
+
+    async def ask(client: AdminClient) -> list[Any]:
+        answer = await client.call_replication("POST", "bridge/acknowledge-missing", {"topic": topic})
+        return [{"cluster": answer["cluster"], **each} for each in answer["topics"]]
+
+    found, problems = _asked(file, cluster, ask)
+    rows = [
+        (each["cluster"], each["topic"], place["after"], place["before"]) for each in found for place in each["places"]
+    ]
+    refused = any(problem.refused for problem in problems)
+    return Shown(
+        found,
+        rows_table(("cluster", "topic", "after", "before"), rows),
         status=(1 if refused else 3) if problems else 0,
         notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
     )
@@ -154,7 +181,10 @@ def _remarks(topic: Mapping[str, Any]) -> Iterator[str]:
     for difference in (topic.get("comparison") or {}).get("differences", ()):
         yield f"{name}: {difference}"
     for place in topic.get("may_be_missing", ()):
-        yield f"{name}: messages may be missing after {place['after']} and before {place['before']}"
+        yield (
+            f"{name}: messages may be missing after {place['after']} and before {place['before']}. Once you know what: "
+            f"`replicator bridge acknowledge-missing {topic['topic']} -f FILE`"
+        )
     late = topic.get("out_of_order") or {"entries": 0}
     if late["entries"]:
         yield f"{name}: {late['entries']} entries stand behind later ones: {', '.join(late['first'])}"

@@ -62,6 +62,14 @@ class RenewedTopic(TypedDict):
     text: Annotated[str, "the same in words, with what is missing"]
 
 
+class AcknowledgedTopic(TypedDict):
+    """Places of a topic where messages may be missing, and which an operator has acknowledged."""
+
+    cluster: Annotated[str, "at whose brokers"]
+    topic: Annotated[str, "the topic"]
+    places: Annotated[list[dict[str, Any]], "each place, as `may_be_missing` had it; empty if there was none"]
+
+
 class AuditEntry(AuditAnswer):
     """An entry of the audit log."""
 

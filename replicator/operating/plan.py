@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from replicator.failover.peers import Peers
 from replicator.failover.rules import Rules, differences
 from replicator.operating.json_types import PlanAnswer, PlannedCluster
 from replicator.operating.rollout import Rollout
+from replicator.operating.troubles import native_text
 from replicator.running.connecting import why_not_connected
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session
@@ -46,6 +47,8 @@ class Probe:
     """In words; for an unreachable worker the reason."""
     serves: str | None = None
     """The cluster that the worker says it serves, if it said so."""
+    native: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Namespaces that the brokers beside it replicate themselves, and among which clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +286,7 @@ async def _is_failed(response: aiohttp.ClientResponse) -> bool:
 async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
     """A worker that is alive but still starting may not have a status yet; it is reachable all the same."""
     serves = None
+    native: Mapping[str, Sequence[str]] = {}
     async with session.get(f"{cluster.url}/replication/v1/status", allow_redirects=False) as response:
         if response.status == 200:
             body = bytearray()
@@ -296,8 +300,9 @@ async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
                 status = None
             if isinstance(status, dict) and isinstance(status.get("cluster"), str):
                 serves = status["cluster"]
+                native = (status.get("apache") or {}).get("native_replication") or {}  # older workers do not report it
     if serves in (None, cluster.name):
-        return Probe(True, "up", serves)
+        return Probe(True, "up", serves, native)
     return Probe(True, f"up, but serves {serves[:80]!r}", serves)
 
 
@@ -341,7 +346,10 @@ def _probe_warnings(topology: Topology, probes: Mapping[str, Probe]) -> Iterator
                 f"its worker at {cluster.address} is unreachable: {probe.detail}. "
                 "Links to it wait, and resume by themselves once it is up.",
             )
-        elif probe.serves not in (None, cluster.name):
+            continue
+        for namespace, names in probe.native.items():
+            yield PlanWarning("native-replication", cluster.name, native_text(namespace, names))
+        if probe.serves not in (None, cluster.name):
             yield PlanWarning(
                 "wrong-worker",
                 cluster.name,

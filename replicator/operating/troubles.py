@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from replicator.engine.lineage import SHOWN_CHARS
+from snapshots.position import BEFORE_ALL
 
 TROUBLES_SHOWN_MAX: Final = 10
 """Most lines on faults of one worker beside Apache Pulsar. If a broker is away, every topic has such a line."""
@@ -102,7 +103,10 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
         compared = topic.get("comparison") or {}  # older workers do not report it
         found += [f"{topic['topic']} differs: {each}" for each in compared.get("differences", ())]
         if places := topic.get("may_be_missing"):
-            found.append(f"messages of {topic['topic']} may be missing after {places[0]['after']}")
+            found.append(
+                f"messages of {topic['topic']} may be missing after {places[0]['after']} (`replicator bridge "
+                "acknowledge-missing`)"
+            )
         states = topic["state"]["errors"].items()
         found += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
     if late := [topic for topic in apache["topics"] if _is_compared_late(topic)]:
@@ -119,8 +123,8 @@ def _remarks_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
     :data:`TROUBLES_SHOWN_MAX`."""
     found: list[str] = []
     for topic in apache["topics"] if apache else ():
-        if lives := topic.get("lives"):  # older workers do not report it
-            last = lives[-1]
+        lives = topic.get("lives")  # older workers do not report it
+        if lives and (last := lives[-1])["lost"] != str(BEFORE_ALL):
             found.append(
                 f"the brokers' data of {topic['topic']} began anew behind {last['after']}: what they had up to "
                 f"{last['lost']} stays in this worker and in the other clusters"
@@ -134,7 +138,7 @@ def native_text(namespace: str, clusters: Sequence[str]) -> str:
     """Return a sentence that says that brokers replicate a bridged namespace themselves, among ``clusters``."""
     return (
         f"the brokers replicate namespace {namespace} themselves, among {', '.join(clusters)}: where a link copies "
-        "between the same clusters, each message stands there twice"
+        "between the same clusters, each message stands twice at its destination"
     )
 
 

@@ -22,6 +22,8 @@ PENDING_ACKS: Final = "__transaction_pending_ack"
 """So end the names of topics in which brokers keep what transactions acknowledge. Old ones list them with all."""
 HOSTS_MAX: Final = 32
 """In one URL. They are tried one after the other."""
+PULSAR_NAME_CHARS_MAX: Final = 255
+"""Characters of the name that brokers have for a cluster."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 
@@ -66,6 +68,13 @@ def check_admin_url(text: str) -> str:
     return _checked_url(text, _ADMIN_PORTS)
 
 
+def check_cluster_name(text: str) -> str:
+    """Check a name that Pulsar's brokers may have for a cluster, and return it."""
+    if not text or len(text) > PULSAR_NAME_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"must be the name of a cluster at the brokers: 1 to {PULSAR_NAME_CHARS_MAX} characters")
+    return text
+
+
 class ApacheAuth(Section):
     """What the worker shows to the brokers, in files that are read for each connection and each request."""
 
@@ -104,6 +113,8 @@ class ApacheSettings(Section):
     exclude: Patterns = ()
     subscriptions: Patterns = ()
     """Patterns of the names of the subscriptions whose state is bridged; empty for all durable ones."""
+    cluster_name: Annotated[str, AfterValidator(check_cluster_name)] | None = None
+    """The name that the brokers have for their own cluster, if it is not the name in the topology."""
 
     @model_validator(mode="after")
     def _certificate_needs_tls(self) -> ApacheSettings:
@@ -142,6 +153,8 @@ class ApacheSettings(Section):
         for name in ("topics", "exclude", "subscriptions"):
             if patterns := getattr(self, name):
                 written[name] = list(patterns)
+        if self.cluster_name is not None:
+            written["cluster_name"] = self.cluster_name
         return written
 
     def __str__(self) -> str:

@@ -308,6 +308,11 @@ class Cluster(Section):
         return f"{self.name}{BROKER_SUFFIX}" if self.kind == PULSAR_KIND else None
 
     @property
+    def name_at_brokers(self) -> str | None:
+        """The name that the brokers beside the worker have for their cluster; None if it runs beside none."""
+        return None if self.apache is None else self.apache.cluster_name or self.name
+
+    @property
     def pulsar_url(self) -> str:
         """What lookups answer."""
         if self.apache is not None and self.apache.service_url.startswith("pulsar://"):

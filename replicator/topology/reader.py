@@ -101,6 +101,8 @@ class _Reader:
         self._document = document
         self._problems: list[tuple[int, str]] = []
         self._tls_required = False
+        self._names_at_brokers: dict[str, str] = {}
+        """Clusters beside brokers, by the name that these have for their own cluster."""
 
     def topology(self) -> Topology:
         for where, line, first_line in self._document.duplicates:
@@ -170,6 +172,12 @@ class _Reader:
             self._problem(
                 (*where, "apache"),
                 "missing; `kind: pulsar` needs `apache: {service_url: pulsar://HOST:PORT, admin_url: http://HOST:PORT}`",
+            )
+        elif (other := self._names_at_brokers.setdefault(str(cluster.name_at_brokers), cluster.name)) != cluster.name:
+            self._problem(
+                (*where, "apache"),
+                f"the brokers of {other} have the same name for their cluster, {cluster.name_at_brokers}; set "
+                "`cluster_name` of both to the names that Pulsar has",
             )
         if len(cluster.name) + len(BROKER_SUFFIX) > CLUSTER_NAME_CHARS_MAX:
             chars = CLUSTER_NAME_CHARS_MAX - len(BROKER_SUFFIX)

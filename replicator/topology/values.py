@@ -107,6 +107,22 @@ class Topology:
         """The origin of what clients publish at a cluster: of its brokers, if its worker runs beside some."""
         return self.cluster(cluster).broker_origin or cluster
 
+    def may_have_replicated(self, cluster: str, replicated_from: Cluster, topic: str) -> frozenset[str]:
+        """Return the clusters to which links of ``cluster`` copy messages that Pulsar's own geo-replication brought.
+
+        These messages came to the brokers of ``cluster`` from those of ``replicated_from``. Clusters that get them from
+        there by a link of their own are left out, and so is ``replicated_from``.
+        """
+        source, origin = replicated_from, replicated_from.broker_origin
+        with_it = {source.name}
+        if source.apache is not None and source.apache.bridges(topic) and origin is not None:
+            with_it |= {
+                link.destination
+                for link in self.links
+                if self.carries(link, topic) and not link.where and origin in self.origins_over(link, topic)
+            }
+        return frozenset(self.names) - with_it | {cluster}
+
     def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
         """The clusters that get what ``origin`` publishes, straight or forwarded, without itself."""
         return topology_paths.reached_from(origin, self._links_with(topic))

@@ -12,14 +12,16 @@ Only the worker at the address that the topology names is asked, with the creden
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from math import inf
 from typing import Any, Final
 
 import aiohttp
 import structlog
 
+from replicator.apache.copies_elsewhere import Copies, Copy, Expected
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
 from replicator.failover.epochs import from_json
@@ -27,6 +29,7 @@ from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.asking import worker_session, worker_url
+from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS: Final = 0.1
@@ -36,12 +39,19 @@ OPENING_SECONDS_MAX: Final = 60.0
 ANNOUNCE_SECONDS_MAX: Final = 5.0
 MARKS_SECONDS_MAX: Final = 10.0
 """Time for the answer of a peer about all topics of an origin. A topic waits for it before it is read first."""
+MARKS_FIRST_SECONDS: Final = 20.0
+"""Time in which a peer that never gave such an answer is waited for: its worker may be starting, too."""
+MARKS_SOON_SECONDS: Final = 2.0
+"""Pause before peers that gave no such answer are asked again, within that time."""
+MARKS_LATER_SECONDS: Final = 30.0
+"""The same pause after that time."""
 MARKS_AGAIN_SECONDS: Final = 300.0
-"""Pause before peers that gave no such answer are asked again, while somebody wants to know."""
+"""The same pause if each peer gave such an answer before."""
 MARKS_KEPT_SECONDS: Final = 3600.0
-"""Time for which such an answer counts: a topic may be deleted and made anew later."""
+"""Time after which a peer is asked again, while somebody wants to know."""
 REASON_CHARS_MAX: Final = 300
 log = structlog.get_logger(__name__)
+_MARKS: Final = "/replication/v1/high-water"
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -178,50 +188,107 @@ async def topics_there(peers: Mapping[str, str], *, seconds: float) -> tuple[set
 class MarksElsewhere:
     """Positions up to which the clusters ``peers``, addresses by name, have the topics of ``origin``.
 
-    They are asked once, for all topics together. A peer that does not answer is asked again later.
+    They are asked for all topics together. Each first answer is kept with the store: from then on, a peer gets messages
+    of ``origin`` from this store only, so its first answer counts even while it is silent.
     """
 
-    def __init__(self, peers: Mapping[str, str], origin: str) -> None:
+    def __init__(
+        self,
+        peers: Mapping[str, str],
+        origin: str,
+        kept: Mapping[str, Any] | None = None,
+        keep: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
+        *,
+        first_seconds: float = MARKS_FIRST_SECONDS,
+    ) -> None:
+        """``kept`` has the first answers, by cluster, and ``keep`` stores them. Peers without one are waited for up to
+        ``first_seconds``."""
         self._peers = peers
         self._origin = origin
-        self._answers: dict[str, tuple[float, dict[str, HighWater]]] = {}
-        """By cluster, when it answered, and what it has of each topic."""
-        self._asked_at: float | None = None
+        self._kept = dict(kept or {})
+        self._keep = keep
+        self._first_seconds = first_seconds
+        self._answers = {name: marks_of(rows) for name, rows in self._kept.items() if name in peers}
+        """By cluster, what it has of each topic."""
+        self._answered_at: dict[str, float] = {}
+        self._began: float | None = None
+        self._asked_at = 0.0
+        self._told: set[str] = set()
+        """Peers whose silence was logged."""
         self._lock = asyncio.Lock()
 
-    async def of(self, topic: str) -> list[HighWater]:
-        """Return the positions in ``topic`` at the peers that answered and have something of it."""
+    async def of(self, topic: str) -> Copies:
+        """Return the positions in ``topic`` at the peers, and the peers that are silent."""
+        clock = asyncio.get_running_loop().time
         async with self._lock:
-            now = asyncio.get_running_loop().time()
-            self._answers = {
-                name: (at, marks) for name, (at, marks) in self._answers.items() if now - at < MARKS_KEPT_SECONDS
-            }
-            missing = {name: address for name, address in self._peers.items() if name not in self._answers}
-            if missing and (self._asked_at is None or now - self._asked_at >= MARKS_AGAIN_SECONDS):
+            now = clock()
+            due = [name for name in self._peers if now - self._answered_at.get(name, -inf) >= MARKS_KEPT_SECONDS]
+            if self._began is None:
+                self._began, self._asked_at = now, -inf
+            if due and now - self._asked_at >= self._pause_seconds(now - self._began):
                 async with worker_session() as session:
-                    await asyncio.gather(*(self._ask(session, name) for name in missing))
-                self._asked_at = asyncio.get_running_loop().time()
-        return [marks[topic] for _, marks in self._answers.values() if topic in marks]
+                    await asyncio.gather(*(self._ask(session, name) for name in due))
+                self._asked_at = clock()
+                if self._keep is not None and (new := self._answers.keys() - self._kept.keys()):
+                    self._kept |= {name: _shown(self._answers[name]) for name in new}
+                    await self._keep(self._kept)
+            silent = tuple(sorted(self._peers.keys() - self._answers.keys()))
+            waits = bool(silent) and clock() - self._began < self._first_seconds
+        having = [name for name, marks in self._answers.items() if topic in marks]
+        known = list(await asyncio.gather(*(self._copy(name, topic) for name in having)))
+        return Copies(tuple(sorted(known, key=lambda each: each.mark, reverse=True)), silent, waits)
+
+    def _pause_seconds(self, waited_seconds: float) -> float:
+        """Return the pause before silent peers are asked again."""
+        if self._peers.keys() <= self._answers.keys():
+            return MARKS_AGAIN_SECONDS
+        return MARKS_SOON_SECONDS if waited_seconds < self._first_seconds else MARKS_LATER_SECONDS
+
+    async def _copy(self, name: str, topic: str) -> Copy:
+        """Return what a peer has of ``topic``, with its newest message if it tells that."""
+        copy = Copy(self._answers[name][topic])
+        query = {"origin": self._origin, "topic": topic, "newest": "true"}
+        try:
+            async with timeout(MARKS_SECONDS_MAX), worker_session() as session:
+                status, body = await _get(session, self._peers[name], _MARKS, query)
+            if status == HTTPStatus.OK and (row := body["topics"].get(topic)) is not None:
+                newest = row.get("newest")  # older workers do not tell it
+                content = newest and Expected(int(newest["publish_time_ms"]), int(newest["sequence_id"]))
+                return Copy(_mark_of(row), Position.parse(row["messages"]), content or None)
+        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, InvalidPosition):
+            pass
+        return copy
 
     async def _ask(self, session: aiohttp.ClientSession, name: str) -> None:
-        query = {"origin": self._origin}
         try:
             async with timeout(MARKS_SECONDS_MAX):
-                status, body = await _get(session, self._peers[name], "/replication/v1/high-water", query)
+                status, body = await _get(session, self._peers[name], _MARKS, {"origin": self._origin})
             if status != HTTPStatus.OK:
                 reason = f"status {status}: {_message(body)}"
             else:
-                marks = {
-                    topic: HighWater(int(row["incarnation"]), Position.parse(row["position"]))
-                    for topic, row in body["topics"].items()
-                }
-                self._answers[name] = asyncio.get_running_loop().time(), marks
+                self._answers[name] = marks_of(body["topics"])
+                self._answered_at[name] = asyncio.get_running_loop().time()
                 return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = why_no_answer(error)
-        except UNREADABLE as error:
+        except (*UNREADABLE, InvalidPosition) as error:
             reason = f"its answer cannot be read: {error!r:.100}"
-        log.warning("a cluster does not say what it has", asked=name, origin=self._origin, reason=reason)
+        if name not in self._told:
+            self._told.add(name)
+            log.warning("a cluster does not say what it has", asked=name, origin=self._origin, reason=reason)
+
+
+def marks_of(rows: Mapping[str, Any]) -> dict[str, HighWater]:
+    """Return the marks in an answer about one origin, by topic."""
+    return {topic: _mark_of(row) for topic, row in rows.items()}
+
+
+def _mark_of(row: Mapping[str, Any]) -> HighWater:
+    return HighWater(int(row["incarnation"]), Position.parse(row["position"]))
+
+
+def _shown(marks: Mapping[str, HighWater]) -> dict[str, Any]:
+    return {name: {"incarnation": mark.incarnation, "position": str(mark.position)} for name, mark in marks.items()}
 
 
 def _message(body: Any) -> str:

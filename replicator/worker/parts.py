@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from replicator.apache.bridge import ApacheBridge
 from replicator.apache.errors import BridgeError
+from replicator.apache.native_replication import NativeOrigins
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import MovedTo, NotAllowedError
@@ -34,6 +37,9 @@ from replicator.worker.store_watch import StoreWatch
 from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
+
+MARKS_ELSEWHERE: Final = "marks elsewhere"
+"""The row of ``meta`` with the first answers of other clusters about messages of this cluster's brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,14 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
         f"{cluster.apache.service_url}"
     )
-    elsewhere = MarksElsewhere(other_addresses(topology, cluster.name), cluster.broker_origin)
+    elsewhere = MarksElsewhere(
+        other_addresses(topology, cluster.name),
+        cluster.broker_origin,
+        engine.store.meta(MARKS_ELSEWHERE),
+        partial(engine.remember, MARKS_ELSEWHERE),
+    )
     try:
-        return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of)
+        natives = NativeOrigins(topology, cluster.name)
+        return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of, natives)
     except BridgeError as error:
         raise WorkerError(f"clusters.{cluster.name}: {error}") from None

@@ -102,6 +102,8 @@ class Worker:
         gone = parts.sources.replace(incoming(topology, cluster.name))
         end_streams(self._app, gone)
         await parts.links.change(topology)
+        if parts.bridge is not None:
+            parts.bridge.change(topology)
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
         parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)

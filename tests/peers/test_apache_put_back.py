@@ -11,6 +11,7 @@ import forked_commands
 import pulsar
 import pytest
 from bridge_contract import faults, publish, verified
+from bridge_contract_remedies import command
 from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, official, read_all, until
 
 DATA: Final = ("metadata", "bookkeeper")
@@ -194,4 +195,7 @@ def test_messages_may_be_missing_where_brokers_passed_over_the_end_of_a_ledger_a
     assert read_all(b, topic, 20) == [*bodies("m", range(16)), *bodies("after", range(4))]
     (place,) = of_topic(pair, "A", topic)["may_be_missing"]
     assert (place["after"], place["entries"]) == (f"{read}:15", 20)
+    (known,) = command(pair, "acknowledge-missing", topic, "--cluster", "A")
+    assert known["places"] == [place]
+    assert of_topic(pair, "A", topic)["may_be_missing"] == []
     assert of_topic(pair, "A", topic)["lives"] == []

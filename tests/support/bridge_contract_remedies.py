@@ -133,6 +133,26 @@ def test_invariant_2_a_topic_whose_reading_subscription_was_deleted_is_renewed_a
     well(pair, topic)
 
 
+def test_invariant_2_a_reading_subscription_that_is_another_one_is_put_back_and_never_deleted(pair: Beside) -> None:
+    """Somebody has made it anew, behind messages that were not read."""
+    topic, broker, name = next(_topics), pair.brokers["A"], "replicator.bridge.A"
+    path = f"{topic.replace('://', '/')}/subscription/{name}"
+    publish(pair, "A", topic, bodies("m", range(5)))
+    assert read_all(pair.brokers["B"], topic, 5) == bodies("m", range(5))
+    with pair.away("A"):
+        broker.admin("DELETE", f"{path}?force=true")
+        publish(pair, "A", topic, bodies("m", range(5, 10)))
+        with official(broker) as client:
+            client.subscribe(topic, name, initial_position=InitialPosition.Latest).close()
+    halted(pair, "A", topic, "is not the one")
+    command(pair, "renew", topic)
+    publish(pair, "A", topic, bodies("m", range(10, 12)))
+    assert read_all(pair.brokers["B"], topic, 12) == bodies("m", range(12))
+    properties = broker.admin("GET", f"{path}/properties")
+    assert int(properties["incarnation"]) > 0
+    well(pair, topic)
+
+
 def test_a_topic_that_was_made_anew_is_renewed_and_no_cluster_loses_what_it_has(pair: Beside) -> None:
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:

@@ -39,15 +39,22 @@ TOPIC = "persistent://public/default/orders"
 
 
 def message(
-    payload: bytes = b"payload", *, sequence_id: int = 0, batch_size: int | None = None, clusters: Iterable[str] = ()
+    payload: bytes = b"payload",
+    *,
+    sequence_id: int = 0,
+    batch_size: int | None = None,
+    clusters: Iterable[str] = (),
+    replicated_from: str | None = None,
 ) -> bytes:
     """An entry of one message; ``batch_size`` makes it claim to be a batch of that many, and ``clusters`` are those
-    that its producer wants it copied to, if not all."""
+    that its producer wants it copied to, if not all. Brokers brought it from their cluster ``replicated_from``."""
     metadata = MessageMetadata(
         producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS, replicate_to=clusters
     )
     if batch_size is not None:
         metadata.num_messages_in_batch = batch_size
+    if replicated_from is not None:
+        metadata.replicated_from = replicated_from
     return encode_entry(metadata, payload)
 
 

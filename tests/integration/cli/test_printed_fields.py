@@ -35,6 +35,7 @@ NOT_RUN: Final = {
     "drills show": "it shows what a drill has kept",
     "bridge status": "no cluster is beside brokers; tests/peers/test_apache_bridge.py runs it",
     "bridge renew": "the same",
+    "bridge acknowledge-missing": "the same; tests/peers/test_apache_put_back.py runs it",
     "links resolve": "there is no gap; it prints what `links pause` prints",
     "links stays": "there are no two live copies; tests/integration/stores/test_twin_workers.py runs it",
     "pipeline package": "it packs all of Spark; where its fields are made mypy holds them to the type",

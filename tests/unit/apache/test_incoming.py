@@ -17,6 +17,7 @@ from gateway_support import serving_clients
 from replicator.apache.confirmed import Confirmed
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.incoming import Incoming
+from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.passed_over import Gap
 from replicator.apache.permits import PERMITS_FIRST, read_room
 from replicator.apache.published import load_map
@@ -31,6 +32,7 @@ from replicator.engine.log.checksums import crc32c
 from replicator.engine.log.commit.group import CommitGroup
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
+from replicator.topology import Cluster, Link, Topology
 from snapshots.position import BEFORE_ALL, Position
 
 TOPIC = "persistent://public/default/t"
@@ -77,7 +79,12 @@ class Stage:
             if each.header.origin == "a.pulsar"
         ]
 
-    def incoming(self, reached: Position = BEFORE_ALL, begins: Callable[[], None] = lambda: None) -> Incoming:
+    def incoming(
+        self,
+        reached: Position = BEFORE_ALL,
+        begins: Callable[[], None] = lambda: None,
+        natives: NativeOrigins | None = None,
+    ) -> Incoming:
         async def check(gaps: Sequence[Gap]) -> None:
             raise AssertionError(f"brokers leave nothing out here: {gaps}")
 
@@ -94,6 +101,7 @@ class Stage:
             begins=begins,
             stored=lambda: None,
             check=check,
+            natives=natives,
         )
 
     async def published(self, entries: Sequence[bytes]) -> None:
@@ -225,6 +233,64 @@ async def test_where_links_cannot_keep_to_it_or_no_name_is_known_all_get_it_and_
         await read(incoming, len(entries))
         assert [only for only, _ in stage.blocks()] == [None, frozenset({"a", "eu", "ap"}), None]
         assert incoming.copied_to_all == 3
+
+
+def _natives(*links: Link) -> NativeOrigins:
+    """Clusters a and eu beside brokers; these call the latter ``europe``."""
+    brokers = {"service_url": "pulsar://h", "admin_url": "http://h"}
+    given: dict[str, dict[str, object]] = {
+        "a": {"kind": "pulsar", "apache": brokers},
+        "eu": {"kind": "pulsar", "apache": brokers | {"cluster_name": "europe"}},
+        "ap": {},
+    }
+    clusters = [
+        Cluster.model_validate({"name": name, "address": "h:1", "data": "/d", **fields})
+        for name, fields in given.items()
+    ]
+    return NativeOrigins(Topology(tuple(clusters), links), "a")
+
+
+@pytest.mark.parametrize("passes_on", [False, True])
+@asynchronous
+async def test_what_brokers_replicated_themselves_goes_only_to_clusters_that_no_link_brings_it(
+    tmp_path: Path, passes_on: bool
+) -> None:
+    """Not back to where it was published, nor where a link from there brings it. Where links cannot keep to that, it is
+    copied to all: twice rather than never."""
+    between = (Link("a", "eu"), Link("eu", "a"), Link("a", "ap"))
+    async with staged(tmp_path) as stage:
+        if passes_on:
+            stage.engine.admission.passed_on_by = lambda topic: {"eu"}
+        names = (None, "europe", "eu", "elsewhere", None)
+        entries = [message(bytes([index]), replicated_from=name) for index, name in enumerate(names)]
+        entries.append(message(b"for eu", replicated_from="europe", clusters=["eu"]))
+        await stage.published(entries)
+        natives = _natives(*between)
+        incoming = stage.incoming(natives=natives)
+        await read(incoming, len(entries))
+        found = [only for only, positions in stage.blocks() for _ in positions]
+        kept = None if passes_on else frozenset({"a", "ap"})
+        for_eu = frozenset({"a", "eu"}) if passes_on else frozenset({"a"})
+        assert found == [None, kept, None, None, None, for_eu]
+        assert incoming.replicated_natively == 4
+        assert incoming.copied_to_all == (2 if passes_on else 0)
+        natives.change(replace(natives._topology, links=(*between, Link("eu", "ap"))))
+        assert natives.clusters_for(TOPIC, "europe") == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("link", "ap_gets_it"),
+    [
+        (Link("eu", "ap"), False),
+        (Link("eu", "ap", topics=("public/other",)), True),  # it does not carry the topic
+        (Link("eu", "ap", where="payload_size > 3"), True),  # it may leave the message out
+        (Link("a", "ap", forward=True), False),  # it passes on what the link from eu brings to a
+        (Link("a", "ap"), True),
+    ],
+)
+def test_a_link_counts_only_if_it_brings_the_topic_and_all_of_it(link: Link, ap_gets_it: bool) -> None:
+    found = _natives(Link("eu", "a"), link).clusters_for(TOPIC, "europe")
+    assert found == ({"a", "ap"} if ap_gets_it else {"a"})
 
 
 @asynchronous

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.apache.ledger_ends import LedgerEnds, MayBeMissing, from_json, noted, to_json
+from replicator.apache.ledger_ends import LedgerEnds, MayBeMissing, acknowledged, from_json, noted, to_json
 from replicator.apache.passed_over import Gap
 from replicator.apache.shown import TopicInternals
 from snapshots.position import BEFORE_ALL, Position
@@ -78,3 +78,18 @@ def test_the_number_of_added_entries_says_that_nothing_is_missing(
 def test_places_are_kept() -> None:
     places = [MayBeMissing(READ, Position(6, 0), 7, 20), MayBeMissing(Position(9, -1), Position(10, 0), 8)]
     assert from_json(to_json(places)) == places
+
+
+def test_a_place_that_an_operator_has_acknowledged_is_not_named_again_and_the_next_one_is() -> None:
+    first = MayBeMissing(Position(5, 15), Position(6, 0), 1, 4)
+    known = acknowledged([first._replace(after=Position(1, 1)), first], 70)
+    assert known == [first._replace(acknowledged_ms=70)]
+    assert from_json(to_json(known)) == known
+    assert noted(known, first._replace(at_ms=2)) == known
+    following = MayBeMissing(Position(6, -1), Position(7, 0), 3)
+    assert noted(known, following) == [*known, following]
+    assert acknowledged([*known, following], 80) == [following._replace(acknowledged_ms=80)]
+
+
+def test_places_that_an_earlier_version_stored_are_read() -> None:
+    assert from_json(b"[[5, 15, 6, 0, 1, 4]]") == [MayBeMissing(Position(5, 15), Position(6, 0), 1, 4)]

@@ -15,8 +15,9 @@ from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.copies_elsewhere import Copies, Copy, Expected
 from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
-from replicator.apache.errors import BrokersPutBack
+from replicator.apache.errors import BridgeError, BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
 from replicator.apache.published import FIRST_READ, load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
@@ -51,6 +52,9 @@ class Brokers:
             if entry >= len(ids):
                 return web.Response(status=404)
             return web.Response(headers={"X-Pulsar-sequence-id": str(ids[entry])})
+        if request.method == "PUT":
+            self.cursor, self.incarnation = "1:-1", int((await request.json())["properties"]["incarnation"])
+            return web.Response(status=204)
         if path.endswith("/internalStats"):
             last = max(self.ledgers)
             return web.json_response(
@@ -71,7 +75,7 @@ class Beside:
     """A bridge that is not reading."""
 
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
-        self.copies: list[HighWater] = []
+        self.copies = Copies()
         """What other clusters have."""
         self.engine = engine
         self.topic = topic
@@ -82,7 +86,7 @@ class Beside:
         """Begin as after a restart."""
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
 
-        async def elsewhere(topic: str) -> list[HighWater]:
+        async def elsewhere(topic: str) -> Copies:
             return self.copies
 
         self.cursor = ReadingCursor(
@@ -219,7 +223,9 @@ async def test_brokers_that_were_set_up_anew_begin_a_life_before_their_first_ent
         ({"l1": [10, 20]}, True),
         ({"l1": [10], "l7": [20]}, True),
         ({"l3": [10, 20]}, True),
-        ({"l3": [10, 20, 30]}, False),  # the entry may be that one
+        ({"l3": [10, 20, 30]}, False),  # the entry is that one
+        ({"l3": [10, 20, 31]}, True),  # another message has its position
+        ({"l3": [10, 20, 31, 40]}, True),
         ({"l5": [10]}, False),  # all positions are above
     ],
 )
@@ -230,7 +236,8 @@ async def test_a_new_store_beside_new_brokers_takes_no_position_that_another_clu
     brokers = Brokers(**ledgers)
     brokers.cursor = None
     async with beside(tmp_path, brokers) as bridge:
-        bridge.copies = [HighWater(7, Position(3, 2)), HighWater(7, Position(2, 9))]
+        newest = Copy(HighWater(7, Position(3, 2)), Position(3, 2), Expected(PUBLISH_TIME_MS, 30))
+        bridge.copies = Copies((newest, Copy(HighWater(7, Position(2, 9)))))
         if not begins:
             assert (await bridge.cursor.standing()).is_first
             return
@@ -248,6 +255,59 @@ async def test_a_new_store_beside_new_brokers_takes_no_position_that_another_clu
         brokers.cursor, brokers.incarnation = "1:-1", standing.incarnation  # the bridge has made it
         bridge.begin()
         assert (await bridge.cursor.standing()).incarnation == standing.incarnation
+
+
+@asynchronous
+async def test_invariant_2_a_new_store_beside_brokers_that_reused_positions_takes_no_message_for_a_former_one(
+    tmp_path: Path,
+) -> None:
+    """The brokers were put back and gave the lost positions to other messages before the worker began. The cursor is
+    that of the former store."""
+    brokers = Brokers(l1=[1, 2, 30, 40])
+    brokers.cursor = "1:1"
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies((Copy(HighWater(7, Position(1, 2)), Position(1, 2), Expected(PUBLISH_TIME_MS, 3)),))
+        with pytest.raises(BrokersPutBack, match="up to 1:2"):
+            await bridge.cursor.standing()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert standing.reached == Position(1, -1)
+        assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(1, 2)
+
+
+@asynchronous
+async def test_invariant_2_a_cluster_that_has_never_answered_does_not_count_as_one_that_has_nothing(
+    tmp_path: Path,
+) -> None:
+    """Positions of a new topic begin above all that it can have, once it was waited for."""
+    brokers = Brokers(l1=[10, 20])
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies(silent=("b",), waits=True)
+        for _ in range(2):
+            with pytest.raises(BridgeError, match="b did not say yet"):
+                await bridge.cursor.standing()
+            assert brokers.cursor == "1:-1"  # so the brokers keep all meanwhile
+        bridge.copies = Copies()
+        assert (await bridge.cursor.standing()).is_first
+        bridge.copies = Copies(silent=("b",))
+        with pytest.raises(BrokersPutBack, match="above all former ones"):
+            await bridge.cursor.standing()
+        standing = await bridge.life.standing(bridge.cursor)
+        assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(1_700_000_000_000, 0)
+        bridge.begin()
+        assert await bridge.cursor.standing() == standing
+
+
+@asynchronous
+async def test_invariant_2_a_lost_store_is_not_replaced_while_a_cluster_has_never_answered(tmp_path: Path) -> None:
+    """The brokers may be the former ones. Their cursor keeps all that was not read."""
+    brokers = Brokers(l1=[1, 2, 3])
+    brokers.cursor = "1:1"
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies((Copy(HighWater(7, Position(1, 1))),), silent=("c",))
+        with pytest.raises(BridgeError, match="c did not say yet"):
+            await bridge.cursor.standing()
+        assert brokers.cursor == "1:1"
 
 
 @asynchronous

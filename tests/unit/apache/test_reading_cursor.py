@@ -15,6 +15,7 @@ from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.copies_elsewhere import Copies, Copy
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.passed_over import Gap
@@ -100,8 +101,8 @@ async def reading(
 ) -> AsyncIterator[Reading]:
     """Its store has so many entries of applications, from the first on. Other clusters have ``copies``."""
 
-    async def elsewhere(topic: str) -> Sequence[HighWater]:
-        return copies
+    async def elsewhere(topic: str) -> Copies:
+        return Copies(tuple(map(Copy, copies)))
 
     async with answering(brokers.answer) as url, opened(path, "a") as engine, asked(url) as admin:
         topic = await engine.topic(TOPIC, by_link=True)
@@ -396,13 +397,13 @@ async def test_a_new_store_reads_again_what_the_brokers_have_and_names_what_nobo
         standing = await bridge.cursor.standing()
         assert (standing.incarnation, standing.reached) == (7, Position(5, -1))
         assert brokers.reset_to == [0]
-        named = [(each.after, each.before) for each in bridge.cursor.may_be_missing]
+        named = [(each.after, each.before) for each in bridge.cursor.may_be_missing()]
         assert named == [(after, Position(5, 0)) for after in missing_after]
         brokers.at, brokers.reset_to = -1, []
         bridge.through = standing.reached
         assert (await bridge.cursor.standing()).reached == Position(5, -1)
         assert brokers.reset_to == []
-        assert len(bridge.cursor.may_be_missing) == len(missing_after)
+        assert len(bridge.cursor.may_be_missing()) == len(missing_after)
 
 
 @asynchronous
@@ -411,10 +412,10 @@ async def test_a_new_store_begins_behind_what_the_brokers_have_deleted(tmp_path:
     brokers.cursor_ledger, brokers.ledgers = 4, [5]
     async with reading(tmp_path, brokers, stored=0, copies=[HighWater(7, Position(4, LAST))]) as bridge:
         assert (await bridge.cursor.standing()).reached == Position(4, LAST)
-        assert bridge.cursor.may_be_missing == []
+        assert bridge.cursor.may_be_missing() == []
     async with reading(tmp_path / "less", brokers, stored=0, copies=[HighWater(7, Position(4, 3))]) as bridge:
         await bridge.cursor.standing()
-        assert [each.after for each in bridge.cursor.may_be_missing] == [Position(4, 3)]
+        assert [each.after for each in bridge.cursor.may_be_missing()] == [Position(4, 3)]
 
 
 @asynchronous

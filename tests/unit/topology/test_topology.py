@@ -179,6 +179,7 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
         exclude="['public/default/private-.*']",
         auth="{token_file: token}",
         tls="{ca: ca.pem}",
+        cluster_name="europe",
     )
     topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", becomes))
     cluster = topology.cluster("eu-west")
@@ -189,6 +190,7 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
     assert cluster.pulsar_tls_url == "pulsar+ssl://b:6651"
     assert cluster.broker_origin == "eu-west.pulsar"
     assert topology.cluster("us-east").broker_origin is None
+    assert [each.name_at_brokers for each in topology.clusters] == [None, "europe", None]
     assert cluster.apache.bridges("persistent://public/default/orders-partition-3")
     assert not cluster.apache.bridges("persistent://public/default/private-orders")
     assert not cluster.apache.bridges("persistent://public/default/__change_events")
@@ -197,6 +199,14 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
     again = tmp_path / "again.yaml"
     again.write_text(dump(topology))
     assert load_topology(again) == topology
+
+
+def test_two_clusters_of_brokers_have_two_names_at_the_brokers(tmp_path: Path) -> None:
+    """Else nobody could tell where a message came from that they replicated themselves."""
+    text = GOOD.replace("127.0.0.1:7102", _beside(cluster_name="ap-south"))
+    third = text.replace('"[::1]:7103"', _beside().replace("7102", "7103"))
+    assert third != text
+    assert "the brokers of eu-west have the same name for their cluster, ap-south" in problems(tmp_path, third)[0]
 
 
 def test_the_brokers_may_be_named_by_several_hosts_in_one_url(tmp_path: Path) -> None:
