@@ -1,4 +1,4 @@
-"""When a link's next frame goes: at once after a pause, and seldom enough where many topics have a message now and then."""
+"""When a link's next frame goes: at once after a pause, and together with others where many topics move seldom."""
 
 from __future__ import annotations
 
