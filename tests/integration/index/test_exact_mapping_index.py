@@ -151,6 +151,8 @@ def test_where_many_mappings_grow_they_are_written_seldom_and_a_look_up_still_fi
     monkeypatch.setattr("replicator.index.writer.EXTENTS_A_SECOND", 0.001)  # one mapping stands for 20,000
     monkeypatch.setattr("replicator.index.writer.THINNED_SECONDS_MAX", 1_000.0)
     monkeypatch.setattr("replicator.index.writer.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("replicator.index.writer.GATHER_SECONDS", 0.01)
+    monkeypatch.setattr("replicator.index.writer.GATHER_SECONDS_MAX", 0.01)
 
     async def main() -> None:
         async with world(postgres_url, data_dir, running=True) as w:
@@ -158,7 +160,7 @@ def test_where_many_mappings_grow_they_are_written_seldom_and_a_look_up_still_fi
             await w.copy(2, 3, 1)
             await w.reaches_the_index()
             written = w.writer.extents.mappings_written
-            for _ in range(10):
+            for _ in range(20):
                 await w.copy(1)
                 await asyncio.sleep(0.05)
             assert w.writer.extents.mappings_written == written
