@@ -66,6 +66,8 @@ class ExtentWriter:
         self._check_all = False
         self.held: set[str] = set()
         """Topics that are being rebuilt: nothing of them is written meanwhile."""
+        self.mappings_written = 0
+        """Mappings that were looked at because they had grown, since the start."""
         self.corrupt = 0
         """Mappings that could not be written because the store's extents contradict themselves."""
 
@@ -146,6 +148,7 @@ class ExtentWriter:
 
     async def _write_mappings(self, repository: SnapshotRepository, keys: Sequence[ExtentKey]) -> None:
         """Write what these have grown by, small ones together: a new topic has one for each other cluster."""
+        self.mappings_written += len(keys)
         written = _Segments(repository)
         try:
             bounds: Mapping[ExtentKey, Sequence[SegmentBounds]] = {}

@@ -63,7 +63,7 @@ PROBE_SECONDS: Final = 5.0
 GATHER_SECONDS: Final = 0.1
 """Changes are gathered for this long at least, so that a statement carries many."""
 GATHER_SECONDS_MAX: Final = 1.0
-ROWS_A_SECOND: Final = 100
+ROWS_A_SECOND: Final = 50
 """After many rows were written, changes are gathered for longer, so that no more than this are written in a second.
 Where hundreds of topics move, a row is written as seldom as a snapshot of its topic is taken."""
 THINNED_SECONDS_MAX: Final = 10.0
@@ -72,7 +72,10 @@ GATHER_TIMES: Final = 50
 """Changes are gathered so many times as long as the last write took, up to :data:`GATHER_SECONDS_MAX`. Where everything
 changes, each row is written less often: with 4 times, writing took a third of the event loop's time."""
 EXTENTS_SECONDS: Final = 2.0
-"""The last segment of a mapping that grows is written again this often."""
+"""The last segment of a mapping that grows is written again this often, while few mappings grow."""
+EXTENTS_A_SECOND: Final = 20
+"""After many mappings were written, the next write waits so long that no more than this are written in a second, but
+not longer than :data:`THINNED_SECONDS_MAX`. A look-up of a position writes the mappings of its topic first."""
 LOOK_UP_SECONDS_MAX: Final = 3.0
 """Longest time for the look-up of one position in Postgres. After that, the store answers."""
 RETRY_SECONDS_MIN: Final = 0.2
@@ -290,12 +293,14 @@ class IndexWriter:
             await self._write_waiting()
             await self._thin()
             if extents and self.extents is not None:
-                self._extents_due = asyncio.get_running_loop().time() + EXTENTS_SECONDS
+                began, written = asyncio.get_running_loop().time(), self.extents.mappings_written
+                self._extents_due = began + EXTENTS_SECONDS
                 try:
                     await self.extents.write(self.repository())
                 except RowsRefused as error:
                     self._extents_refused += 1
                     log.warning("extents refused by the database", reason=str(error))
+                self._extents_due = began + extents_pause(self.extents.mappings_written - written)
 
     async def _write_anew(self) -> None:
         repository = self.repository()
@@ -373,3 +378,8 @@ class IndexWriter:
         if self._database.engine is None:
             raise RepositoryUnavailable(self._database.detail or "the database was not reached yet")
         return SnapshotRepository(self._database.engine, self._cluster)
+
+
+def extents_pause(written: int) -> float:
+    """Return the seconds between the beginnings of two writes of extents, if the first wrote so many mappings. Pure."""
+    return max(EXTENTS_SECONDS, min(written / EXTENTS_A_SECOND, THINNED_SECONDS_MAX))

@@ -3,9 +3,8 @@
 The embedded engine. Blocks are read into a frame of some megabytes, which goes out while the next one is read; answers
 come back in the order of the frames.
 
-A frame costs both ends about as much as ten small blocks. So while a small frame is not answered, the next one waits
-for :data:`GATHER_SECONDS` after it, and takes what many topics appended meanwhile. The first block after a pause never
-waits, and neither does a frame after a large one.
+A frame costs both ends about as much as ten small blocks. So a small frame may wait for more of them, as
+:mod:`replicator.links.frame_pace` decides.
 """
 
 from __future__ import annotations
@@ -13,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final
+from typing import Any
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.left_out import note_of
 from replicator.links.copier import Read
+from replicator.links.frame_pace import FramePace
 from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
 from replicator.tracing.tracing import LinkTraces
 from snapshots.position import BEFORE_ALL
-
-GATHER_SECONDS: Final = 0.002
-"""Short beside a synced commit at the destination, so a block that waits is there hardly later."""
-SMALL_FRAME_BYTES: Final = 64 * 1024
-"""A link whose frames have more bytes of blocks than this sends them one after the other."""
 
 
 class FrameSender:
@@ -39,8 +34,7 @@ class FrameSender:
         self._work = asyncio.Event()
         self._sent = asyncio.Event()
         self._traces = traces
-        self._gather_until = 0.0
-        """Time from which the next frame may go out although the last one is not answered."""
+        self._pace = FramePace()
         self._all_answered = asyncio.Event()
         self._silent = False
         """Whether nothing was sent since :meth:`_keep_alive` looked."""
@@ -74,7 +68,7 @@ class FrameSender:
                 )
                 notes = b"" if self._traces is None else self._traces.frame()
                 self._note_sent(size_bytes)
-                self._gather_until = time.monotonic() + GATHER_SECONDS if size_bytes < SMALL_FRAME_BYTES else 0.0
+                self._pace.sent((each.topic for each in frame), size_bytes, time.monotonic())
                 packed = await transport.pack(transport.encode(frame, notes))
                 frame.clear()  # or the blocks would be kept until the next frame is read
                 transfer.figures.wire_bytes += packed.size_bytes
@@ -91,14 +85,19 @@ class FrameSender:
                 await self._send_sign_of_life(transport)
 
     async def _gather(self) -> None:
-        """Wait while a small frame is on its way, but not for long, so that the next one takes more blocks."""
-        copier = self._copier
-        if not copier.in_flight or not copier.is_behind() or (seconds := self._gather_until - time.monotonic()) <= 0:
-            return
-        self._all_answered.clear()
-        timer = asyncio.get_running_loop().call_later(seconds, self._all_answered.set)
-        await self._all_answered.wait()
-        timer.cancel()
+        """Wait as long as the next frame is to take more blocks. Answers end the wait only where they matter."""
+        while self._copier.is_behind():
+            in_flight = bool(self._copier.in_flight)
+            seconds = self._pace.wait_seconds(now := time.monotonic(), in_flight=in_flight)
+            if seconds <= 0:
+                return
+            if self._pace.has_many(now):
+                await asyncio.sleep(seconds)
+                continue
+            self._all_answered.clear()
+            timer = asyncio.get_running_loop().call_later(seconds, self._all_answered.set)
+            await self._all_answered.wait()
+            timer.cancel()
 
     async def _keep_alive(self) -> None:
         """Have a sign of life sent when nothing was sent for :data:`SIGN_OF_LIFE_SECONDS`."""

@@ -22,8 +22,9 @@ CHECKPOINT_MS_MAX: Final = 10_000
 """Longest time for which a topic waits for its checkpoint: a restart handles the markers of so long again."""
 CHECKPOINT_TICK_MS: Final = 100
 """Checkpoints of many topics wait for a tick, so that several share a commit. Ticks are this far apart."""
-CHECKPOINTS_A_SECOND: Final = 100
-"""Checkpoints of all topics of a worker: ten in a commit, and less than a fiftieth of a core."""
+CHECKPOINTS_A_SECOND: Final = 20
+"""Checkpoints of all topics of a worker before they become rarer, as many as of snapshots: some in a commit, and less
+than a hundredth of a core."""
 BURST_CHECKPOINTS: Final = 10
 
 

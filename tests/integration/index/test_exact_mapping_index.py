@@ -30,7 +30,7 @@ from replicator.index.translation import (
     PositionUnknown,
     Translator,
 )
-from replicator.index.writer import IndexWriter
+from replicator.index.writer import IndexWriter, extents_pause
 from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.repository import ExtentKey, RepositoryUnavailable, SnapshotRepository
@@ -142,6 +142,39 @@ def test_what_is_copied_reaches_the_index_by_itself(
             assert await w.translated() == w.lies_at
 
     asyncio.run(main())
+
+
+def test_where_many_mappings_grow_they_are_written_seldom_and_a_look_up_still_finds_all(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.index.writer.EXTENTS_SECONDS", 0.01)
+    monkeypatch.setattr("replicator.index.writer.EXTENTS_A_SECOND", 0.001)  # one mapping stands for 20,000
+    monkeypatch.setattr("replicator.index.writer.THINNED_SECONDS_MAX", 1_000.0)
+    monkeypatch.setattr("replicator.index.writer.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("replicator.index.writer.GATHER_SECONDS", 0.01)
+    monkeypatch.setattr("replicator.index.writer.GATHER_SECONDS_MAX", 0.01)
+
+    async def main() -> None:
+        async with world(postgres_url, data_dir, running=True) as w:
+            assert w.writer.extents is not None
+            await w.copy(2, 3, 1)
+            await w.reaches_the_index()
+            written = w.writer.extents.mappings_written
+            for _ in range(20):
+                await w.copy(1)
+                await asyncio.sleep(0.05)
+            assert w.writer.extents.mappings_written == written
+            last = max(w.lies_at)
+            assert await w.writer.to_local(KEY, Position(5, last)) == w.lies_at[last]
+            assert await w.translated() == w.lies_at
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("written", "seconds"), [(0, 2.0), (40, 2.0), (100, 5.0), (200, 10.0), (10_000, 10.0)])
+def test_the_pause_between_two_writes_of_extents_grows_with_what_was_written(written: int, seconds: float) -> None:
+    """Each of 200 mappings that grow all the time is written every 10 s, so 20 a second are."""
+    assert extents_pause(written) == seconds
 
 
 def test_a_long_run_takes_one_row_however_long_it_grows(postgres_url: str, data_dir: Path) -> None:

@@ -21,7 +21,7 @@ from replicator.engine.log.requests import Committed, CopyRequest, Request
 from replicator.engine.log.store_tables import Trim
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
-from replicator.links import frame_sender, link_topics, start_positions, transport
+from replicator.links import frame_pace, link_topics, start_positions, transport
 from replicator.links.link_topics import LinkTopics
 from replicator.links.route import Route
 from replicator.links.start_positions import StartPositions
@@ -66,7 +66,7 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             await eventually(lambda: made.links["a>b"].state == "idle")
             monkeypatch.setattr(transport, "encode_rows", noted)
             monkeypatch.setattr(link_streams, "_outcome", held)
-            monkeypatch.setattr(frame_sender, "GATHER_SECONDS", 3600.0 if until == "answered" else 0.7)
+            monkeypatch.setattr(frame_pace, "GATHER_SECONDS", 3600.0 if until == "answered" else 0.7)
             looked_up: list[str] = []
             for name in ("read_blocks", "block_of"):
                 monkeypatch.setattr(here.store, name, lambda *_, name=name, **__: looked_up.append(name))
@@ -95,7 +95,7 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
 
 
 def test_a_block_after_a_pause_does_not_wait_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_sender, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(frame_pace, "GATHER_SECONDS", 3600.0)
 
     async def main() -> None:
         async with web(tmp_path, [LINK]) as made:
@@ -107,8 +107,39 @@ def test_a_block_after_a_pause_does_not_wait_for_others(tmp_path: Path, monkeypa
     asyncio.run(main())
 
 
+def test_while_many_topics_move_their_blocks_share_frames_although_each_frame_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_pace, "GATHER_MANY_SECONDS", 1.5)
+    monkeypatch.setattr(frame_pace, "MANY_WITHIN_SECONDS", 3600.0)
+    frames: list[int] = []
+
+    def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:
+        if blocks:
+            frames.append(len(blocks))
+        return encode_rows(blocks, notes)
+
+    async def main() -> None:
+        async with web(tmp_path, [LINK]) as made:
+            here, there = made.engines["a"], made.engines["b"]
+            names = topics_of(frame_pace.MANY_TOPICS)
+            await publish_to(here, names)
+            await eventually(lambda: sum(topic.log.messages for topic in there.topics()) == len(names))
+            monkeypatch.setattr(transport, "encode_rows", noted)
+            commits = there.writer.commits
+            for name in names:
+                await publish_to(here, [name])
+                await asyncio.sleep(0.02)  # time in which a frame would be answered
+            await eventually(lambda: sum(topic.log.messages for topic in there.topics()) == 2 * len(names))
+            assert sum(frames) == len(names)
+            assert len(frames) <= 4, "a frame for each block"
+            assert there.writer.commits - commits <= 4, "a commit for each block"
+
+    asyncio.run(main())
+
+
 def test_a_frame_after_a_large_one_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_sender, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(frame_pace, "GATHER_SECONDS", 3600.0)
     monkeypatch.setattr("replicator.links.copier.FRAME_BYTES_TARGET", 100_000)
 
     async def main() -> None:
