@@ -32,9 +32,9 @@ _COLUMNS: Final = (
     "checksums",
 )
 HEADS_SCHEMA: Final = pa.schema([*((name, pa.uint64()) for name in _COLUMNS), ("sizes", pa.large_binary())])
-"""One row for each block. ``origin`` is an index into the names in the schema's metadata (``origins``, commas between them);
-``checksums`` has the header's in its upper half and the body's in the lower. ``sizes`` are the batch sizes as
-little-endian u32, empty where all are the same."""
+"""One row for each block. ``origin`` is an index into the names in the schema's metadata (``origins``, commas between
+them); ``checksums`` has the header's in its upper half and the body's in the lower. ``sizes`` are the batch sizes as
+little-endian u32, empty if all are equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,8 +250,8 @@ class LogIndex:
         return None
 
     def clamp(self, position: Position) -> Position:
-        """Return the highest position of the log at or below ``position``; if there is none, where the log was
-        trimmed."""
+        """Return the highest position of the log at or below ``position``. If there is none, return the trimmed end of
+        the log."""
         at = bisect_right(self._ledgers, position[0]) - 1
         if at < 0:
             return self.trimmed
@@ -278,8 +278,8 @@ class LogIndex:
                 yield ledger, low, high
 
     def messages_after(self, after: Position, without: PositionSet) -> PositionSet:
-        """Return all messages above ``after`` that are not in ``without``. Applied to a cursor's state: the
-        unconsumed ones."""
+        """Return all messages above ``after`` that are not in ``without``. For a cursor's state, these are the
+        unconsumed messages."""
         found = PositionSet()
         for ledger, first, last in self.runs_between(after, self.last):
             found.add_range(ledger, first, last)
