@@ -77,7 +77,8 @@ def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) ->
 class PartlyHere:
     """Batches of one topic that lack messages.
 
-    ``absent`` returns the indexes that the batch at a local position lacks. ``size`` returns its full number of messages.
+    ``absent`` returns the indexes that the batch at a local position lacks. ``size`` returns its original number of
+    messages.
     """
 
     __slots__ = ("_absent", "_size", "local", "origins")

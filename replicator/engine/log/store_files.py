@@ -69,7 +69,7 @@ def check_usable(path: Path) -> None:
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """Yield the files and directories of which a store may consist, each directory before its content."""
+    """Yield the possible files and directories of a store, each directory before its content."""
     segments = path / LOG / SEGMENTS
     yield from (path / "worker.lock", path / LOG, path / LOG / "data.mdb", path / LOG / "lock.mdb", segments)
     if is_there(segments):
