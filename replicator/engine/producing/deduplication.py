@@ -11,8 +11,8 @@ with the same outcome.
 1. An entry stands for the sequence ids ``first`` to ``last`` of its producer (equal for a single message). If all are
    at or below the producer's highest id, the entry is a duplicate. If all are above, it is stored, and ``last`` is
    the new highest id. Otherwise (a producer sent again in other batches) it is refused: only a part of it is here.
-2. The chunks of a large message have one sequence id. It counts when the last chunk is stored. Before, the row says
-   how many chunks of which message are here, and the next chunk must follow them. A chunk that skips some is refused,
+2. The chunks of a large message have one sequence id. It counts when the last chunk is stored. Before, the row has the
+   message and the number of its chunks here, and the next chunk must follow them. A chunk that skips some is refused,
    or the message would be taken for complete later. A message that starts again under another uuid starts again here.
 3. A row is dropped when its producer is not connected and has sent nothing for a time. If there are too many rows,
    the one unused for longest is dropped.

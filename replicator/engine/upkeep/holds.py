@@ -14,7 +14,7 @@ from snapshots.position import Position
 
 
 class Holds:
-    """Holders of one topic's log. ``refuse_publishes`` is called with the holder because of which publishes are
+    """Holders of one topic's log. ``refuse_publishes`` is called with the name of a holder that makes publishes be
     refused, or None."""
 
     __slots__ = ("_refuse_publishes", "exceeded", "positions", "quotas")
