@@ -40,7 +40,7 @@ COUNT_BLOCKS: Final = 1_000
 SEARCH_ENTRIES: Final = 500
 """Entries that a search reads on the event loop at once, in a millisecond or two."""
 HOLDER: Final = "compaction"
-"""Name under which the topic's holds have compaction."""
+"""Name of compaction among the holders of the topic's log."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

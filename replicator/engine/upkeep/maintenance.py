@@ -60,8 +60,8 @@ INTERVAL_SECONDS: Final = 60.0
 """Time between two passes, as between upstream's checks of quotas. A limit can be exceeded by what comes in this
 time."""
 LOOK_SHARE: Final = 8
-"""Fraction (one eighth) of the size limit of retention that must be appended before a topic is checked again. So a
-topic stays within 12.5 % of the limit."""
+"""Divisor of retention's size limit. After that share of the limit was appended, the topic is checked again, so that it
+stays within 12.5 % of the limit."""
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
 """Bytes that must be appended at least before a topic with a low limit is checked again."""
 HELD_BACK_SECONDS: Final = 60.0

@@ -51,7 +51,7 @@ class _OfSegment:
 
 class RecentBytes:
     """The newest spans, of about ``bytes_max``, at least the one that is being filled. Evicted spans that slices keep
-    alive may take about half as much again. Safe for several threads."""
+    alive may take about as much again. Safe for several threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
