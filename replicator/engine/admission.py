@@ -1,13 +1,13 @@
-"""What an engine takes of clients: the fence of a failover as topics see it, and the largest entry.
+"""Admission of clients to an engine: the fence of a failover, and the largest entry.
 
-While a cluster is fenced, producers or consumers are refused with an error that names who serves them; what links copy
-and workers write in markers goes on. The fence is one object for all topics of an engine, looked at by each publish, so
-that it closes at once for all of them.
+While a cluster is fenced, producers or consumers are refused with an error that names the cluster that serves them.
+Links go on copying, and workers go on writing markers. The fence is one object for all topics of an engine. Each
+publish checks it, so that it closes for all topics at once.
 
-1. :meth:`Admission.fence` closes it: from its return on no publish reaches the writer's queue.
-2. :mod:`replicator.engine.fencing` lets go of those that are connected. In a planned switch consumers may finish first:
-   from :meth:`Admission.let_finish` on they get nothing more, and acknowledge what they hold.
-3. The writer takes requests in order: what was queued before the fence is durable when a row that is put after it is.
+1. :meth:`Admission.fence` closes it: once it has returned, no publish reaches the writer's queue.
+2. :mod:`replicator.engine.fencing` disconnects clients. In a planned switch consumers may finish first: from
+   :meth:`Admission.let_finish` on they get nothing more, and acknowledge the messages that they hold.
+3. The writer takes requests in order. So when a row that is put after the fence is durable, so are earlier requests.
 
 Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays confirmed, and is copied.
 """
@@ -23,7 +23,7 @@ from replicator.engine.log.cluster_names import encode_only, is_cluster
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
 
 LOCAL: Final = "__local__"
-"""How clients name no cluster but the one where they publish."""
+"""Name by which clients restrict a message to the cluster where they publish it."""
 
 
 class UseElsewhere(Protocol):
@@ -37,7 +37,7 @@ class UseElsewhere(Protocol):
 
 
 class Admission:
-    """Why producers and consumers are refused; None while they are taken."""
+    """Errors with which producers and consumers are refused; None while they are taken."""
 
     __slots__ = (
         "clients_elsewhere",
@@ -53,21 +53,23 @@ class Admission:
 
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self.message_bytes_max = message_bytes_max
-        """Of a message's payload; what clients are told."""
+        """Limit of a message's payload in bytes, which clients are told."""
         self.entry_bytes_max = message_bytes_max + METADATA_ROOM_BYTES
-        """What a producer may publish. Links copy larger ones, which another cluster took."""
+        """Limit of the bytes of an entry that a producer may publish. Links copy larger ones that another cluster
+        took."""
         self.clusters: Collection[str] = ()
-        """Those of the topology; whoever runs links sets it."""
+        """Clusters of the topology. The code that runs links sets it."""
         self.passed_on_by: Callable[[str], Collection[str]] = lambda topic: ()
-        """The clusters that pass on what is published to a topic here; whoever runs links sets it."""
+        """Function that returns the clusters to which links pass on messages of a topic from here. The code that runs
+        links sets it."""
         self.clients_elsewhere: EngineError | None = None
-        """Set where this engine serves no clients at all, such as beside Apache Pulsar."""
+        """Error for all clients if this engine serves none, such as beside Apache Pulsar."""
         self.use_elsewhere: UseElsewhere | None = None
         """Asks other clusters before an unforced deletion of a subscription. The code that runs the worker sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
         self.finishing: asyncio.Event | None = None
-        """While consumers finish; it is set when that is over, and no more here then."""
+        """Event that exists while consumers finish. It is set, and removed, when they have finished."""
 
     def fence(self, producers: EngineError | None, consumers: EngineError | None) -> None:
         self.producers = producers
@@ -75,7 +77,7 @@ class Admission:
 
     @property
     def dispatch_paused(self) -> bool:
-        """Consumers that are connected get nothing more, and their acknowledgements are taken."""
+        """Whether connected consumers get nothing more, while their acknowledgements are still taken."""
         return self.finishing is not None
 
     def let_finish(self) -> asyncio.Event:
@@ -85,13 +87,13 @@ class Admission:
         return self.finishing
 
     def finished(self) -> None:
-        """Consumers have finished, or the switch was given up."""
+        """End the pause of dispatch, because consumers have finished, or the switch was given up."""
         if self.finishing is not None:
             self.finishing.set()
             self.finishing = None
 
     def check_entry(self, size_bytes: int) -> None:
-        """Raises :class:`MessageTooLarge` for an entry that no producer may publish."""
+        """Raise :class:`MessageTooLarge` for an entry that no producer may publish."""
         if size_bytes > self.entry_bytes_max:
             raise MessageTooLarge(
                 f"entry of {size_bytes} bytes is over the cluster's limit of {self.entry_bytes_max} bytes "
@@ -99,11 +101,11 @@ class Admission:
             )
 
     def only(self, topic: str, named: frozenset[str]) -> frozenset[str]:
-        """The clusters that may have a message which names those to which it is to be copied.
+        """Return the clusters that may have a message, from the clusters that the message names.
 
-        Raises :class:`NotAllowedError` where a cluster that is not named passes the topic on. It would pass on that it
-        lacks the message: to one that is to have it, where the message could come later and be missing, or to one that
-        would take it for a loss.
+        Raises :class:`NotAllowedError` if a cluster that is not named passes the topic on. It would tell the next
+        cluster that it lacks the message. That cluster might be named, and would then miss a message that comes later,
+        or would take it for a loss.
         """
         # Others can be no clusters; what is not UTF-8 comes as bytes.
         only = frozenset(each for each in named if isinstance(each, str) and each != LOCAL and is_cluster(each))
@@ -120,18 +122,18 @@ class Admission:
         return only
 
     def knows_of(self, named: frozenset[str]) -> bool:
-        """Whether a message names clusters of the topology, or none but the one where it was published."""
+        """Return whether a message names a cluster of the topology, or only the cluster where it was published."""
         return LOCAL in named or not named.isdisjoint(self.clusters)
 
     def check_producer(self) -> None:
-        """Raises why no producer is taken."""
+        """Raise an error if no producer is taken, which says why."""
         if self.clients_elsewhere is not None:
             raise self.clients_elsewhere.with_traceback(None)
         if self.producers is not None:
             raise self.producers.with_traceback(None)
 
     def check_consumer(self) -> None:
-        """Raises why no consumer is taken."""
+        """Raise an error if no consumer is taken, which says why."""
         if self.clients_elsewhere is not None:
             raise self.clients_elsewhere.with_traceback(None)
         if self.consumers is not None:

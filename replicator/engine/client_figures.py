@@ -1,9 +1,9 @@
-"""What one consumer got and acknowledged, or one producer published, and how much of it a second. Sans-IO.
+"""Counts and rates of one client: messages that a consumer got and acknowledged, or that a producer published. Sans-IO.
 
-Whoever serves the client counts, so that it costs an addition a delivery, and nothing a message.
+The code that serves the client counts, with one addition for each delivery, and nothing for each message.
 
-A rate is the mean over the time since it was asked for before the last :data:`WINDOW_SECONDS`, or since the client
-connected: who asks regularly sees the last half minute to minute, and nothing is kept for who never asks.
+A rate is the mean since a call that is at least :data:`WINDOW_SECONDS` old, or since the client connected. With regular
+calls that is the last half minute to minute. Without calls nothing is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WINDOW_SECONDS: Final = 30.0
 
 
 class Counts(NamedTuple):
-    """Since the client connected; or of each so much a second."""
+    """Counts since the client connected, or rates per second."""
 
     messages: float = 0
     bytes: float = 0
@@ -24,7 +24,7 @@ class Counts(NamedTuple):
 
 
 class ClientFigures:
-    """Of one client that connected at ``now``, in seconds of any clock."""
+    """Figures of one client that connected at ``now``, in seconds of any clock."""
 
     __slots__ = ("_before", "_last", "acknowledged", "bytes", "messages", "redelivered")
 
@@ -37,7 +37,7 @@ class ClientFigures:
         return Counts(self.messages, self.bytes, self.redelivered, self.acknowledged)
 
     def rates(self, now: float) -> Counts:
-        """So much a second."""
+        """Return the rates per second."""
         counts = self.counts
         if now - self._last[0] >= WINDOW_SECONDS:
             self._before, self._last = self._last, (now, counts)
@@ -47,5 +47,5 @@ class ClientFigures:
 
 
 def total(of: Iterable[Counts]) -> Counts:
-    """All together."""
+    """Return the sum of all counts."""
     return Counts(*map(sum, zip(Counts(), *of, strict=True)))

@@ -1,11 +1,11 @@
-"""The engine of one cluster: opens and closes the store, finds topics, and passes on what the writer made durable.
+"""The engine of one cluster: opens and closes the store, finds topics, and hands on results of the writer.
 
 ======================== ===========================================================================
 part                     answers for
 ======================== ===========================================================================
-``engine.writer``        committing what is queued
+``engine.writer``        committing queued requests
 ``engine.loaded``        the topics that have a log, their default policies, and listeners to them
-``engine.catalog``       tenants and namespaces, and listing what is in them
+``engine.catalog``       tenants and namespaces, and listing their content
 ``engine.making``        making topics
 ``engine.by_use``        topics that are made because somebody uses them
 ``engine.partitioned``   partitioned topics
@@ -14,8 +14,8 @@ part                     answers for
 ``engine.maintenance``   expiry, quotas and trimming
 ``engine.admission``     whether new clients are taken
 ``engine.cluster_settings`` policies and permissions of this cluster, with their version
-``engine.kept_settings`` those of other clusters, kept for them
-``engine.turns``         whose work runs next on the event loop
+``engine.kept_settings`` settings of other clusters, kept for them
+``engine.turns``         order of clients' work on the event loop
 ``engine.conflicts``     producers of several clusters that use one name or one sequence id
 ======================== ===========================================================================
 """
@@ -74,27 +74,28 @@ def _wall_clock_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Limits of one engine. ``store_bytes_max`` is address space, not disk: the file grows as it is written."""
+    """Limits and options of one engine. ``store_bytes_max`` is address space, not disk: the file grows as it is
+    written."""
 
     store_bytes_max: int = 64 * 1024**3
     message_bytes_max: int = MESSAGE_BYTES_MAX
-    """The largest message that is published here."""
+    """Limit of a message that clients publish here, in bytes."""
     namespaces_by_use: bool = True
-    """Whether tenants and namespaces are made by who uses a topic of theirs."""
+    """Whether the use of a topic creates its tenant and namespace."""
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     cache_bytes_max: int = CACHE_BYTES_MAX
     wall_clock_ms: Callable[[], int] = _wall_clock_ms
     maintenance_seconds: float = INTERVAL_SECONDS
-    """Between two passes that expire messages, check backlogs and trim logs."""
+    """Time between two passes that expire messages, check backlogs and trim logs."""
     maintained: bool = True
-    """Whether passes begin when the engine is open. Else whoever opens it starts them, when all are there who hold
-    logs back."""
+    """Whether passes begin when the engine is open. If not, the caller starts them once all holders of logs are
+    there."""
     policies: TopicPolicies = field(default_factory=TopicPolicies)
     """Policies of topics that have none of their own. By default nothing expires and nothing is trimmed."""
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX
-    """Uncompressed bytes that all clients may have in work at once."""
+    """Limit of uncompressed bytes that all clients together may have in work."""
     tracing: Tracing | None = None
-    """Makes spans of messages on their way; None where there are no traces."""
+    """Makes spans of messages on their way; None without tracing."""
 
 
 class Engine:
@@ -161,9 +162,9 @@ class Engine:
         settings: EngineSettings | None = None,
         supervisor: Supervisor | None = None,
     ) -> Engine:
-        """Open the data directory, made if there is none, and load its topics.
+        """Open the data directory and load its topics. Create the directory if there is none.
 
-        Raises :class:`StoreUnusable`; nothing is changed then.
+        Raises :class:`StoreUnusable`, and changes nothing then.
         """
         settings = settings or EngineSettings()
         store = Store(path, cluster=cluster, size_max=settings.store_bytes_max, segments=settings.segments)
@@ -190,12 +191,12 @@ class Engine:
         return engine
 
     async def close(self) -> None:
-        """Disconnect consumers, commit what is queued, and close the store."""
+        """Disconnect consumers, commit queued requests, and close the store."""
         await self._changes.stop()
         await self.maintenance.stop()
         await self.deleting.sweeper.stop()
         subscriptions = (each for topic in self.loaded.by_name.values() for each in topic.subscriptions.values())
-        # A store that refuses is no reason not to close: other clusters are then told again.
+        # If the store refuses, the engine closes nevertheless: other clusters are then told again.
         await asyncio.gather(*(each.saved() for each in subscriptions if each.to_be_saved), return_exceptions=True)
         for topic in self.loaded.by_name.values():
             for subscription in list(topic.subscriptions.values()):
@@ -210,7 +211,7 @@ class Engine:
         self.store.close()
 
     def add_listener(self, listener: TopicListener[Topic]) -> None:
-        """Tell ``listener`` of everything from now on, and of the subscriptions that are here already."""
+        """Call ``listener`` on all events from now on, and first with the existing subscriptions."""
         self.loaded.listeners.append(listener)
         for topic in self.loaded.by_name.values():
             for subscription in topic.subscriptions.values():
@@ -219,7 +220,7 @@ class Engine:
                     listener.on_acknowledged(topic, subscription)
 
     def remove_listener(self, listener: TopicListener[Topic]) -> None:
-        """Tell ``listener`` nothing more."""
+        """Call ``listener`` no more."""
         self.loaded.listeners.remove(listener)
 
     def topics(self) -> list[Topic]:
@@ -261,7 +262,7 @@ class Engine:
         return default if of_namespace is None else of_namespace.over(default)
 
     async def remember(self, name: str, value: Any) -> None:
-        """Keep a small fact of the worker with the store; read it by ``store.meta``."""
+        """Store a small JSON value of the worker under ``name``. ``store.meta`` reads it."""
         await self.writer.put("meta", name.encode(), json.dumps(value).encode())
 
     def _on_committed(self, committed: Committed) -> None:

@@ -1,7 +1,7 @@
 """Errors of the embedded engine.
 
-Each has a ``code``, the name under which the network APIs report it, and says what to do where that is not
-plain from the name.
+Each has a ``code``, the name under which the network APIs report it. Its text says what to do, unless the name makes
+that plain.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class InvalidTopicName(EngineError):
 
 
 class NotPersistent(InvalidTopicName):
-    """The name of a topic that is not persistent; there are none here."""
+    """The name of a topic that is not persistent. This engine has no such topics."""
 
 
 class UnsupportedTopicName(InvalidTopicName):
-    """A name that Pulsar would take: with other characters, or of the form that has a cluster in it."""
+    """A name that Pulsar would accept, but this engine does not: with other characters, or with a cluster in it."""
 
 
 class InvalidSubscriptionName(EngineError):
@@ -42,13 +42,13 @@ class TopicNotFound(EngineError):
 
 
 class TopicTerminated(EngineError):
-    """The topic was terminated: it takes no more messages from producers. What it has can still be consumed."""
+    """The topic was terminated: it takes no more messages from producers. Its messages can still be consumed."""
 
     status = 412
 
 
 class TopicExists(EngineError):
-    """A topic of that name is there already."""
+    """A topic of that name exists already."""
 
     status = 409
 
@@ -92,8 +92,8 @@ class InvalidPartitions(EngineError):
 
 
 class InvalidPattern(EngineError):
-    """A pattern of topic names that cannot be read, or that is not over one namespace; ``position`` is the index of the
-    character from which on."""
+    """A pattern of topic names that cannot be parsed, or that is not for one namespace. ``position`` is the index of
+    the wrong character."""
 
     def __init__(self, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class InvalidPattern(EngineError):
 
 
 class TooManyWatchers(EngineError):
-    """A connection, or all together, watch as many patterns of topic names as they may."""
+    """A connection, or all connections together, have reached the limit of watched patterns."""
 
     status = 429
 
@@ -111,7 +111,7 @@ class SubscriptionNotFound(EngineError):
 
 
 class ConsumerBusy(EngineError):
-    """The subscription's type does not admit this consumer beside the ones it has."""
+    """The type of the subscription does not admit this consumer, because of the connected ones."""
 
     status = 409
 
@@ -123,27 +123,28 @@ class ProducerBusy(EngineError):
 
 
 class ProducerFenced(EngineError):
-    """Another producer has taken the topic for itself, so this one may not publish any more; or another is connected,
-    so this one cannot have the topic for itself."""
+    """The producer may not publish any more, because another one owns the topic now. Or it cannot own the topic,
+    because other producers are connected."""
 
     status = 409
 
 
 @dataclass(frozen=True, slots=True)
 class MovedTo:
-    """Where clients of the binary protocol connect to a cluster; those that use TLS, at ``tls_url``."""
+    """Address of a cluster for clients of the binary protocol; ``tls_url`` is for clients that use TLS."""
 
     url: str
     tls_url: str | None = None
 
 
 class ClusterFenced(EngineError):
-    """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address."""
+    """Another cluster serves this one's clients since a failover, or is about to. The text names the cluster and its
+    address."""
 
     status = 503
 
     def __init__(self, reason: str, moved_to: MovedTo | None = None) -> None:
-        """``moved_to`` is where clients connect now; None while that is not settled."""
+        """Create the error. ``moved_to`` is where clients connect now, or None while that is undecided."""
         super().__init__(reason)
         self.moved_to = moved_to
 
@@ -155,7 +156,7 @@ class BacklogQuotaExceeded(EngineError):
 
 
 class BacklogQuotaHolds(BacklogQuotaExceeded):
-    """The same, where the policy is that publishes wait: try again later."""
+    """The topic's backlog is over its quota, so publishes wait: try again later."""
 
 
 class InvalidHashRanges(EngineError):
@@ -163,11 +164,11 @@ class InvalidHashRanges(EngineError):
 
 
 class InvalidPolicies(EngineError):
-    """Topic policies with an unknown name or a value that makes no sense."""
+    """Topic policies with an unknown name or an invalid value."""
 
 
 class InvalidSeek(EngineError):
-    """A position to go to that the topic does not have."""
+    """A target of a seek that is beyond the end of the topic."""
 
 
 class EntryCorrupt(EngineError):
@@ -189,13 +190,13 @@ class CopyGap(EngineError):
 
 
 class IncarnationMismatch(EngineError):
-    """A block from another incarnation of the topic at its origin than the one already copied here."""
+    """A block from another incarnation of the topic at its origin than the blocks here."""
 
     status = 409
 
 
 class NotAllowedError(EngineError):
-    """An operation that the subscription's type does not have, such as a cumulative ack on Shared."""
+    """An operation that is not allowed here, such as a cumulative acknowledgement on a Shared subscription."""
 
     status = 409
 
@@ -211,7 +212,7 @@ class InvalidAck(EngineError):
 
 
 class MessageIdUnknown(EngineError):
-    """A message id of another cluster (by its ledger) that does not say which message here it is of."""
+    """A message id of another cluster (by its ledger) for which the message here cannot be determined."""
 
     status = 404
 
@@ -223,19 +224,19 @@ class MessageNotHereYet(EngineError):
 
 
 class SchemaNotFound(EngineError):
-    """The topic has no schema, or none of that version."""
+    """The topic has no schema, or no schema with that version."""
 
     status = 404
 
 
 class IncompatibleSchema(EngineError):
-    """A schema that the topic's own do not go with, or that cannot be read; the text says why."""
+    """A schema that is not compatible with those of the topic, or that is malformed. The text says why."""
 
     status = 409
 
 
 class StoreFull(EngineError):
-    """The store has reached its size limit, or its disk is full; nothing of the refused write was kept."""
+    """The store has reached its size limit, or its disk is full. Nothing of the refused write is stored."""
 
     status = 507
 
@@ -251,31 +252,31 @@ class StoreUnusable(EngineError):
 
 
 class NoRoomToOpen(StoreUnusable):
-    """The disk of the data directory is full, so the store in it cannot be opened or made."""
+    """The disk of the data directory is full, so the store in it cannot be opened or created."""
 
     status = 507
 
 
 class MarkerNewer(EngineError):
-    """A marker of a later version, which this one does not understand and must not pass over."""
+    """A marker of a later version. This version does not understand it, and must not skip it."""
 
     status = 409
 
 
 class NotReclaimed(EngineError):
-    """What this cluster published and lost cannot be put back into its log."""
+    """A message that this cluster published and lost cannot be put back into its log."""
 
     status = 409
 
 
 class StoreCopyFailed(EngineError):
-    """A copy of the store was given up; the store goes on."""
+    """A copy of the store was given up. The store itself goes on."""
 
     status = 503
 
 
 class FrameTooLarge(EngineError):
-    """A frame whose length is over the limit; it is refused before it is read."""
+    """A frame whose length is over the limit. It is refused before it is read."""
 
     status = 413
 
@@ -287,29 +288,29 @@ class TooBusy(EngineError):
 
 
 class InvalidWriter(EngineError):
-    """The name of a writer, its run or an attempt that cannot be used, or numbers that do not go with it."""
+    """A writer, run or attempt with an invalid name, or with invalid numbers."""
 
 
 class StagingFull(EngineError):
-    """As much is staged as may be: commit or abort some of it, or write smaller batches."""
+    """The limit of staged data is reached: commit or abort some of it, or write smaller batches."""
 
     status = 429
 
 
 class StagedMissing(EngineError):
-    """What is to be committed or gone on with is not staged here, or not all of it: its tasks must run again."""
+    """Staged data of an attempt is missing here, in whole or in part: its task must run again."""
 
     status = 409
 
 
 class AttemptAborted(EngineError):
-    """The job of a staged attempt was aborted before: nothing of it is taken any more."""
+    """The job of a staged attempt was aborted, so nothing more is taken from it."""
 
     status = 409
 
 
 class WriterMoved(EngineError):
-    """Something else was committed under the writer's name since the tasks asked what is published already."""
+    """Another commit was made under the writer's name since the tasks asked which rows are published already."""
 
     status = 409
 

@@ -1,4 +1,4 @@
-"""Letting go of those who are connected to topics, because of a failover: see :mod:`replicator.engine.admission`."""
+"""Disconnecting clients from topics because of a failover; see :mod:`replicator.engine.admission`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replicator.engine.topic import Topic
 
 
 def disconnect_producers(topics: Iterable[Topic], error: EngineError) -> int:
-    """Let go of every producer, with ``error``; returns how many there were."""
+    """Disconnect every producer with ``error``. Return how many there were."""
     disconnected = 0
     for topic in topics:
         disconnected += topic.producers.connected
@@ -19,7 +19,8 @@ def disconnect_producers(topics: Iterable[Topic], error: EngineError) -> int:
 
 
 def disconnect_consumers(topics: Iterable[Topic], error: EngineError) -> int:
-    """Let go of every consumer, with ``error``; returns how many there were. What they hold is unacknowledged again."""
+    """Disconnect every consumer with ``error``. Return how many there were. Messages that they hold stay
+    unacknowledged."""
     disconnected = 0
     for topic in topics:
         for subscription in list(topic.subscriptions.values()):
@@ -30,12 +31,12 @@ def disconnect_consumers(topics: Iterable[Topic], error: EngineError) -> int:
 
 
 def resume_dispatch(topics: Iterable[Topic]) -> None:
-    """Dispatch is not paused any more: go on at once."""
+    """Dispatch at once on all subscriptions, because dispatch is not paused any more."""
     for topic in topics:
         for subscription in topic.subscriptions.values():
             subscription.dispatching.schedule()
 
 
 def held_entries(topic: Topic) -> dict[str, int]:
-    """By subscription, how many entries its consumers hold unacknowledged; only those with any."""
+    """Return, by subscription, the number of entries that its consumers hold unacknowledged, without zeros."""
     return {each.name: held for each in topic.subscriptions.values() if (held := each.dispatching.held_entries)}

@@ -1,4 +1,4 @@
-"""Whether a cluster takes clients, and why not. A failover decides it; what they are connected to carries it out."""
+"""Gate of a cluster: whether it takes clients, and why not. A failover decides it, and the servers carry it out."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from enum import Enum
 
 
 class Closed(Enum):
-    """Why the gate is closed."""
+    """Reason why the gate is closed."""
 
     STARTING = "starting"
-    """The others are being asked whether somebody took over."""
+    """Other clusters are being asked whether one of them took over."""
     SWITCHING = "switching"
-    """A planned switch is on its way."""
+    """A planned switch is under way."""
     FENCED = "fenced"
-    """Another cluster serves our clients."""
+    """Another cluster serves this one's clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Who is taken: None for open, else why not. ``serving`` is where clients belong, or will belong."""
+    """State of the gate for producers and for consumers: None if open, otherwise why it is closed. ``serving`` is the
+    cluster that serves clients, or will serve them."""
 
     producers: Closed | None
     consumers: Closed | None
@@ -28,7 +29,7 @@ class Gate:
 
     @property
     def turns_everybody_away(self) -> bool:
-        """Whether no client belongs here, as far as is known. One that is being switched goes on being found: its
-        clients wait there for the end of the switch."""
+        """Whether no client belongs here, as far as known. During a planned switch this is False: clients still find
+        the cluster, and wait there for the end of the switch."""
         settled = (Closed.STARTING, Closed.FENCED)
         return self.producers in settled and self.consumers in settled

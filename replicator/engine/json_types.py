@@ -1,6 +1,6 @@
-"""What the JSON of topics, their subscriptions and the store holds: names, types, and one line of meaning each.
+"""Fields of the JSON for topics, subscriptions and the store: names, types, and one line of meaning each.
 
-docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
+docs/reference/json.md is generated from here. A second text of a field is its unit, if its name does not say it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DiskStatus(TypedDict):
 
 
 class StagingStatus(TypedDict):
-    """What Spark jobs have brought and not published yet."""
+    """Data that Spark jobs have staged and that is not published yet."""
 
     staged_bytes: Annotated[int, "waiting to be published"]
     staged_bytes_max: Annotated[int, "how much may wait"]
@@ -117,14 +117,14 @@ class RestoredStatus(TypedDict):
 
 
 class Retention(TypedDict):
-    """How much is kept of what every subscription has consumed."""
+    """Limits up to which consumed messages are kept."""
 
     age_seconds_max: Annotated[int | None, "how old it may be; null: no limit"]
     bytes_max: Annotated[int | None, "how large it may be; null: no limit"]
 
 
 class BacklogQuota(TypedDict):
-    """How far the slowest subscription may lag."""
+    """Limits of the backlog of the slowest subscription."""
 
     bytes_max: Annotated[int | None, "how large its backlog may be; null: no limit"]
     age_seconds_max: Annotated[int | None, "how old its oldest message may be; null: no limit"]
@@ -154,7 +154,7 @@ class TopicPolicies(TypedDict):
 
 
 class PoliciesOfTopic(TypedDict):
-    """The policies that count for a topic."""
+    """Effective policies of a topic."""
 
     own: Annotated[list[str], "the names of those that are set for the topic itself"]
     policies: Annotated[TopicPolicies, "what counts"]

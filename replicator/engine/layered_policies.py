@@ -1,6 +1,7 @@
-"""The policies of one topic, in three layers: the engine's, over them its namespace's, over them its own.
+"""Policies of one topic, in three layers: the engine's, then its namespace's, then its own.
 
-What is set in a higher layer counts. A topic's own are durable in the store; those of its namespace are the catalog's.
+A later layer overrides an earlier one. The topic's own policies are durable in the store. Those of its namespace are in
+the catalog.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LayeredPolicies:
         self.on_own: Callable[[], None] = lambda: None
         """Called when the topic's own policies changed."""
         self.changing: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-        """Entered for the time of a change, which must not cross one of all settings."""
+        """Context in which a change is made, so that it does not overlap with a replacement of all settings."""
         own = store.policies(topic_id)
         self.own = None if own is None else decode_overrides(own)
         """Policies that were set for this topic; None if it uses those of its namespace, or the engine's default."""
@@ -68,12 +69,12 @@ class LayeredPolicies:
         return self._default if of_namespace is None else of_namespace.over(self._default)
 
     async def set(self, policies: PolicyOverrides | TopicPolicies | None) -> None:
-        """Give the topic policies of its own, durably: some of them, or all. What is not set comes from its namespace,
-        or else from the engine; with None all of it."""
+        """Set the topic's own policies durably: some of them, or all. Unset ones come from its namespace, or else from
+        the engine. With None, all do."""
         self._check_there()
         overrides = PolicyOverrides.of(policies) if isinstance(policies, TopicPolicies) else policies or None
         stored = None if overrides is None else encode_overrides(overrides)
-        # Who is cancelled cannot call them back from the store: they hold here as well.
+        # A cancelled caller cannot undo the change in the store, so it is made here, too.
         setting = awaited(self._set(overrides, stored))
         setting.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(setting)

@@ -1,6 +1,6 @@
-"""Topic policies: limits and rules that an operator sets for a topic. Pure values; what enforces them is elsewhere.
+"""Topic policies: limits and rules that an operator sets for a topic. Pure values; other modules enforce them.
 
-A field that is None is not limited (or the rule is off). Times and sizes bear their unit.
+A field that is None has no limit (or the rule is off). Names of times and sizes have their unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class KeyAssignment(Enum):
-    """Which algorithm assigns keys to Key_Shared consumers that bring no sticky ranges."""
+    """Algorithm that assigns keys to Key_Shared consumers without sticky ranges."""
 
     HASH_RANGE = "hash-range"
     CONSISTENT_HASHING = "consistent-hashing"
@@ -20,16 +20,16 @@ class KeyAssignment(Enum):
 
 
 class KeyOrdering(Enum):
-    """What a Key_Shared newcomer waits for."""
+    """Condition on which a new Key_Shared consumer gets messages."""
 
     DRAINING = "draining"
-    """For those of its own keys that another consumer still holds (PIP-379)."""
+    """Wait only for those of its own keys that another consumer still holds (PIP-379)."""
     RECENTLY_JOINED = "recently-joined"
-    """For everything that was sent before it joined (seed 000)."""
+    """Wait until everything that was sent before it joined is acknowledged (seed 000)."""
 
 
 class QuotaPolicy(Enum):
-    """What happens when a backlog is over its quota."""
+    """Reaction to a backlog that is over its quota."""
 
     PRODUCER_REQUEST_HOLD = "producer_request_hold"
     """Publishes wait until there is room."""
@@ -40,7 +40,7 @@ class QuotaPolicy(Enum):
 
 
 class SchemaStrategy(Enum):
-    """Which schemas may follow those that a topic has, as upstream names it."""
+    """Rule for schemas that may follow the schemas of a topic, named as upstream."""
 
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
@@ -54,7 +54,7 @@ class SchemaStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BacklogQuota:
-    """A limit on what the slowest subscription has not consumed, by size and by age of its oldest message."""
+    """Limits of the backlog of the slowest subscription, by size and by the age of its oldest message."""
 
     bytes_max: int | None = None
     age_seconds_max: int | None = None
@@ -63,7 +63,8 @@ class BacklogQuota:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of what every subscription has consumed is kept: as long as both limits allow. 0 and 0 keep none."""
+    """Limits up to which messages that all subscriptions have consumed are kept. Both must allow it; 0 and 0 keep
+    none."""
 
     age_seconds_max: int | None = None
     bytes_max: int | None = None
@@ -85,36 +86,36 @@ class TopicPolicies:
     max_message_bytes: int | None = None
     delayed_delivery: bool = True
     replicate_subscription_state: bool = False
-    """Whether subscriptions that are made are replicated where their maker does not say."""
+    """Whether new subscriptions are replicated if their creator does not say."""
     key_assignment: KeyAssignment = KeyAssignment.CONSISTENT_HASHING
     key_ordering: KeyOrdering = KeyOrdering.DRAINING
     schema_compatibility: SchemaStrategy = SchemaStrategy.FULL
     schema_auto_update: bool = True
-    """Whether producers and consumers register schemas as they connect; else only an operator does."""
+    """Whether connecting producers and consumers may register schemas. If not, only an operator can."""
     schema_validation_enforced: bool = False
     """Whether a topic that has a schema refuses producers without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOverrides:
-    """The policies that are set at one level, a topic or a namespace, by name; all others come from the level below."""
+    """Policies that are set at one level, a topic or a namespace, by name. All others come from the level below."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, policies: TopicPolicies) -> PolicyOverrides:
-        """Every one of ``policies``."""
+        """Return overrides with every one of ``policies``."""
         return cls({each.name: getattr(policies, each.name) for each in fields(policies)})
 
     @classmethod
     def between(cls, inherited: TopicPolicies, policies: TopicPolicies) -> PolicyOverrides:
-        """Those of ``policies`` that differ from what is inherited."""
+        """Return overrides with those of ``policies`` that differ from ``inherited``."""
         return cls(
             {name: value for name, value in cls.of(policies).values.items() if value != getattr(inherited, name)}
         )
 
     def over(self, inherited: TopicPolicies) -> TopicPolicies:
-        """What counts at this level."""
+        """Return the policies in effect at this level: ``inherited`` with these overrides."""
         return replace(inherited, **self.values)
 
     def setting(self, **values: Any) -> PolicyOverrides:

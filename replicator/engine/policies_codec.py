@@ -1,6 +1,6 @@
-"""Topic policies as JSON: as they are stored, and as admin APIs read and show them.
+"""Topic policies as JSON, for the store and for admin APIs.
 
-A name that is missing has its default; None is written as null. What is wrong is refused by its name.
+A missing name has its default, and null stands for None. An error names the invalid policy.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from replicator.engine.errors import InvalidPolicies
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 
 NUMBER_MAX: Final = 2**53 - 1
-"""The largest that every reader of JSON keeps exactly."""
+"""Largest integer that every reader of JSON keeps exactly."""
 
 _T = TypeVar("_T")
 
 
 def policies_to_json(policies: TopicPolicies) -> dict[str, Any]:
-    """A JSON object of every policy, by its name."""
+    """Return all policies as a JSON object, by name."""
     return {field.name: _to_json(getattr(policies, field.name)) for field in fields(policies)}
 
 
 def policies_from_json(stored: Any) -> TopicPolicies:
-    """The policies of a JSON object; raises :class:`InvalidPolicies`."""
+    """Return the policies of a JSON object. Raise :class:`InvalidPolicies`."""
     return _record(TopicPolicies, stored, "policies")
 
 
 def overrides_to_json(overrides: PolicyOverrides) -> dict[str, Any]:
-    """A JSON object of the policies that are set."""
+    """Return the policies that are set as a JSON object."""
     return {name: _to_json(value) for name, value in overrides.values.items()}
 
 
 def overrides_from_json(stored: Any) -> PolicyOverrides:
-    """The policies that a JSON object names; raises :class:`InvalidPolicies`."""
+    """Return the policies that a JSON object names. Raise :class:`InvalidPolicies`."""
     policies = policies_from_json(stored)
     return PolicyOverrides({name: getattr(policies, name) for name in stored})
 
 
 def encode_overrides(overrides: PolicyOverrides) -> bytes:
-    """As the store keeps those of a topic."""
+    """Return the topic's own policies in the form of the store."""
     return json.dumps(overrides_to_json(overrides), separators=(",", ":")).encode()
 
 

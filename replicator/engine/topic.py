@@ -1,21 +1,20 @@
 """A topic: one log in one cluster, and the subscriptions on it.
 
-A topic joins its parts, each of which answers for one thing, and owns its own life: whether it is there, who is
-connected, and telling its parts what has become durable. The loop's view of the log (what is durable) is here; the
-writer thread keeps the tail.
+A topic joins its parts, which have one responsibility each. It manages its own life, and tells its parts what became
+durable. It has the event loop's view of the log (the durable part); the writer's thread has the tail.
 
 ======================= ============================================================================
 part                    answers for
 ======================= ============================================================================
-``topic.log``           which positions exist, which of them are markers, or one message twice
-``topic.reading``       reading blocks and entries, and finding where things lie
+``topic.log``           positions that exist, and which of them are markers or duplicates
+``topic.reading``       reading blocks and entries, and searching for positions
 ``topic.writing``       publishes, markers and copied blocks, and the gate before publishes
-``topic.origins``       how far each origin is here, and what links left out
-``topic.foreign``       whose log a position is of that a client brought along, and where its message lies here
-``topic.producers``     who is connected to publish
+``topic.origins``       progress of each origin here, and what links left out
+``topic.foreign``       positions of other clusters' logs that clients bring, and their local positions
+``topic.producers``     connected producers
 ``topic.subscriptions`` the subscriptions by name; making and deleting them, connecting consumers
-``topic.policies``      what counts of the engine's, the namespace's and its own policies
-``topic.holds``         who holds the log back besides subscriptions
+``topic.policies``      effective policies, from the engine's, the namespace's and its own
+``topic.holds``         holders of the log besides subscriptions
 ``topic.trimming``      deleting the oldest blocks
 ``topic.compaction``    the compacted view
 ======================= ============================================================================
@@ -98,9 +97,9 @@ class Topic:
         """Turns in which the subscriptions of all topics dispatch."""
         self.tracing = tracing
         self.namespace = namespace
-        """Its policies hold where the topic has none of its own."""
+        """Namespace of the topic. Its policies apply if the topic has none of its own."""
         self.deleted: TopicNotFound | None = None
-        """Set from the moment on at which the topic is being deleted."""
+        """Error for callers, set once the deletion of the topic has begun."""
         self._news = TopicNews(self, listeners)
         self.log, self.tail = _load_log(record, store)
         view = CompactedView(store, self.topic_id)
@@ -124,21 +123,21 @@ class Topic:
         self.trimming = Trimming(self, store)
         self.producers = TopicProducers(self, store.epoch(self.topic_id))
 
-    # What most who hold a topic do with it.
+    # Most used.
 
     def publish(
         self, entries: Sequence[bytes], producer: PublishingProducer | None = None
     ) -> Coroutine[Any, Any, list[Position]]:
-        """See :meth:`TopicWriting.publish`."""
+        """Append entries as :meth:`TopicWriting.publish` does."""
         return self.writing.publish(entries, producer)
 
     def subscribe(
         self, subscription: str, options: SubscribeOptions, deliver: Deliver
     ) -> Coroutine[Any, Any, EngineConsumer]:
-        """See :meth:`TopicSubscriptions.subscribe`."""
+        """Connect a consumer as :meth:`TopicSubscriptions.subscribe` does."""
         return self.subscriptions.subscribe(subscription, options, deliver)
 
-    # Being there, and being deleted.
+    # Life of the topic.
 
     def check_there(self) -> None:
         """Raise :class:`TopicNotFound` once the deletion of the topic has begun."""
@@ -154,7 +153,7 @@ class Topic:
         return f"{self.name} has {producers} producers and {consumers} consumers"
 
     def leave(self) -> None:
-        """Let go of everybody, and take no more requests: the topic is about to be deleted from the store."""
+        """Disconnect all clients, and refuse requests, because the topic is about to be deleted from the store."""
         self.deleted = error = TopicNotFound(f"topic {self.name!r} was deleted")
         self.producers.close("the topic was deleted", TopicNotFound.code)
         self.writing.gate.refuse(error)
@@ -171,10 +170,10 @@ class Topic:
         self._news.on_log_deleted()
 
     async def terminate(self) -> Position:
-        """Take nothing more from producers, for ever; returns the position of the last message, or BEFORE_ALL.
+        """Refuse producers for ever. Return the position of the last message, or BEFORE_ALL.
 
-        What came before is stored. Consumers that have consumed all are told that it is the end. It is of this cluster
-        alone: links bring what others published, so that nothing confirmed is lost.
+        Earlier publishes are stored. Consumers that have consumed everything are told of the end. Only this cluster
+        terminates the topic: links still bring messages of others, so that no confirmed message is lost.
         """
         self.check_there()
         await self.writer.terminate(self.tail)
@@ -187,7 +186,7 @@ class Topic:
         return last_message(self.log)
 
     async def stop(self, reason: str) -> None:
-        """Let go of producers and of what waits or runs; the store is about to be closed."""
+        """Disconnect producers, and end waiting publishes and compaction, because the store is about to be closed."""
         self.producers.close(reason)
         self.writing.gate.close(StoreFailed(f"{self.name}: {reason}"))
         await self.compaction.stop()

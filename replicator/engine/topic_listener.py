@@ -1,4 +1,4 @@
-"""Listeners that are told the events of topics, and the object that tells them for one topic."""
+"""Listeners to the events of topics, and the object that calls them for one topic."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ _Topic = TypeVar("_Topic")
 
 
 class TopicListener(Generic[_Topic]):
-    """Base class of what is told the events of topics, such as links and the subscription sync.
+    """Base class of listeners to the events of topics, such as links and the subscription sync.
 
     Each method does nothing; a listener overrides those that it needs. The engine calls them on its event loop. The
     class of topics is a parameter because it is defined above this module.
     """
 
     def on_appended(self, topic: _Topic, blocks: Sequence[AppendedBlock]) -> None:
-        """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
+        """Note that blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
 
     def on_subscription(self, topic: _Topic, subscription: Subscription) -> None:
-        """A subscription was made, loaded, became replicated, or is not any more."""
+        """Note that a subscription was created, was loaded, became replicated, or is not replicated any more."""
 
     def on_subscription_deleted(self, topic: _Topic, name: str, generation: int | None) -> None:
-        """A subscription is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
+        """Note that a subscription is gone. ``generation`` is that of its tombstone; None if it was not replicated."""
 
     def on_acknowledged(self, topic: _Topic, subscription: Subscription) -> None:
-        """A replicated subscription has something to be told to other clusters, where it had nothing before: called
-        once until that is taken with ``take_unannounced``, however much is acknowledged meanwhile."""
+        """Note that a replicated subscription has changes to announce to other clusters, and had none before. This is
+        called once until ``take_unannounced`` takes them."""
 
     def on_mark_delete(self, topic: _Topic, subscription: Subscription, *, local: bool) -> None:
-        """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
+        """Note that a mark-delete position moved. ``local`` says whether consumers here moved it, and not another
+        cluster's update."""
 
     def on_log_deleted(self, topic: _Topic) -> None:
-        """A topic that has a log, such as a partition, is gone, with its subscriptions."""
+        """Note that a topic with a log, such as a partition, is gone, with its subscriptions."""
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """A topic is partitioned now, or into more partitions than before. They may not be there yet."""
+        """Note that a topic is partitioned now, or has more partitions than before. They may not exist yet."""
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """The policies of ``tenant/namespace`` have changed."""
+        """Note that the policies of ``tenant/namespace`` have changed."""
 
     def on_topic_created(self, topic_name: str) -> None:
-        """Consumers can subscribe to the name ``topic_name`` from now on: see ``Catalog.subscribable``."""
+        """Note that consumers can subscribe to the name ``topic_name`` from now on; see ``Catalog.subscribable``."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
-        """Consumers cannot subscribe to the name ``topic_name`` any more."""
+        """Note that consumers cannot subscribe to the name ``topic_name`` any more."""
 
 
 class TopicNews(Generic[_Topic]):
-    """Tells the listeners what happens in one topic, until it is gone. ``listeners`` may change meanwhile."""
+    """Calls the listeners on events of one topic, until it is gone. ``listeners`` may change meanwhile."""
 
     __slots__ = ("_listeners", "_topic")
 
@@ -80,7 +81,8 @@ class TopicNews(Generic[_Topic]):
             listener.on_mark_delete(self._topic, subscription, local=local)
 
     def on_log_deleted(self) -> None:
-        """The last of it: to listeners its name is from now on that of the topic made anew."""
+        """Tell listeners that the topic's log is gone, and call them no more: its name may belong to a new topic from
+        now on."""
         listeners, self._listeners = self._listeners, ()
         for listener in listeners:
             listener.on_log_deleted(self._topic)

@@ -1,9 +1,9 @@
-"""Topic and subscription names: the one place where they are parsed.
+"""Parser of topic and subscription names. No other module parses them.
 
-Limits: a whole topic name has at most 400 bytes, because it is a key of the store (LMDB keys end at 511), and so has a
-subscription name, which is part of one. In topic names ASCII letters, digits and ``- _ = : .`` are allowed; a part
-must not be ``.`` or ``..`` nor hold ``..``, so that no name can walk out of a path that is made from it. A subscription
-may be named as users like, as upstream, but for control characters: a zero byte ends the name in keys.
+Limits: a full topic name has at most 400 bytes, because it is a key of the store (LMDB keys have at most 511), and so
+has a subscription name, which is part of a key. Topic names may have ASCII letters, digits and ``- _ = : .``. A part
+must not be ``.`` or ``..`` nor contain ``..``, so that no name can leave the directory of a path that is made from it.
+Subscription names may have any characters, as upstream, except control characters: a zero byte ends the name in keys.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SCHEME = "persistent://"
 SYSTEM_TENANT = "replicator"
 SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
 EPOCHS_TOPIC = f"{SCHEME}{SYSTEM_NAMESPACE}/epochs"
-"""Where the service tells the other clusters of failovers. Every link carries it; users do not see it."""
+"""Topic by which the service tells other clusters of failovers. Every link carries it; users do not see it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """``persistent://tenant/namespace/local``."""
+    """Parsed topic name ``persistent://tenant/namespace/local``."""
 
     tenant: str
     namespace: str
@@ -42,12 +42,12 @@ class TopicName:
 
     @property
     def full_namespace(self) -> str:
-        """``tenant/namespace``."""
+        """Name of the namespace, ``tenant/namespace``."""
         return f"{self.tenant}/{self.namespace}"
 
     @property
     def partition(self) -> int:
-        """The partition's index, or -1 for a topic that is not a partition."""
+        """Index of the partition, or -1 for a topic that is not a partition."""
         match = _PARTITION.fullmatch(self.local)
         return int(match[2]) if match else -1
 
@@ -78,7 +78,7 @@ def parse_topic(text: str) -> TopicName:
 
 
 def parse_namespace(text: str) -> str:
-    """Check a namespace's name, ``tenant/namespace``, and return it; raises :class:`InvalidTopicName`."""
+    """Return a namespace's name, ``tenant/namespace``, after checking it. Raise :class:`InvalidTopicName`."""
     parts = text.split("/")
     if len(parts) != _NAMESPACE_PARTS:
         raise InvalidTopicName(f"namespace {text[:60]!r}: expected tenant/namespace")
@@ -90,7 +90,7 @@ def parse_namespace(text: str) -> str:
 
 
 def check_tenant(text: str) -> str:
-    """Return ``text`` if it may name a tenant; raises :class:`InvalidTopicName`."""
+    """Return ``text`` if it may name a tenant. Raise :class:`InvalidTopicName` otherwise."""
     _check_part(text, "tenant")
     if len(text) >= TOPIC_NAME_BYTES_MAX - len(SCHEME) - 3:
         raise InvalidTopicName(f"tenant {text[:60]!r}… leaves no room for a topic's name")
@@ -103,7 +103,7 @@ def _check_part(part: str, what: str, error: type[InvalidTopicName] = InvalidTop
 
 
 def check_subscription_name(text: str) -> str:
-    """Return ``text`` if it may name a subscription; raises :class:`InvalidSubscriptionName`."""
+    """Return ``text`` if it may name a subscription. Raise :class:`InvalidSubscriptionName` otherwise."""
     if not text.strip() or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
         raise InvalidSubscriptionName(
             f"subscription name {text[:60]!r}: must have 1 to {SUBSCRIPTION_NAME_BYTES_MAX} bytes, and not blanks only"

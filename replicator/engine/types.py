@@ -1,4 +1,4 @@
-"""Values of producers and subscriptions: what users ask for, get and acknowledge, and what is read from the log."""
+"""Values of producers and subscriptions: options, deliveries, acknowledgements, and entries read from the log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 from snapshots.position import BEFORE_ALL, Position
 
 DUPLICATE: Final = BEFORE_ALL
-"""The position in the receipt of an entry that deduplication dropped: it is stored already, under another position."""
+"""Position that stands for a duplicate in a receipt: deduplication did not store the entry, because it is stored
+already."""
 END_LEDGER: Final = 2**63 - 1
-"""The ledger of the position after every message, as upstream's clients name it."""
+"""Ledger of the position after every message, as upstream's clients use it."""
 
 
 class SubscriptionType(Enum):
-    """How a subscription shares its topic among consumers."""
+    """Way in which a subscription shares its topic among consumers."""
 
     EXCLUSIVE = "Exclusive"
     FAILOVER = "Failover"
@@ -25,27 +26,27 @@ class SubscriptionType(Enum):
 
     @property
     def one_active(self) -> bool:
-        """Whether one consumer gets everything, in order: then acknowledgements may be cumulative."""
+        """Whether one consumer gets everything, in order, so that acknowledgements may be cumulative."""
         return self in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
 class InitialPosition(Enum):
-    """Where a subscription that is made by its first consumer starts."""
+    """Position at which a subscription starts that its first consumer creates."""
 
     LATEST = "Latest"
     EARLIEST = "Earliest"
 
 
 class AccessMode(Enum):
-    """How a producer shares its topic with other producers."""
+    """Way in which a producer shares its topic with other producers."""
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
-    """Refused with :class:`ProducerFenced` while another producer is connected."""
+    """The producer is refused with :class:`ProducerFenced` while another producer is connected."""
     WAIT_FOR_EXCLUSIVE = "WaitForExclusive"
-    """Waits until no other producer is connected."""
+    """The producer waits until no other producer is connected."""
     EXCLUSIVE_WITH_FENCING = "ExclusiveWithFencing"
-    """Disconnects the others."""
+    """The producer disconnects all others."""
 
 
 class HashRange(NamedTuple):
@@ -57,63 +58,64 @@ class HashRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """What a Key_Shared consumer asks for. Consumers of one subscription must agree on the kind and the ordering."""
+    """Options of a Key_Shared consumer. Consumers of one subscription must agree on the kind and the ordering."""
 
     sticky_ranges: tuple[HashRange, ...] | None = None
-    """The consumer's own slots; None lets the subscription assign them."""
+    """Slots that the consumer wants; None lets the subscription assign them."""
     allow_out_of_order_delivery: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """The program that connects a producer or a consumer over the network, for figures alone."""
+    """Program that connects a producer or a consumer over the network. It is only used for figures."""
 
     address: str
     software: str
-    """Its library and version, as it says."""
+    """Library and version, as the client states them."""
     connected_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
-    """One consumer as it connects, and the subscription that it makes if there is none."""
+    """Options of a connecting consumer, and of the subscription that it creates if there is none."""
 
     type: SubscriptionType = SubscriptionType.EXCLUSIVE
     consumer_name: str = ""
     priority: int = 0
-    """0 is the highest."""
+    """Priority; 0 is the highest."""
     key_shared: KeySharedPolicy = KeySharedPolicy()
     consumer_properties: Mapping[str, str] = field(default_factory=dict)
     initial: InitialPosition = InitialPosition.LATEST
     start: Position | None = None
-    """All up to here is consumed in a subscription that this consumer makes; overrides ``initial``."""
+    """Position up to which everything counts as consumed in a subscription that this consumer creates; overrides
+    ``initial``."""
     durable: bool = True
-    """A subscription that is not durable is gone with its last consumer, and holds no message back from retention."""
+    """Whether the subscription outlives its last consumer. If not, it also holds no message back from retention."""
     replicated: bool | None = None
-    """Whether other clusters are told what is consumed; None leaves a subscription as it is, and gives one that is made
-    what its topic's policies say."""
+    """Whether acknowledgements are announced to other clusters. None does not change an existing subscription, and lets
+    the topic's policies decide for a new one."""
     read_compacted: bool = False
-    """Only the newest message of each key, as far as the topic is compacted; Exclusive and Failover only. It stays with
-    the subscription: what was compacted away meanwhile is not there for its later consumers either."""
+    """Whether the subscription reads only the newest message of each key, as far as the topic is compacted; Exclusive
+    and Failover only. It is a property of the subscription, so later consumers do not get compacted messages either."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     client: ClientInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """One producer as it connects; no name lets the topic choose one that nobody has."""
+    """Options of a connecting producer. Without a name, the topic chooses an unused one."""
 
     name: str | None = None
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
-    """What an exclusive producer was given before it lost its connection; lets it take its place again."""
+    """Epoch that an exclusive producer got before it lost its connection, with which it takes its place again."""
     properties: Mapping[str, str] = field(default_factory=dict)
     client: ClientInfo | None = None
 
 
 class Delivery(NamedTuple):
-    """One entry on its way to a consumer. A tuple, as :class:`LoggedEntry`: a frozen dataclass takes twice as
-    long to make, and one is made of each entry on either side of the wire.
+    """One entry on its way to a consumer. It is a tuple, like :class:`LoggedEntry`: a frozen dataclass takes twice as
+    long to make, and one is made for each entry on either side of the wire.
 
     ``acked`` is the serialized roaring bitmap of the batch indexes that are acknowledged already, or None.
     """
@@ -134,7 +136,8 @@ class Ack:
     position: Position
     batch_indexes: tuple[int, ...] | None = None
     batch_size: int = field(default=0, compare=False)
-    """How many messages the batch has, as far as a client knows; 0: unknown. The engine goes by the log."""
+    """Number of messages in the batch, as far as the client knows; 0: unknown. The engine uses the number in the
+    log."""
 
 
 class LoggedEntry(NamedTuple):
@@ -153,4 +156,5 @@ class LoggedEntry(NamedTuple):
 
 
 ReadEntries = Callable[[Position, Position | None, int, int], list[LoggedEntry]]
-"""Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
+"""Function that returns entries in (after, upto], up to a number and a number of bytes, at least one if there is
+one."""

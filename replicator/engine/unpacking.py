@@ -1,13 +1,13 @@
 """Decompression for clients and for the engine's own work: on threads, and within a budget of uncompressed bytes.
 
-A few stored bytes may become 64 MiB, and many readers may ask for them at once. So whoever decompresses for a client
-first claims as many bytes as the entry says that it has. That number is a producer's word, so decompression stops at it
+A few stored bytes may become 64 MiB, and many readers may ask for them at once. So decompression for a client first
+claims as many bytes of the budget as the entry states. A producer wrote that number, so decompression stops at it
 (:mod:`replicator.engine.log.compression`).
 
 Other work has shares of its own, so clients cannot hold it up. Compaction and the SQL of links have :data:`INTERNAL`,
-in each process. Frames of links have :data:`LINKS_BYTES_MAX`, each until all that it brings is durable. The writer
-compares duplicates within other limits (:mod:`replicator.engine.producing.contents`), and waits for nobody: nothing is
-confirmed meanwhile.
+in each process. Frames of links have :data:`LINKS_BYTES_MAX`, each until its whole content is durable. The writer
+compares duplicates within other limits (:mod:`replicator.engine.producing.contents`), and does not wait for a budget,
+because nothing is confirmed meanwhile.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Unpacking:
     async def decompressed(
         self, holder: object, payload: Buffer, codec: CompressionType, size_bytes: int, cut: Callable[[], None]
     ) -> tuple[bytes, Claim]:
-        """Return what ``payload`` is uncompressed, and the claim for it, which the caller must give back.
+        """Return ``payload`` uncompressed, and the claim on the budget, which the caller must give back.
 
         Raises :class:`~replicator.engine.errors.EntryCorrupt`, :class:`~replicator.engine.errors.MessageTooLarge`.
         """

@@ -3,8 +3,8 @@
 Invariants (DESIGN §3): 11, no more names are noted than rows exist; 13, a confirmed change is not overwritten by
 settings that are put back at the same time.
 
-Operators change single rows beside each other. Settings that are put back replace all rows: that waits for changes
-under way, and later changes wait for it.
+Operators change single rows concurrently. Settings that are put back replace all rows: that waits for changes under
+way, and later changes wait for it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from replicator.engine.cluster_settings.state import Key
 
 
 class ChangedSettings:
-    """Names of rows that may have changed; the parts of an engine that change them add to it.
+    """Names of rows that may have changed. The parts of an engine that change rows add to it.
 
-    It notes nothing before all rows were looked at: an engine whose settings nobody tells must not collect names.
+    It records nothing before all rows were read once: an engine whose settings are never announced must not collect
+    names.
     """
 
     __slots__ = ("_changing", "_idle", "_replacing", "keys", "noting", "on_changed")

@@ -3,8 +3,8 @@
 Invariants (DESIGN §3): 11, a change costs what changed, and no more rows are noted than exist; 13, each version that
 peers are told is stored first, so no version is used for two states.
 
-1. Whoever changes a tenant, a namespace, partitions, policies of a topic, permissions or the pause of a link notes the
-   row.
+1. Code that changes a tenant, a namespace, partitions, policies of a topic, permissions or the pause of a link notes
+   the row.
 2. :meth:`OwnSettings.settle` reads the noted rows. If they differ, it stores the next version, and returns the rows.
 3. A change that nobody settled before the worker ended is found by its digest at the next start.
 4. Rows that only operators change have a digest of their own. If it changes, somebody set something in this version.

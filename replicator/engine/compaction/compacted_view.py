@@ -1,12 +1,12 @@
-"""The compacted view of a topic, as it lies in the store, and reading it.
+"""The compacted view of a topic in the store, and reading it.
 
 Table ``compacted``: topic id | generation | ledger | entry → batch size, origin, origin position, the bitmap of the
 batch indexes that are left out (if some are), entry. Each pass writes a generation of its own. Table ``compaction``:
-topic id → JSON: the generation that counts, the horizon up to which it stands for the log, and its figures. Writing
-that one row is the switch from one view to the next. With it, under topic id | "p", a bitmap for each ledger of the
-positions of that view, so that a subscription can pass over what is not there without reading it.
+topic id → JSON: the generation in use, the horizon up to which it replaces the log, and its figures. Writing that one
+row switches from one view to the next. It is written together with the row topic id | "p": a bitmap of the view's
+positions for each ledger, so that a subscription can skip missing positions without reading the view.
 
-Positions are those of the log, and stay readable here when the log is trimmed.
+Positions are those of the log. Entries of the view stay readable when the log is trimmed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY = Struct(">IIQQ")
 _GENERATION_KEY = Struct(">II")
 _ROW = Struct(">IQQH")
 _LEAVES_OUT: Final = 0x8000
-"""Set in the length of the origin when a bitmap follows; rows that were written before there were bitmaps have none."""
+"""Bit in the length of the origin: a bitmap follows. Rows from before there were bitmaps do not have it."""
 _BITMAP = Struct(">I")
 _POSITIONS: Final = b"p"
 _LEDGER = Struct(">QI")
@@ -40,14 +40,15 @@ _COUNT = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """Which generation counts, and what it holds. Generation 0 is the empty view of a topic that was not compacted."""
+    """State of the view in use: its generation and its size. Generation 0 is the empty view of a topic that was not
+    compacted."""
 
     generation: int = 0
     horizon: Position = BEFORE_ALL
     entries: int = 0
     size_bytes: int = 0
     messages: int = 0
-    """Without those that are left out of batches; 0 in a view that was written before they were counted."""
+    """Number of messages, without those that are left out of batches; 0 in a view from before they were counted."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -73,7 +74,7 @@ class ViewState:
 
 
 class CompactedView:
-    """Reads the view of one topic."""
+    """Reads the compacted view of one topic."""
 
     def __init__(self, store: Store, topic_id: int) -> None:
         self._store = store
@@ -83,7 +84,8 @@ class CompactedView:
         self.state = ViewState() if stored is None else ViewState.decode(bytes(stored))
 
     def read(self, after: Position, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
-        """Entries of the view above ``after``, in order, at least one if there is one. Safe to use from any thread."""
+        """Return entries of the view above ``after``, in order, at least one if there is one. Safe to call from any
+        thread."""
         found: list[LoggedEntry] = []
         if not self.state.entries or after >= self.state.horizon:
             return found
@@ -100,7 +102,7 @@ class CompactedView:
         return found
 
     def find(self, position: Position) -> LoggedEntry | None:
-        """The view's entry at ``position``, if it has one."""
+        """Return the view's entry at ``position``, or None."""
         if not self.state.entries or position > self.state.horizon or position.entry < 0:
             return None
         with self._store.env.begin(db=self._store.tables[VIEW_TABLE]) as txn:
@@ -108,7 +110,7 @@ class CompactedView:
         return None if stored is None else _decode(position, stored)
 
     def row(self, generation: int, entry: LoggedEntry, kept: Retained) -> tuple[str, bytes, bytes]:
-        """The row to write for what is ``kept`` of ``entry``: table, key and value."""
+        """Return the row that stores the retained part of ``entry``: table, key and value."""
         origin = entry.origin.encode("ascii")
         bitmap = b"" if kept.compacted_out is None else kept.compacted_out.serialize()
         flag = _LEAVES_OUT if bitmap else 0
@@ -124,18 +126,18 @@ class CompactedView:
         return VIEW_TABLE, _KEY.pack(self._topic_id, generation, *entry.position), value
 
     def state_row(self, state: ViewState) -> tuple[str, bytes, bytes]:
-        """The row that makes ``state`` count."""
+        """Return the row that puts ``state`` into use."""
         return STATE_TABLE, TOPIC_KEY.pack(self._topic_id), state.encode()
 
     def positions_row(self, generation: int, positions: PositionSet) -> tuple[str, bytes, bytes]:
-        """The row that says which positions that generation has; a megabyte for millions of them."""
+        """Return the row with the positions of a generation. For millions of positions it has a megabyte."""
         parts = [
             part for ledger, bitmap in positions.serialize() for part in (_LEDGER.pack(ledger, len(bitmap)), bitmap)
         ]
         return STATE_TABLE, TOPIC_KEY.pack(self._topic_id) + _POSITIONS, b"".join((_COUNT.pack(generation), *parts))
 
     def positions(self) -> PositionSet:
-        """The positions of the view."""
+        """Return the positions of the view."""
         if not self.state.entries:
             return PositionSet()
         with self._store.env.begin(db=self._store.tables[STATE_TABLE]) as txn:
@@ -151,7 +153,8 @@ class CompactedView:
         return PositionSet.deserialize(parts)
 
     def _positions_of_rows(self) -> PositionSet:
-        """Of a view that was written before its positions were; slow, and not needed after the next pass."""
+        """Return the positions of a view that an earlier version wrote without their row. This is slow, and not needed
+        after the next pass."""
         found = PositionSet()
         with self._store.env.begin(db=self._store.tables[VIEW_TABLE]) as txn:
             cursor = txn.cursor()
@@ -163,7 +166,8 @@ class CompactedView:
         return found
 
     def other_keys(self, keys_max: int) -> list[bytes]:
-        """Up to ``keys_max`` keys of generations that do not count: left by a pass that was cut off, or replaced."""
+        """Return up to ``keys_max`` keys of generations that are not in use: replaced ones, and those of interrupted
+        passes."""
         return [key for key, _ in zip(self._other_keys(), range(keys_max), strict=False)]
 
     def _other_keys(self) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
 """Compacting a topic: runs the passes, and reads the compacted view and the log as one.
 
-Invariants: the view changes in one step, at the end of a pass; a pass that is cut off leaves the old view, and what it
-wrote is deleted by the next one; the log above the horizon is held back from trimming while the topic is compacted, so
-that no key is lost between the log and the view.
+Invariants: the view changes in one step, at the end of a pass; an interrupted pass leaves the old view, and the next
+pass deletes its rows; the log above the horizon is held back from trimming while the topic is compacted, so that no key
+is lost between the log and the view.
 
-What is the newest message of its key is decided in :mod:`replicator.engine.compaction.compactor`. Reading and deciding
-are done on threads, in steps of a bounded size; rows are written in the writer's turn, in steps of the same size.
+:mod:`replicator.engine.compaction.compactor` decides which message is the newest of its key. Reading and deciding are
+done on threads, in steps of a bounded size. The writer writes the rows in steps of the same size.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 STEP_BYTES: Final = 4 * 1024 * 1024
-"""Read, and written, at once."""
+"""Bytes that one step reads and writes."""
 STEP_ENTRIES: Final = 5_000
 DELETE_KEYS: Final = 2_000
 COUNT_BLOCKS: Final = 1_000
 SEARCH_ENTRIES: Final = 500
-"""Looked at on the event loop in one go: a millisecond or two."""
+"""Entries that a search reads on the event loop at once, in a millisecond or two."""
 HOLDER: Final = "compaction"
-"""Under which the topic notes what compaction holds back from trimming."""
+"""Name of compaction among the holders of the topic's log."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class CompactedTopic(Protocol):
-    """What compaction asks of its topic."""
+    """Interface of a topic that is compacted."""
 
     name: str
     topic_id: int
@@ -62,11 +62,11 @@ class CompactedTopic(Protocol):
     reading: TopicReading
 
     def compacted(self) -> None:
-        """There is another compacted view."""
+        """Note that there is another compacted view."""
 
 
 class Compaction:
-    """The compaction of one topic. Lives on the event loop."""
+    """Compaction of one topic. Runs on the event loop."""
 
     def __init__(self, topic: CompactedTopic, store: Store, view: CompactedView) -> None:
         self._topic = topic
@@ -74,7 +74,7 @@ class Compaction:
         self._view = view
         self._pass: asyncio.Task[ViewState] | None = None
         self.error: str | None = None
-        """Why the last pass of this process failed; None if it did not, or there was none."""
+        """Error of this process's last pass; None if it succeeded, or if there was none."""
         self._counted = self._view.state.horizon
         self._uncompacted_bytes = 0
         topic.log.view = ViewIndex(self.state.horizon, self._view.positions())
@@ -82,7 +82,7 @@ class Compaction:
 
     @property
     def state(self) -> ViewState:
-        """The view that counts: its horizon and its size."""
+        """State of the view in use: its horizon and its size."""
         return self._view.state
 
     @property
@@ -98,8 +98,8 @@ class Compaction:
             self._topic.holds.positions.pop(HOLDER, None)
 
     def is_due(self) -> bool:
-        """Whether the log above the horizon is over the policy's threshold, and no pass is running. Costs a look at
-        each block once."""
+        """Return whether the log above the horizon exceeds the policy's threshold, and no pass is running. Each block's
+        header is read once for that."""
         threshold = self._topic.policies.effective.compaction_threshold_bytes
         if threshold is None or self.running:
             return False
@@ -112,15 +112,15 @@ class Compaction:
         return self._uncompacted_bytes >= max(threshold, 1)
 
     async def run(self) -> ViewState:
-        """Compact up to the LAC; joins the pass that is running, if there is one. Returns the view that counts then.
+        """Compact up to the LAC, or wait for the pass that is running. Return the state of the view in use then.
 
         Raises :class:`NotAllowedError` for a topic with too many keys, :class:`BlockCorrupt`, and the store's errors;
-        the old view stays.
+        then the old view stays.
         """
         return await asyncio.shield(self.start())
 
     def start(self) -> asyncio.Task[ViewState]:
-        """The pass that is running, started if there is none."""
+        """Return the running pass. Start one if there is none."""
         if self._pass is None:
             self._pass = awaited(self._run(), name=f"compaction of {self._topic.name}")
             self._pass.add_done_callback(self._passed)
@@ -140,14 +140,14 @@ class Compaction:
         return state
 
     async def stop(self) -> None:
-        """Cut the running pass off; returns when it does not touch the store any more."""
+        """Interrupt the running pass, and wait until it does not use the store any more."""
         running = self._pass
         if running is not None:
             running.cancel()
             await asyncio.wait([running])
 
     def read(self, after: Position, upto: Position | None, entries_max: int, bytes_max: int) -> list[LoggedEntry]:
-        """The view's entries in (``after``, ``upto``], then the log's; at least one if there is one."""
+        """Return the view's entries in (``after``, ``upto``], then the log's; at least one if there is one."""
         found = self._view.read(after, entries_max, bytes_max)
         if upto is not None:
             found = [entry for entry in found if entry.position <= upto]
@@ -158,12 +158,12 @@ class Compaction:
         return found + self._topic.reading.entries(reached, upto, entries_max - len(found), room)
 
     def find(self, position: Position) -> LoggedEntry | None:
-        """The view's entry at ``position``, also when the log has trimmed it."""
+        """Return the view's entry at ``position``, even if it is trimmed from the log, or None."""
         return self._view.find(position)
 
     async def position_before(self, target: Position | int) -> Position:
-        """The last position before ``target``, a position or a time, for a subscription that reads compacted: the view
-        is searched, then the log. Raises :class:`InvalidSeek`."""
+        """Return the last position before ``target``, a position or a time, for a subscription that reads compacted.
+        The view is searched, then the log. Raise :class:`InvalidSeek`."""
         if not isinstance(target, Position):
             return await self.position_at_time(target)
         position = self._topic.reading.position_before(target)
@@ -172,8 +172,8 @@ class Compaction:
         return log_index.view.clamp(before) if before < log_index.trimmed else position
 
     async def position_at_time(self, published_ms: int) -> Position:
-        """The last position before the first message, of the view and then the log, that was published at
-        ``published_ms`` or later. Reads the view, in pages between which others have their turn."""
+        """Return the last position before the first message of the view and then the log that was published at
+        ``published_ms`` or later. The view is read in pages, between which other tasks run."""
         reached = BEFORE_ALL
         while page := self._view.read(reached, SEARCH_ENTRIES, STEP_BYTES):
             for entry in page:
@@ -192,7 +192,7 @@ class Compaction:
         if not done.cancelled() and (error := done.exception()) is not None:  # nobody has to wait for it
             self.error = str(error)
             log.warning("compaction failed", topic=self._topic.name, error=str(error))
-            # Not due again before as much was published once more: what failed would fail again at once.
+            # A pass that failed would fail again at once. So it is due again only after as much was published again.
             self._counted, self._uncompacted_bytes = self._topic.log.last, 0
 
     async def _run(self) -> ViewState:
@@ -207,7 +207,7 @@ class Compaction:
         return state
 
     async def _replace(self, end: Position, steps: _Steps) -> ViewState:
-        """Make the next view from the entries up to ``end`` that ``steps`` yields, and let it count."""
+        """Write the next view from the entries up to ``end`` that ``steps`` yields, and put it into use."""
         before = self.state
         compactor = Compactor()
         async for entries in steps(end):
@@ -234,7 +234,7 @@ class Compaction:
         return state
 
     async def _steps(self, horizon: Position, end: Position) -> AsyncIterator[list[LoggedEntry]]:
-        """The entries of the view, then those of the log in (``horizon``, ``end``]."""
+        """Yield the entries of the view, then those of the log in (``horizon``, ``end``]."""
         at = BEFORE_ALL
         while entries := await _on_thread(self._view.read, at, STEP_ENTRIES, STEP_BYTES):
             yield entries
@@ -263,10 +263,11 @@ class Compaction:
         return [found[position] for position in sorted(found)], reached
 
     def _read_log(self, after: Position, end: Position) -> tuple[list[LoggedEntry], Position]:
-        """The next messages of the log, and how far they reach. On a thread, so not through the loop's cache."""
+        """Return the next messages of the log, and the position that they reach. This runs on a thread, so it does not
+        use the event loop's cache."""
         blocks, reached = self._store.read_blocks(self._topic.topic_id, after, end, bytes_max=STEP_BYTES)
         found: list[LoggedEntry] = []
-        # A message lies where its first entry does: newer ones of its key may follow it.
+        # The first entry of a message with duplicates counts: newer messages of its key may follow that one.
         duplicates = self._topic.log.duplicates
         for stored in blocks:
             header = stored.header
@@ -283,7 +284,7 @@ class Compaction:
     def _retained_rows(
         self, compactor: Compactor, entries: Sequence[LoggedEntry], generation: int, positions: PositionSet
     ) -> tuple[list[tuple[str, bytes, bytes]], int]:
-        """The rows to write, and how many messages they have; their positions are added to ``positions``."""
+        """Return the rows to write, and the number of their messages. Add their positions to ``positions``."""
         rows: list[tuple[str, bytes, bytes]] = []
         messages = 0
         for entry in entries:
@@ -305,7 +306,7 @@ def _note_all(compactor: Compactor, entries: Sequence[LoggedEntry]) -> None:
 
 
 async def _on_thread(work: Callable[_P, _R], *arguments: _P.args, **named: _P.kwargs) -> _R:
-    """Run ``work`` on a thread; when cancelled, return only when it has ended, for it reads from the store."""
+    """Run ``work`` on a thread. When cancelled, return only when it has ended, because it reads from the store."""
     running = awaited(asyncio.to_thread(work, *arguments, **named))
     try:
         return await asyncio.shield(running)

@@ -1,20 +1,20 @@
-"""Which messages of a topic are the newest of their key, and entries with only those in them. Sans-IO.
+"""Finds the newest message of each key in a topic, and makes entries with only these messages. Sans-IO.
 
-Invariant: after a compacted view comes the log from the view's horizon on; whoever reads both finds, for each key, the
+Invariant: after a compacted view comes the log from the view's horizon on. A reader of both finds, for each key, the
 newest message, unless that is a tombstone.
 
 A pass reads the same entries (the present view, then the log after its horizon) twice:
 
 1. :meth:`Compactor.note` each: remember for each key which message is its newest. A tombstone (no payload, or
    ``null_value``) takes the key away. A chunked message counts when its last chunk is there.
-2. :meth:`Compactor.retained` each: an entry without newest messages is left out; a batch with some of them is written
-   anew, in the same size and order, with the others marked ``compacted_out``: every message keeps its batch index.
+2. :meth:`Compactor.retained` each: an entry without newest messages is left out. A batch with some of them is written
+   again, in the same size and order, with the others marked ``compacted_out``: every message keeps its batch index.
 
-What has no key is left out (so does upstream since 3.2, by PIP-318). What cannot be looked into is kept: an entry that
-cannot be read, and an encrypted batch whose key is not on the outside.
+Messages without a key are left out (as upstream since 3.2, by PIP-318). Entries that cannot be parsed are kept: damaged
+ones, and encrypted batches whose key is not in the entry's metadata.
 
-A message whose chunks are still coming must not be cut in two by the horizon: :meth:`Compactor.horizon` stays before
-it, for a time.
+The horizon must not divide a message whose chunks are still coming: :meth:`Compactor.horizon` stays before it, for a
+limited time.
 
 Source: the publicly documented behaviour of Pulsar's two-phase compactor.
 """
@@ -39,17 +39,19 @@ from replicator.metadata.metadata_pb2 import NONE, MessageMetadata, SingleMessag
 from snapshots.position import Position
 
 KEYS_MAX: Final = 5_000_000
-"""A key takes about 200 bytes of memory during a pass: past a gigabyte it is refused."""
+"""Limit of keys in one pass. A key takes about 200 bytes of memory, so this is a gigabyte. With more keys the pass
+fails."""
 OPEN_MESSAGES_MAX: Final = 1_000
-"""Chunked messages that are on their way at one time; the oldest is given up first."""
+"""Limit of chunked messages that are incomplete at one time. Beyond it, the oldest is given up."""
 OPEN_MS_MAX: Final = 10 * 60 * 1000
-"""A chunked message of which nothing came for so long is given up, and holds the horizon no more."""
+"""Time after which an incomplete chunked message without new chunks is given up, so that it does not hold the horizon
+any more."""
 
 _PLACE = Struct(">QQI")
 
 
 class Retained(NamedTuple):
-    """What of an entry goes into the view, and the batch indexes that do not, where that is not none of them."""
+    """The part of an entry that goes into the view, and the batch indexes that do not; None if all do."""
 
     content: bytes | memoryview
     compacted_out: BitMap | None = None
@@ -57,7 +59,7 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One message of an entry, as far as compaction is concerned. ``key`` is None for what has none."""
+    """One message of an entry, for compaction. ``key`` is None for a message without a key."""
 
     key: bytes | None
     tombstone: bool
@@ -65,7 +67,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An entry that can be looked into. ``batch`` is None for a message that is an entry of its own."""
+    """A parsed entry. ``batch`` is None if the entry is a single message."""
 
     metadata: MessageMetadata
     parts: list[_Part]
@@ -82,12 +84,12 @@ class _OpenMessage:
 
 
 class Compactor:
-    """One pass over one topic; see the module for the order of calls."""
+    """One pass over one topic. The module describes the order of calls."""
 
     def __init__(self, *, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._newest: dict[bytes, bytes] = {}
-        """Digest of a key → which message is its newest."""
+        """By digest of a key, the identity of its newest message."""
         self._open: OrderedDict[str, _OpenMessage] = OrderedDict()
 
     @property
@@ -95,7 +97,7 @@ class Compactor:
         return len(self._newest)
 
     def note(self, entry: LoggedEntry) -> None:
-        """First time through. Raises :class:`NotAllowedError` when there are more keys than fit."""
+        """Take an entry in the first reading. Raise :class:`NotAllowedError` if there are too many keys."""
         with ExitStack() as held:
             opened = None if entry.marker else _open(entry, held)
             if opened is not None:
@@ -117,13 +119,13 @@ class Compactor:
             raise NotAllowedError(f"the topic has more than {self._keys_max} keys: it is too large to be compacted")
 
     def horizon(self, end: Position, now_ms: int) -> Position:
-        """How far the view may reach, when all up to ``end`` was noted."""
+        """Return the position up to which the view may reach, after all entries up to ``end`` were noted."""
         waiting = [message.first for message in self._open.values() if now_ms - message.published_at_ms <= OPEN_MS_MAX]
         first = min(waiting, default=None)
         return end if first is None else Position(first.ledger, first.entry - 1)
 
     def retained(self, entry: LoggedEntry) -> Retained | None:
-        """Second time through: the entry as it goes into the view; None if nothing of it does."""
+        """Take an entry in the second reading. Return the part that goes into the view, or None if nothing does."""
         if entry.marker:
             return None
         with ExitStack() as held:
@@ -144,7 +146,7 @@ class Compactor:
         return Retained(_rewrite(opened.metadata, opened.batch, kept), compacted_out)
 
     def _is_complete(self, metadata: MessageMetadata, position: Position) -> bool:
-        """Take in a chunk; whether it is the last one of a message of which all are here."""
+        """Take in a chunk. Return whether it is the last chunk of a message, and all others are here."""
         if metadata.chunk_id == 0:
             self._open[metadata.uuid] = _OpenMessage(position, 1, metadata.publish_time)
             self._open.move_to_end(metadata.uuid)
@@ -163,7 +165,7 @@ class Compactor:
 
 
 def publish_time_ms(entry: LoggedEntry) -> int:
-    """When its producer says that it was published; -1 for an entry that cannot be read."""
+    """Return the publish time that the producer stated; -1 for an entry that cannot be read."""
     try:
         metadata, _ = decode_entry(entry.entry, check=False)
     except EntryCorrupt:
@@ -172,8 +174,8 @@ def publish_time_ms(entry: LoggedEntry) -> int:
 
 
 def _open(entry: LoggedEntry, held: ExitStack) -> _Opened | None:
-    """Look into an entry; None for one that cannot be looked into. What is decompressed counts in the engine's budget
-    until ``held`` is closed."""
+    """Parse an entry, and return None if it cannot be parsed. Decompressed bytes count in the engine's budget until
+    ``held`` is closed."""
     try:
         metadata, payload = decode_entry(entry.entry, check=False)
         encrypted = bool(metadata.encryption_keys)
@@ -219,12 +221,12 @@ def _rewrite(metadata: MessageMetadata, batch: list[BatchedMessage], kept: list[
 
 
 def _identity(position: Position, index: int, metadata: MessageMetadata) -> bytes:
-    """Which message this is: its place, or for a chunk the message that it belongs to."""
+    """Return the identity of a message: its place, or for a chunk that of the message that it belongs to."""
     if metadata.num_chunks_from_msg > 1:
         return _digest(metadata.uuid.encode("utf-8", "surrogatepass"))
     return _PLACE.pack(position.ledger, position.entry, index)
 
 
 def _digest(key: bytes) -> bytes:
-    """Stands for a key of any length in 16 bytes; two keys with one digest do not happen."""
+    """Return a digest of a key, 16 bytes for any length. Two keys with one digest do not happen."""
     return blake2b(key, digest_size=16).digest()

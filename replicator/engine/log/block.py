@@ -20,8 +20,8 @@ local markers (which no link carries).
 these, beside its origin. It is ``length u16 | names, with commas between them``. Links leave the block out for all
 others, by its header alone.
 
-``parts`` is there only if the kind has the bit :data:`_HAS_PARTS`. It names the batches of which a link left messages
-out, and which: the batch keeps its size, and every message its index (:mod:`replicator.engine.log.parts`)::
+``parts`` is there only if the kind has the bit :data:`_HAS_PARTS`. It lists the batches that lack messages because a
+link left them out. The batch keeps its size, and every message its index (:mod:`replicator.engine.log.parts`)::
 
     count u32 | entries' indexes u32 × count | a bit for each message of each of them, set if it was left out | size u32
 """
@@ -49,21 +49,21 @@ from snapshots.position import Position
 
 MAGIC: Final = b"RBK1"
 BLOCK_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A block is read into memory whole; no writer makes a larger one."""
+"""Limit of a block's size. Readers hold a whole block in memory."""
 BLOCK_ENTRIES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 4096
-"""Entries of that size, on average, are not copied together for the checksum alone."""
+"""Entries of at least this average size are not joined only to compute the checksum."""
 FEW_ENTRIES_MAX: Final = 16
 """Columns of at most this many entries are packed and read without numpy, whose calls cost more than the work."""
 ENTRY_IDS_MAX: Final = 1 << 32
-"""Sets of positions hold 32-bit entry ids; a writer opens a new ledger long before."""
+"""Limit of entry ids in a ledger: sets of positions hold 32 bits. Writers begin a new ledger long before."""
 
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")
 _BODY_CHECKSUM = struct.Struct("<I")
 _HEADER = struct.Struct("<HHIIQQQQ")
 _CHECKED_HEADER = struct.Struct("<IHHIIQQQQ")
-"""The body's checksum and the header behind it."""
+"""Body's checksum and the header behind it."""
 _FLAGS = struct.Struct("<HH")
 """The kind with its bits, and the length of the origin: as the header begins."""
 _FEW_NUMBERS: Final = tuple(struct.Struct(f"<{count}I") for count in range(FEW_ENTRIES_MAX + 1))
@@ -145,9 +145,9 @@ def build_block(
 ) -> bytes:
     """Make a block of ``entries``; ``batch_sizes[i]`` is the number of messages in entry i (0 for markers).
 
-    ``absent`` has, for entries that are batches of which messages were left out, the indexes of those. ``only`` are
-    the other clusters that may have it, if not all may. ``before`` is put before the block, for who would else copy it
-    to do so.
+    ``absent`` has the indexes of left-out messages, by the index of the entry (a batch). ``only`` has the other
+    clusters that may have the block, or None for all. ``before`` is put in front of the block, which saves the caller
+    a copy.
     """
     count = len(entries)
     assert 0 < count == len(batch_sizes)

@@ -1,8 +1,7 @@
-"""What blocks say of themselves, without their entries, as one Arrow IPC stream.
+"""Heads of blocks, without the entries, as one Arrow IPC stream.
 
-A block's head tells which entries it holds and, by the two checksums that it carries, what their bytes ought to be. So
-two logs can be compared without moving what is in them; that the bytes still are what they ought to be, only reading
-them shows.
+A block's head says which entries the block holds, and has two checksums of their bytes. So two logs can be compared
+without moving their entries. Only reading the entries shows whether their bytes still match the checksums.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _COLUMNS: Final = (
     "checksums",
 )
 HEADS_SCHEMA: Final = pa.schema([*((name, pa.uint64()) for name in _COLUMNS), ("sizes", pa.large_binary())])
-"""A row a block. ``origin`` is an index into the names in the schema's metadata (``origins``, commas between them);
-``checksums`` has the header's in its upper half and the body's in the lower. ``sizes`` are the batch sizes as
-little-endian u32, empty where all are the same."""
+"""One row for each block. ``origin`` is an index into the names in the schema's metadata (``origins``, commas between
+them); ``checksums`` has the header's in its upper half and the body's in the lower. ``sizes`` are the batch sizes as
+little-endian u32, empty if all are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockHead:
-    """One block: where it lies here, its header, its length, its checksums as in :data:`HEADS_SCHEMA`."""
+    """One block: its local position, its header, its length, and its checksums as in :data:`HEADS_SCHEMA`."""
 
     first: Position
     header: BlockHeader
@@ -50,8 +49,8 @@ class BlockHead:
 
 
 def head_of(first: Position, header: BlockHeader, block: memoryview, size_bytes: int) -> BlockHead:
-    """The head of a block of that size whose header was read. Of ``block`` only what stands before the entries is
-    looked at."""
+    """Return the head of a block of ``size_bytes`` whose header was read. Only the bytes of ``block`` before the
+    entries are used."""
     at = header.columns_at + 4 * header.entries
     sizes = np.frombuffer(block, "<u4", header.entries, at)
     uneven = bool((sizes != sizes[0]).any())
@@ -59,12 +58,12 @@ def head_of(first: Position, header: BlockHeader, block: memoryview, size_bytes:
 
 
 def checksums_of(block: memoryview) -> int:
-    """The two checksums that a block carries, the header's in the upper half. Neither is looked at."""
+    """Return the two checksums that a block carries, the header's in the upper half. Neither is verified."""
     return int.from_bytes(block[4:8], "little") << 32 | int.from_bytes(block[8:12], "little")
 
 
 def encode_heads(heads: Sequence[BlockHead]) -> pa.Buffer:
-    """One Arrow IPC stream of :data:`HEADS_SCHEMA`."""
+    """Return ``heads`` as one Arrow IPC stream of :data:`HEADS_SCHEMA`."""
     names = sorted({head.header.origin for head in heads})
     numbers = {name: number for number, name in enumerate(names)}
     rows = [

@@ -1,7 +1,7 @@
 """Memory that is used again once nobody refers to it any more.
 
-Memory that is new is slow: its first touch takes longer than what is copied there. So what bytes of blocks are read
-to, received in and gathered in is given back by itself, when the last view of it has gone, and handed out again.
+New memory is slow: its first touch takes longer than copying data there. So memory for reading, receiving and gathering
+blocks is used again. It comes back by itself when the last view of it is gone.
 
 Invariant (DESIGN §3): 11, no more than ``spare_bytes_max`` waits to be used again.
 """
@@ -18,26 +18,26 @@ import numpy as np
 
 HUGE_PAGE_BYTES: Final = 2 * 1024 * 1024
 STEP_BYTES: Final = 1024 * 1024
-"""Sizes from here on are rounded up to a multiple of it, smaller ones to a power of two: so what one block left fits
-the next one, which may be a little larger."""
+"""Sizes from here on are rounded up to a multiple of it, smaller ones to a power of two. So the memory of one block
+also fits a next block that is a little larger."""
 REUSED_BYTES_MIN: Final = 256 * 1024
 """Smaller pieces come from the allocator, which uses its own memory again."""
 
 
 class Buffers:
-    """Safe for several threads, and for what is given back by a garbage collection in the middle of a call: each step
-    on the queue is one that nothing comes between."""
+    """Pool of memory. It is safe for several threads, and for garbage collection that gives memory back during a call:
+    each step on the queue is atomic."""
 
     def __init__(self, spare_bytes_max: int) -> None:
         self._spare_bytes_max = spare_bytes_max
         self._spare: deque[mmap.mmap] = deque()
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes, with whatever stood there before."""
+        """Return ``size`` bytes of memory with arbitrary content."""
         return self.take_aligned(size) if size >= REUSED_BYTES_MIN else np.empty(size, np.uint8).data
 
     def take_aligned(self, size: int) -> memoryview:
-        """The same from a page's start."""
+        """Return ``size`` bytes of memory with arbitrary content that begin at a page boundary."""
         rounded = _rounded(size)
         memory = self._spare_one(rounded) or _mapped(rounded)
         array = np.frombuffer(memory, np.uint8, count=size)  # lives as long as anything that refers to a part of it
@@ -46,7 +46,7 @@ class Buffers:
 
     @property
     def spare_bytes(self) -> int:
-        """What waits to be used again; about that, while others take and give."""
+        """Bytes that wait to be used again; an approximation while other threads take and give back."""
         total = 0
         for index in range(len(self._spare)):
             with suppress(IndexError):
@@ -54,7 +54,7 @@ class Buffers:
         return total
 
     def clear(self) -> None:
-        """Nothing waits any more: there may be nothing to do for a while."""
+        """Release all waiting memory. Call this when there may be nothing to do for a while."""
         self._spare.clear()
 
     def _spare_one(self, size: int) -> mmap.mmap | None:
@@ -69,7 +69,7 @@ class Buffers:
         return None
 
     def _give_back(self, memory: mmap.mmap) -> None:
-        """What has waited longest goes where there is too much."""
+        """Keep ``memory`` for later use. If more than the limit waits, release the memory that has waited longest."""
         self._spare.append(memory)
         while self.spare_bytes > self._spare_bytes_max:
             with suppress(IndexError):

@@ -13,9 +13,9 @@ _extend: Final[Callable[[int, Any], int]] = google_crc32c.extend
 
 
 def crc32c(content: bytes | bytearray | memoryview, before: int = 0) -> int:
-    """The checksum of what had the checksum ``before``, followed by ``content``.
+    """Return the checksum of ``content`` appended to data whose checksum is ``before``.
 
-    The library takes bytes, and arrays, which are views; of a few kilobytes a copy is made sooner than an array.
+    The library takes bytes and arrays. Copying a few kilobytes into bytes is faster than making an array view.
     """
     if isinstance(content, bytes):
         return _extend(before, content)

@@ -9,13 +9,13 @@ from typing import Final
 from replicator.engine.errors import BlockCorrupt
 
 CLUSTER_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
-"""A cluster's name. It becomes part of the store's keys, so a peer must not choose it freely."""
+"""Pattern of a cluster's name. The name becomes part of the store's keys, so a peer must not choose it freely."""
 ORIGIN_PATTERN: Final = rf"{CLUSTER_PATTERN}(\.pulsar)?"
 """Pattern of an origin: the name of a cluster, or of the Apache Pulsar brokers beside which its worker runs."""
 
 ONLY_LENGTH: Final = Struct("<H")
 ONLY_BYTES_MAX: Final = 4096
-"""Some hundred clusters; a message that names more is refused."""
+"""Limit of the names in a header: some hundred clusters. A message that names more is refused."""
 
 _CLUSTER: Final = re.compile(CLUSTER_PATTERN.encode())
 

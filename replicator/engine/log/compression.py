@@ -1,8 +1,8 @@
 """Compression of entry payloads: the codecs that a ``MessageMetadata`` can name, in both directions.
 
-Owns the formats (LZ4 is the raw block, snappy the raw stream: the length is in the metadata) and the limit on what a
-payload may become. A length in the metadata is a producer's claim: no more is ever allocated than ``bytes_max``, and a
-payload that does not decompress to exactly its claim is corrupt (invariant 11).
+Formats: LZ4 is the raw block, and snappy the raw stream, because the metadata has the length. The length is a
+producer's claim. So no more than ``bytes_max`` is allocated, and a payload that does not decompress to exactly the
+claimed length is corrupt (invariant 11).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from replicator.engine.errors import EntryCorrupt, MessageTooLarge
 from replicator.metadata.metadata_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, CompressionType
 
 UNCOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What one payload may decompress to: well above an entry's limit, since what compresses well may be larger before."""
+"""Limit of the size of one payload after decompression. It is well above an entry's limit, because some payloads
+compress well."""
 
 _ARROW_CODECS: Final = {LZ4: "lz4_raw", SNAPPY: "snappy", ZSTD: "zstd"}
 
@@ -24,9 +25,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 def compress(payload: Buffer, codec: CompressionType) -> bytes:
-    """``payload`` in the codec's format; the caller notes its length in ``uncompressed_size``.
+    """Return ``payload`` compressed with ``codec``. The caller must store its length in ``uncompressed_size``.
 
-    Raises :class:`EntryCorrupt` for a codec that is not known.
+    Raises :class:`EntryCorrupt` for an unknown codec.
     """
     if codec == NONE:
         return bytes(payload)
@@ -38,9 +39,9 @@ def compress(payload: Buffer, codec: CompressionType) -> bytes:
 def decompress(
     payload: Buffer, codec: CompressionType, uncompressed_bytes: int, *, bytes_max: int = UNCOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """What was compressed; it must have exactly ``uncompressed_bytes`` bytes.
+    """Return ``payload`` decompressed. The result must have exactly ``uncompressed_bytes`` bytes.
 
-    Raises :class:`EntryCorrupt`, and :class:`MessageTooLarge` if more than ``bytes_max`` are claimed.
+    Raises :class:`EntryCorrupt`, and :class:`MessageTooLarge` if ``uncompressed_bytes`` is above ``bytes_max``.
     """
     if codec == NONE:
         return bytes(payload)
@@ -53,7 +54,7 @@ def decompress(
     except (OSError, pa.ArrowInvalid):
         raise EntryCorrupt(f"a payload of {len(payload)} bytes is not {uncompressed_bytes} bytes in {name}") from None
     if codec in (LZ4, SNAPPY) and uncompressed_bytes and _fits(payload, name, uncompressed_bytes - 1):
-        # These two fill only what they have, and leave the rest of the buffer as it was: memory of this process.
+        # These two codecs leave the rest of a buffer that is too long as it was: with memory of this process.
         raise EntryCorrupt(f"a payload in {name} has fewer than the {uncompressed_bytes} bytes that it says")
     return whole
 

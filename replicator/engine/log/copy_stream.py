@@ -1,4 +1,4 @@
-"""The form in which a worker sends a copy of its store: a head, the pieces in order, and an end.
+"""Format in which a worker sends a copy of its store: a head, the pieces in order, and an end.
 
 Each frame is a kind (one byte), a length u32, and so many bytes. A stream without its end frame was cut off.
 
@@ -6,10 +6,10 @@ Each frame is a kind (one byte), a length u32, and so many bytes. A stream witho
 kind content
 ==== ==================================================================
 H    JSON: what is copied (:func:`encode_head`)
-K    file name NUL, hash, size u32: a piece that who asked has already
+K    file name NUL, hash, size u32: a piece that the receiver has already
 C    file name NUL, hash, and the piece
 D    JSON: a block that is not whole (:func:`encode_damaged`)
-E    empty: that was all
+E    empty: the copy is complete
 X    why the copying was given up, as text
 ==== ==================================================================
 """
@@ -30,7 +30,7 @@ from snapshots.position import Position
 
 DIGEST_BYTES: Final = 32
 KNOWN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The hashes that who asks has, one after another: 2 million, of a store of 2 TB."""
+"""Limit of the list of hashes that a receiver has already: 2 million hashes, for a store of 2 TB."""
 HEAD_BYTES_MAX: Final = 64 * 1024 * 1024
 _FRAME = struct.Struct("<cI")
 _SIZE = struct.Struct("<I")
@@ -102,7 +102,8 @@ def _frame(kind: bytes, content: bytes) -> bytes:
 
 
 def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
-    """``read`` gives so many bytes, or fewer at the end. Raises :class:`StoreCopyFailed`."""
+    """Read the head of a copy. ``read`` returns as many bytes as asked for, or fewer at the end. Raise
+    :class:`StoreCopyFailed`."""
     kind, content = _read_frame(read, HEAD_BYTES_MAX)
     if kind != b"H":
         raise StoreCopyFailed("the copy of the store does not begin with what it is: is this a worker?")
@@ -114,7 +115,8 @@ def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
 
 
 def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece | DamagedBlock]:
-    """What follows the head. Raises :class:`StoreCopyFailed` where it is cut off, or was given up."""
+    """Yield the pieces and the damaged blocks of a copy. Raise :class:`StoreCopyFailed` if it is cut off or was given
+    up."""
     while True:
         kind, content = _read_frame(read, PIECE_BYTES + 4096)
         if kind == b"E":

@@ -1,8 +1,8 @@
-"""Blocks whose head in the store's table cannot be read: where they lie, and what their segment has of them.
+"""Search for blocks whose head in the store's table is damaged, and their repair from their segment.
 
-A head says what a block is: its origin, its entries, its checksums. Where it is damaged nobody can be asked for the
-block by it. But one that lies in a segment is whole there, head and all, and table ``placed`` says which row it belongs
-to. Of one that lies in the table, other rows say what it is (:mod:`replicator.engine.log.headless_blocks`).
+A head says what a block is: its origin, its entries, its checksums. With a damaged head, no other cluster can be asked
+for the block. But a block in a segment has its head there, too, and table ``placed`` says which row the block belongs
+to. For a block in the table, other rows say what it is (:mod:`replicator.engine.log.headless_blocks`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ END: Final = Position((1 << 63) - 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class DamagedHead:
-    """``first`` is the block's position. What is below it is read up to ``upto``, and what is above from ``after``."""
+    """Block whose head is damaged. ``first`` is its position. Blocks below it are read up to ``upto``, and those above
+    from ``after`` on."""
 
     first: Position
     reason: str
     row: tuple[bytes, bytes] | None
-    """Key and value of its row in table ``blocks`` as it was; None where nothing has it."""
+    """Key and value of the block's undamaged row in table ``blocks``; None if its segment cannot supply them."""
     in_table: bool = False
-    """It lies in no segment."""
+    """Whether the block lies in the store's table, and in no segment."""
     after: Position = END
 
     @property
@@ -40,7 +41,8 @@ class DamagedHead:
 
 
 def damaged_heads(store: Store, topic_id: int) -> list[DamagedHead]:
-    """Those of a topic, in order. Reads each head, and of segments what belongs to those that are damaged."""
+    """Return the blocks of a topic whose heads are damaged, in order. This reads each head, and the segments of damaged
+    ones."""
     found: list[DamagedHead] = []
     with store.reading_blocks() as txn:
         cursor = txn.cursor()
@@ -62,8 +64,8 @@ def damaged_heads(store: Store, topic_id: int) -> list[DamagedHead]:
 
 
 def row_by_segment(store: Store, topic_id: int, position: Position) -> tuple[bytes, bytes] | None:
-    """The row of a block as it was, by what the block's segment has of it; None where that is not whole either. For a
-    store that nobody writes."""
+    """Return the undamaged row of a block, made from its segment, or None if the segment's copy is damaged, too.
+    Nothing may write to the store meanwhile."""
     key = BLOCK_KEY.pack(topic_id, *position)
     with store.reading_blocks() as txn:
         value = txn.get(key, db=store.tables["blocks"])
@@ -84,7 +86,8 @@ def _damaged(store: Store, txn: lmdb.Transaction, key: bytes, value: Buffer, err
 
 
 def _by_segment(store: Store, txn: lmdb.Transaction, key: bytes, value: Buffer) -> tuple[bytes, bytes] | None:
-    """None for a block that lies in no segment. Raises :class:`BlockCorrupt`."""
+    """Return the undamaged row made from the block's segment, or None if it lies in no segment. Raise
+    :class:`BlockCorrupt`."""
     place, placed = place_in(value), store.tables["placed"]
     if place is None or txn.get(placed_key(place), db=placed) != placed_row(place, key)[1]:
         place = next((place for place, of in read_placed(txn, placed) if of == key), None)

@@ -37,7 +37,7 @@ class LastMessage(NamedTuple):
     position: Position
     """BEFORE_ALL if there is no message."""
     batch_index: int = NO_BATCH
-    """NO_BATCH for a message that is no part of a batch."""
+    """Index of the message in its batch; NO_BATCH if it is not part of a batch."""
     mark_delete: Position | None = None
     """The last message that is consumed together with all messages before it. A position before every message if there
     is none. None if the caller did not ask for it, or if a broker does not return it."""

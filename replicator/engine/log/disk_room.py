@@ -1,6 +1,6 @@
-"""How much of a disk is free, and who may take how much of that.
+"""Free space of a disk, and how much of it each kind of write may take.
 
-Invariant (DESIGN §3): 11, what is large stops first, then whatever appends; what makes room stops last.
+Invariant (DESIGN §3): 11, large writes stop first, then all appends; writes that make room stop last.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from errno import EDQUOT, ENOSPC
 from typing import Final
 
 RESERVE_BYTES: Final = 32 * 1024 * 1024
-"""Behind the last page of the table: thousands of acknowledgements after the disk is full, most of which go to free
-pages anyway."""
+"""Reserve behind the last page of the table. It lasts for thousands of acknowledgements after the disk is full, since
+most of them go to free pages."""
 APPENDS_LEAVE_BYTES: Final = 32 * 1024 * 1024
-"""Appends leave so much of the disk free: Postgres, logs and staging may lie there too."""
+"""Bytes of the disk that appends leave free: Postgres, logs and staging may need them."""
 SEGMENTS_LEAVE_BYTES: Final = 64 * 1024 * 1024
-"""Segments leave more, for small appends."""
+"""Bytes of the disk that new segments leave free: more, so that small appends still fit."""
 GROWTH_BYTES: Final = 16 * 1024 * 1024
-"""Got for the table at once: less than a millisecond."""
+"""Bytes by which the table grows at once, in less than a millisecond."""
 
 
 def is_full(error: OSError) -> bool:

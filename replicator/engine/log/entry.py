@@ -1,11 +1,11 @@
-"""Entries: the frame that a producer sends, that is stored as it came, and that a consumer gets.
+"""Entries: the frames that producers send, logs store unchanged, and consumers get.
 
 An entry is the tail of a Pulsar send frame, big-endian::
 
     magic 0x0e01 u16 | crc32c u32 | metadata size u32 | MessageMetadata | payload
 
-The checksum runs from the metadata size to the end, so it holds from the producer to the consumer. The payload of a
-batch is a run of ``size u32 | SingleMessageMetadata | payload``.
+The checksum covers everything from the metadata size to the end, so it is valid from the producer to the consumer. The
+payload of a batch is a run of ``size u32 | SingleMessageMetadata | payload``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from replicator.engine.log.checksums import crc32c
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-"""The largest message that clients may publish, as upstream has it by default; a topology may say another size."""
+"""Default limit of the size of messages that clients may publish, as upstream. A topology can set another limit."""
 METADATA_ROOM_BYTES: Final = 64 * 1024
 """Limit of metadata beside a payload of the largest size. Metadata alone may fill the whole entry, as at brokers. Only
 publishing checks this limit: stored entries are copied and restored whatever their metadata."""
 ENTRY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of any entry. What links copy and logs hold may have this size whatever is set, so that a cluster whose setting is
-smaller, or became so, is no obstacle to messages that another one took."""
+"""Limit of the size of any entry in links and logs, whatever the topology sets. So a cluster with a smaller setting
+still takes the messages that another cluster accepted."""
 MESSAGE_BYTES_LIMIT: Final = ENTRY_BYTES_MAX - METADATA_ROOM_BYTES
 """The largest message that a topology may allow."""
 BATCH_MESSAGES_MAX: Final = 100_000
@@ -46,7 +46,7 @@ _PLAIN: Final = re.compile(
     rb"\x18[\x80-\xff]{0,8}[\x00-\x7f]"  # publish time
     rb"(?:\x48[\x80-\xff]{0,4}[\x00-\x7f])?"  # uncompressed size
 )
-"""Metadata of a plain message behind the producer's name."""
+"""Metadata of a plain message, after the producer's name."""
 
 
 class BatchedMessage(NamedTuple):
@@ -59,19 +59,19 @@ class BatchedMessage(NamedTuple):
 def encode_entry(
     metadata: MessageMetadata, payload: bytes | bytearray | memoryview, *, bytes_max: int = ENTRY_BYTES_MAX
 ) -> bytes:
-    """Frame one entry; raises :class:`MessageTooLarge` past ``bytes_max``."""
+    """Return a framed entry. Raise :class:`MessageTooLarge` if it has more than ``bytes_max``."""
     return _framed(metadata.SerializeToString(), payload, bytes_max)
 
 
 def producer_field(name: str) -> bytes:
-    """The producer's name as it stands in the metadata of each of its entries; for :func:`encode_plain_entry`."""
+    """Return the producer's name encoded as in the metadata of its entries, for :func:`encode_plain_entry`."""
     encoded = name.encode()
     return b"\x0a%b%b\x10" % (varint(len(encoded)), encoded)
 
 
 def encode_plain_entry(producer: bytes, sequence_id: int, publish_time_ms: int, payload: bytes) -> bytes:
-    """As :func:`encode_entry`, of one message whose metadata has nothing else; ``producer`` is a
-    :func:`producer_field`. Protobuf takes several times as long, for each message."""
+    """Return the entry of a single message without further metadata. ``producer`` is a :func:`producer_field`.
+    :func:`encode_entry` uses protobuf, which takes several times as long for each message."""
     return _framed(b"%b%b\x18%b" % (producer, varint(sequence_id), varint(publish_time_ms)), payload, ENTRY_BYTES_MAX)
 
 
@@ -85,9 +85,9 @@ def _framed(encoded: bytes, payload: bytes | bytearray | memoryview, bytes_max: 
 
 
 def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[MessageMetadata, memoryview]:
-    """The metadata and payload of an entry; raises :class:`EntryCorrupt`, :class:`MessageTooLarge`.
+    """Return the metadata and payload of an entry. Raise :class:`EntryCorrupt` or :class:`MessageTooLarge`.
 
-    ``check=False`` leaves the checksum out, for bytes that were checked on their way in.
+    ``check=False`` does not verify the checksum, for entries that were verified when they arrived.
     """
     if len(entry) > ENTRY_BYTES_MAX:
         raise MessageTooLarge(f"entry of {len(entry)} bytes is over the limit of {ENTRY_BYTES_MAX}")
@@ -148,7 +148,7 @@ def may_be_delayed(entry: memoryview) -> bool:
 
 
 def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[BatchedMessage]:
-    """The messages of an uncompressed batch, in order; raises :class:`EntryCorrupt` where it is cut short."""
+    """Yield the messages of an uncompressed batch, in order. Raise :class:`EntryCorrupt` if the batch is cut short."""
     at = 0
     for index in range(metadata.num_messages_in_batch):
         if at + 4 > len(payload):
@@ -170,7 +170,7 @@ def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[Batc
 
 
 def append_to_batch(batch: bytearray, metadata: SingleMessageMetadata, payload: bytes) -> None:
-    """Add one message to the payload of a batch that is being made; sets its ``payload_size``."""
+    """Add one message to the payload of a batch in the making. Set the ``payload_size`` of its metadata."""
     metadata.payload_size = len(payload)
     encoded = metadata.SerializeToString()
     batch += _SIZE.pack(len(encoded))
@@ -179,7 +179,7 @@ def append_to_batch(batch: bytearray, metadata: SingleMessageMetadata, payload: 
 
 
 def append_plain_to_batch(batch: bytearray, sequence_id: int, payload: bytes) -> None:
-    """As :func:`append_to_batch`, of a message whose metadata has its sequence id alone."""
+    """Add a message whose metadata has only a sequence id to the payload of a batch in the making."""
     encoded = b"\x18%b\x40%b" % (varint(len(payload)), varint(sequence_id))
     batch += _SIZE.pack(len(encoded))
     batch += encoded
@@ -187,7 +187,7 @@ def append_plain_to_batch(batch: bytearray, sequence_id: int, payload: bytes) ->
 
 
 def varint(value: int) -> bytes:
-    """A number that is not negative, as protobuf writes it."""
+    """Return a non-negative number encoded as a protobuf varint."""
     if value < 0x80:
         return _ONE_BYTE[value]
     if value < 0x4000:

@@ -1,6 +1,6 @@
-"""The store's table of extents, read in runs; and the same runs told again by the headers of the blocks.
+"""Reads the store's table of extents, and the headers of blocks, by which the table can be checked.
 
-The table is what copying wrote beside each block (invariant 2). The headers are the truth that it can be checked by.
+Copying writes an extent together with each block (invariant 2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _INCARNATIONS_END = (1 << 64) - 1
 
 
 class LocalHeader(NamedTuple):
-    """A block's header, and where the block lies here."""
+    """A block's header, and the block's local position."""
 
     local_first: Position
     header: BlockHeader
 
 
 def extent_keys(store: Store, topic_id: int) -> list[tuple[str, int]]:
-    """Return each ``(origin, incarnation)`` of which the topic has extents. This costs one look-up for each."""
+    """Return the ``(origin, incarnation)`` pairs that have extents in the topic. Each pair costs one look-up."""
     found: list[tuple[str, int]] = []
     prefix = TOPIC_KEY.pack(topic_id)
     with store.env.begin(db=store.tables["extents"]) as txn:
@@ -109,8 +109,8 @@ def oldest_lives(store: Store, topic_id: int, origins: Iterable[str]) -> dict[st
 def read_extents(
     store: Store, topic_id: int, origin: str, incarnation: int, *, at: Position = BEFORE_ALL, runs_max: int
 ) -> list[Extent]:
-    """At most ``runs_max`` extents as they are stored, from the one that holds the origin position ``at``, or else
-    from the first one above it."""
+    """Return at most ``runs_max`` stored extents. The first one holds the origin position ``at``, or is the next one
+    above it."""
     return [extent for _, extent in read_extent_rows(store, topic_id, origin, incarnation, at=at, runs_max=runs_max)]
 
 
@@ -159,7 +159,7 @@ def read_extents_down(
 
 
 def extent_row(topic_id: int, origin: str, incarnation: int, extent: Extent) -> tuple[bytes, bytes]:
-    """Key and value of the row of an extent."""
+    """Return key and value of the row of an extent."""
     key = extent_key_prefix(topic_id, origin) + EXTENT_KEY_TAIL.pack(incarnation, *extent.origin_first)
     return key, EXTENT.pack(extent.entries, *extent.local_first)
 

@@ -1,14 +1,13 @@
-"""Positions of other clusters' logs, as clients bring them along over a failover: whose they are, and where it is here.
+"""Positions of other clusters' logs, which clients bring along after a failover, and their translation to local ones.
 
-Invariant 5 (DESIGN §3): a number alone says nothing. The position of another cluster's log is above or below those of
-this one by chance, so it is never compared with them:
+Invariant 5 (DESIGN §3): a number alone says nothing. A position of another cluster's log is above or below those of
+this log by chance, so the two are never compared:
 
-1. A position whose ledger is one of this log (or was) is of this log.
-2. Else it is of the origin that has a ledger of that id, which the extents say. Where that origin published the entry
-   there, the extents say where it lies here. What that cluster had copied from elsewhere has no identity by that
-   position, so it cannot be told what it is.
-3. Ledger ids come from clocks, so that two clusters may have the same one for a topic, if they begin it within the same
-   millisecond and draw the same salt. An entry that both of them have is nobody's: such a position is refused.
+1. A position whose ledger is (or was) one of this log belongs to this log.
+2. Otherwise it belongs to the origin that has a ledger with that id, as the extents say. If that origin published the
+   entry, the extents also give its local position. If that cluster had copied the entry, its message cannot be found.
+3. Ledger ids come from clocks. Two clusters have the same id for a topic if they begin the ledger in the same
+   millisecond and draw the same salt. A position that both clusters have is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from snapshots.position_set import PositionSet
 
 @dataclass(frozen=True, slots=True)
 class ForeignPosition:
-    """A position of the log of ``origin``; the message that was published there lies at ``here``, if it is here."""
+    """Position of the log of ``origin``. ``here`` is the local position of its message, or None if the message is not
+    here."""
 
     origin: str
     incarnation: int
@@ -48,11 +48,12 @@ class ForeignPositions:
         self._origins = origins
         self._store = store
         self._shared: frozenset[int] = frozenset()
-        """The ledger ids of this log that another origin has as well."""
+        """Ledger ids of this log that another origin has, too."""
         self._shared_at = -1
 
     def find(self, position: Position) -> ForeignPosition | None:
-        """None for a position of this log. Raises :class:`MessageIdUnknown` if it cannot be told whose it is."""
+        """Return the position in its origin's log, or None for a position of this log. Raise :class:`MessageIdUnknown`
+        if its log cannot be determined."""
         if self._origins.ledgers_begun != self._shared_at:
             self._look_for_shared()
         own = position in self._log

@@ -1,11 +1,11 @@
-"""Finding the frames in the bytes of a connection, which are received straight into the memory of their frame. Pure.
+"""Parsing of frames from a connection, whose bytes are received straight into the memory of their frame. Pure.
 
-Invariant (DESIGN §3): 11. Room for a frame is taken after its lengths were checked, and is memory used before.
+Invariant (DESIGN §3): 11. Memory for a frame is taken only after its lengths were checked, and is used again later.
 
-1. :meth:`FrameParser.buffer` says where the next bytes go: while no header is known, to a small space at hand; then to
-   what is missing of the frame.
-2. :meth:`FrameParser.received` says how many came, and gives the frames that are whole by them. What came to the space
-   at hand behind a header is copied once more: little of a large frame, and a small one is whole there.
+1. :meth:`FrameParser.buffer` returns the memory for the next bytes: a small buffer until the header is known, then the
+   missing rest of the frame.
+2. :meth:`FrameParser.received` takes the number of bytes that came, and yields the frames that they complete. Content
+   in the small buffer is copied once more: a little of a large frame, or all of a small one.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ AT_HAND_BYTES: Final = 64 * 1024
 
 
 class RawFrame(NamedTuple):
-    """``content`` is as it came, compressed as the header says."""
+    """One frame. ``content`` is as it was received, compressed as the header says."""
 
     header: FrameHeader
     content: memoryview
 
 
 class FrameParser:
-    """Of one connection. It is of no use any more after it raised something."""
+    """Parser of the frames of one connection. After it raised an error, it cannot be used again."""
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._at_hand = memoryview(bytearray(AT_HAND_BYTES))
         self._filled = 0
-        """Of the space at hand."""
+        """Number of bytes in the small buffer ``_at_hand``."""
         self._header: FrameHeader | None = None
         self._content = memoryview(b"")
         self._missing = 0
 
     @property
     def inside(self) -> bool:
-        """Whether the header of a frame is known that is not whole."""
+        """Whether a frame has begun, with its header, that is not complete."""
         return self._header is not None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory to which the next bytes are received."""
         if self._header is None:
             return self._at_hand[self._filled :]
         return self._content[len(self._content) - self._missing :]
 
     def received(self, size: int) -> Iterator[RawFrame]:
-        """The frames that are whole by ``size`` more bytes; all of them are to be taken before more comes. Raises
+        """Yield the frames that ``size`` more bytes complete. Take all of them before more bytes are received. Raise
         :class:`FrameTooLarge` and :class:`BlockCorrupt`."""
         if self._header is not None:
             self._missing -= size
@@ -75,7 +75,7 @@ class FrameParser:
         self._at_hand[: self._filled] = bytes(self._at_hand[at : at + self._filled])
 
     def end(self) -> None:
-        """No more bytes come. Raises :class:`BlockCorrupt` inside a frame."""
+        """Note that no more bytes come. Raise :class:`BlockCorrupt` inside a frame."""
         if self._header is not None:
             length = self._header.length_bytes
             raise BlockCorrupt(f"the stream ends inside a frame: {length - self._missing} of {length} bytes")

@@ -9,7 +9,7 @@ Layout, little-endian::
     magic "RFR1" | rows u32 | table's bytes u32 | notes' bytes u32 | table | notes | blocks, one after another
 
 A row of the table is ``topic's bytes u16 | previous ledger u64 | previous entry i64 | left out u8 | block's bytes u32 |
-topic``. A row with no topic is of the topic of the row before. ``previous`` and ``left out`` are those of
+topic``. A row without a topic has the topic of the row before. ``previous`` and ``left out`` are those of
 :class:`~replicator.engine.log.requests.CopiedBlock`. Notes say which messages are traced
 (:mod:`replicator.tracing.notes`).
 
@@ -30,7 +30,7 @@ from replicator.engine.log.requests import CopiedBlock
 from snapshots.position import Position
 
 MAGIC: Final = b"RFR1"
-"""No Arrow stream begins so: its first bytes are ``ff ff ff ff``."""
+"""Magic bytes of a frame of rows. Arrow streams begin with ``ff ff ff ff`` instead."""
 _HEAD: Final = struct.Struct("<4sIII")
 _ROW: Final = struct.Struct("<HQqBI")
 TOPIC_BYTES_MAX: Final = (1 << 16) - 1

@@ -1,4 +1,4 @@
-"""Many blocks at once, by their keys: what those need who know which blocks they want."""
+"""Reading of many blocks at once by their keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replicator.engine.log.store_tables import BLOCK_KEY
 from snapshots.position import Position
 
 MESSAGES_AT: Final = 20
-"""Where a block's header says how many messages it has (:mod:`replicator.engine.log.block`)."""
+"""Offset of the number of messages in a block's header (:mod:`replicator.engine.log.block`)."""
 
 
 def gather_blocks(
@@ -27,12 +27,11 @@ def gather_blocks(
     bytes_max: int,
     notes: Collection[int] = (),
 ) -> tuple[list[int | None], bytes]:
-    """The blocks whose topic, ledger and first entry are given, one after another, and the size of each in bytes; None
-    where there is none. The first ones of ``wanted``: at least one, then while they fit into ``bytes_max``. Of those
-    numbered in ``notes`` it is the note that they were left out.
+    """Return the size of each block in bytes, None for a missing one, and the blocks, one after another.
 
-    Of other blocks nothing is looked at, the checksum neither. Raises :class:`~replicator.engine.errors.BlockCorrupt`
-    for one that the disk does not give.
+    ``wanted`` has topic, ledger and first entry of each. At least one block is read, then as many as fit into
+    ``bytes_max``. For indexes in ``notes`` the result has the note that the block was left out. Checksums of the others
+    are not verified. Raises :class:`~replicator.engine.errors.BlockCorrupt` for a block that the disk cannot read.
     """
     sizes: list[int | None] = []
     pieces: list[Buffer] = []
@@ -55,8 +54,8 @@ def gather_blocks(
 
 
 def messages_of(blocks: pa.Array) -> npt.NDArray[np.uint32]:
-    """How many messages each block of a column says that it has; the blocks must be at least as long as a header. What
-    it makes of a note means nothing."""
+    """Return the number of messages that the header of each block in a column has. Blocks must be at least as long as a
+    header. For a note the number means nothing."""
     offsets = np.frombuffer(blocks.buffers()[1], np.int64, len(blocks) + 1, blocks.offset * 8)
     content = np.frombuffer(blocks.buffers()[2], np.uint8)
     at = offsets[:-1, np.newaxis] + np.arange(MESSAGES_AT, MESSAGES_AT + 4)

@@ -1,16 +1,15 @@
-"""Blocks in the store's table whose head is damaged: what other rows say of them, and which copy may take their place.
+"""Blocks in the store's table whose head is damaged: identifies them by other rows, and checks copies of them.
 
-Invariant (DESIGN §3): 2, a block is the same bytes in every cluster, and lies there once. What takes the place of a
-damaged one is that block.
+Invariant (DESIGN §3): 2, a block is the same bytes in every cluster, and lies there once. So only a copy of the same
+block may replace a damaged one.
 
-A block's head says what it is, with both checksums. Without it, this does:
+A block's head says what the block is, and has both checksums. Without the head, the following identifies a block:
 
-1. Table ``extents`` has where copied entries lie here, and which of their origin they are. What it does not name is
-   this cluster's own, and has the origin position that it lies at.
-2. The row has the block's length. The row behind it counts the entries and messages before itself, as this one does.
-3. A copy is the block if it agrees with all of that, is whole by its own checksums, and has the same body. Where the
-   body is damaged too, the copy must have no messages left out, nor must the block: what is left out differs from
-   cluster to cluster.
+1. Table ``extents`` maps copied entries to their origin positions. A block that it does not name is this cluster's own,
+   and its origin position is its local one.
+2. The row has the block's length. This row and the next one each count the entries and messages before themselves.
+3. A copy is the block if it agrees with all of that, is whole by its own checksums, and has the same body. If the body
+   is damaged, too, neither copy nor block may lack messages: which messages are left out differs between clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from snapshots.position import Position
 
 @dataclass(frozen=True, slots=True)
 class HeadlessBlock:
-    """``counts`` are the block's entries and messages, None for the last block of a topic."""
+    """Block whose head is damaged. ``counts`` are its entries and messages, None for the last block of a topic."""
 
     first: Position
     origin: str
@@ -35,13 +34,13 @@ class HeadlessBlock:
     origin_first: Position
     counts: tuple[int, int] | None
     in_part: bool
-    """Messages were left out of its batches."""
+    """Whether a link left messages of its batches out."""
     prefix: bytes
     block: bytes
-    """As it lies there, damaged."""
+    """Bytes of the block as they are stored, damaged."""
 
     def is_copy(self, copy: Buffer) -> bool:
-        """Whether that is the block as it was."""
+        """Return whether ``copy`` is the undamaged form of this block."""
         if len(copy) != len(self.block):
             return False
         try:
@@ -58,8 +57,8 @@ class HeadlessBlock:
 
 
 def headless_block(store: Store, topic: TopicRecord, first: Position) -> HeadlessBlock | None:
-    """What is known of the block at ``first``, whose head is damaged; None for one that lies in a segment, or whose row
-    contradicts the one behind it."""
+    """Identify the block at ``first``, whose head is damaged. Return None if it lies in a segment, or if its row
+    contradicts the next one."""
     key = BLOCK_KEY.pack(topic.topic_id, *first)
     with store.env.begin() as txn:
         cursor = txn.cursor(db=store.tables["blocks"])

@@ -6,8 +6,7 @@ count.
 A topic that is read but not written to gets only markers of its subscriptions, up to tens of thousands an hour. So
 the search halves ranges, and does not walk back entry by entry:
 
-1. It goes through the ledgers from the newest one, and skips by counting each ledger that has only markers and
-   duplicates.
+1. It goes through the ledgers from the newest one. By counting, it skips ledgers that have only markers and duplicates.
 2. In the first ledger with a message, it halves the range to find the highest entry that is a message.
 """
 

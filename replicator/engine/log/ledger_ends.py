@@ -1,8 +1,8 @@
-"""Where the ledgers ended that were trimmed: for each the last entry of it that was ever here. Pure.
+"""Ends of trimmed ledgers: for each ledger the last entry that was ever here. Pure.
 
-Invariant (DESIGN §3): 5. A log that was restored from an old copy goes on in a new ledger, and others may have more of
-the ledger before than it ever had again. So what is claimed of a log is claimed ledger by ledger, up to the last entry
-that was here; when a ledger is trimmed, that is kept.
+Invariant (DESIGN §3): 5. A log that was restored from an old copy goes on in a new ledger, and other clusters may have
+more of the ledger before. So claims are made ledger by ledger, up to the last entry that was here. That entry stays
+known after the ledger is trimmed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 from snapshots.position import Position
 
 HERE: Final = ""
-"""The log itself, among origins: its ledgers are not those of its own entries alone."""
+"""Stands among origins for the log itself, whose ledgers hold entries of all origins."""
 LEDGER_ENDS_MAX: Final = 200
-"""Of one topic and origin. A topic takes a new ledger when its worker starts. Nothing is claimed of older ones, which
-repeats messages that somebody kept for so long after a seek elsewhere, and never skips one."""
+"""Limit of remembered ledgers of one topic and origin. A topic takes a new ledger when its worker starts. Nothing is
+claimed of older ledgers: that may repeat messages after a seek elsewhere, but never skips one."""
 
 
 def note_end(ends: list[Position], last: Position) -> None:

@@ -1,15 +1,15 @@
-"""What links have left out of a topic: for each origin, the holes in what is here of it. Pure.
+"""Holes: for each origin of a topic, the ranges that links may have left out. Pure.
 
-Invariant (DESIGN §3): 5. "All of origin A up to p" may be said by a cluster only if it has all of A up to p, or
-excludes what it does not have; otherwise a failback would mark as consumed what nobody consumed (DESIGN §4.4).
+Invariant (DESIGN §3): 5. A cluster may claim "all of origin A up to p" only if it has all of A up to p, or excludes
+what it lacks. Otherwise a failback would mark messages as consumed that nobody consumed (DESIGN §4.4).
 
-1. A hole (``after``, ``upto``] lies between the high-water mark that was here and the first entry of a block that a
-   link sent with the note that it may have left something out before it. It is written in the block's transaction.
-   Where a filter leaves out the last that there is, a :class:`LeftOutNote` comes instead of a block.
-2. High-water marks only grow, so a hole is never filled, and each new one lies above all that are there. Only what is
-   trimmed of batches of which a part was left out (:mod:`replicator.engine.log.parts`) becomes a hole below others.
-3. Too many holes are joined where they are nearest. What lies between two that are joined then counts as left out
-   though it is here: less is claimed than is known, which repeats messages after a failback and never skips one.
+1. A link can send a block with the flag that it may have left messages out before it. The hole (``after``, ``upto``]
+   then lies between the old high-water mark and the block's first entry. It is written in the block's transaction. If
+   a filter leaves out the newest messages, a :class:`LeftOutNote` comes instead of a block.
+2. High-water marks only grow, so a hole is never filled, and each new one lies above all others. The exception:
+   trimming a batch that lacks messages (:mod:`replicator.engine.log.parts`) makes a hole below others.
+3. If there are too many holes, the nearest ones are joined. Entries between joined holes then count as left out though
+   they are here. That claims too little: it may repeat messages after a failback, but never skips one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from replicator.engine.log.cluster_names import ORIGIN_PATTERN
 from snapshots.position import Position
 
 HOLES_MAX: Final = 1_000
-"""Of one topic and origin: what a claim may have to list, 16 bytes each."""
+"""Limit of holes of one topic and origin. A claim may have to list all of them, 16 bytes each."""
 HOLES_KEPT: Final = 900
-"""Left when there were too many: joining some at once means that the distances are compared once in a hundred holes."""
+"""Number of holes that are left after too many were joined. Joining several at once saves comparing the distances each
+time."""
 
 Hole = tuple[Position, Position]
-"""``after`` and ``upto``: origin positions p with ``after < p <= upto`` may be missing here."""
+"""``after`` and ``upto``: entries at origin positions p with ``after < p <= upto`` may be missing here."""
 
 _NOTE_MAGIC: Final = b"RHO1"
 _CHECKSUM: Final = struct.Struct("<I")
@@ -44,7 +45,7 @@ _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 
 @dataclass(frozen=True, slots=True)
 class LeftOutNote:
-    """What a link sends instead of a block: it left out all of ``origin`` up to ``upto`` that it has not sent."""
+    """Note that a link sends in place of a block: it left out all of ``origin`` up to ``upto`` that it did not send."""
 
     origin: str
     incarnation: int
@@ -52,23 +53,23 @@ class LeftOutNote:
 
 
 def note_of(header: BlockHeader) -> bytes:
-    """What goes in the place of a block that is not for the destination."""
+    """Return the note that replaces a block that the destination may not have."""
     return encode_note(LeftOutNote(header.origin, header.incarnation, header.origin_last))
 
 
 def encode_note(note: LeftOutNote) -> bytes:
-    """For the place of a block, little-endian: magic "RHO1" | crc32c | incarnation | ledger | entry | origin."""
+    """Return the encoded note, little-endian: magic "RHO1" | crc32c | incarnation | ledger | entry | origin."""
     body = _NOTE.pack(note.incarnation, *note.upto) + note.origin.encode("ascii")
     return _NOTE_MAGIC + _CHECKSUM.pack(google_crc32c.value(body)) + body
 
 
 def is_note(block: bytes | bytearray | memoryview) -> bool:
-    """Whether that is a note, and no block."""
+    """Return whether ``block`` is a note, and no block."""
     return bytes(block[: len(_NOTE_MAGIC)]) == _NOTE_MAGIC
 
 
 def decode_note(block: bytes | bytearray | memoryview) -> LeftOutNote:
-    """Raises :class:`BlockCorrupt`."""
+    """Return the decoded note. Raise :class:`BlockCorrupt` if it is damaged."""
     content = bytes(block[:1024])
     origin = content[_ORIGIN_AT:]
     if len(block) > len(content) or _ORIGIN.fullmatch(origin) is None:
@@ -83,7 +84,7 @@ def decode_note(block: bytes | bytearray | memoryview) -> LeftOutNote:
 
 
 def with_hole(holes: Sequence[Hole], after: Position, upto: Position) -> tuple[Hole, ...]:
-    """``holes``, in order, and one more at their end; touching ones are merged, too many are joined."""
+    """Return ``holes`` and one more at their end, in order. Touching holes are merged; too many are joined."""
     assert after < upto
     if holes and after <= holes[-1][1]:
         return (*holes[:-1], (holes[-1][0], max(upto, holes[-1][1])))
@@ -92,7 +93,8 @@ def with_hole(holes: Sequence[Hole], after: Position, upto: Position) -> tuple[H
 
 
 def with_holes_below(holes: Sequence[Hole], more: Iterable[Hole]) -> tuple[Hole, ...]:
-    """``holes``, in order, and ``more``, wherever they lie; touching ones are merged, too many are joined."""
+    """Return ``holes`` and ``more``, which may lie anywhere, in order. Touching holes are merged; too many are
+    joined."""
     merged: list[Hole] = []
     for after, upto in sorted([*holes, *more]):
         if merged and after <= merged[-1][1]:
@@ -115,5 +117,6 @@ def _joined(holes: Sequence[Hole], kept: int) -> tuple[Hole, ...]:
 
 
 def _distance(end: Position, start: Position) -> tuple[int, int]:
-    """Inside of a ledger entries are counted; how many lie between two ledgers nobody knows here, so those are last."""
+    """Return a distance for comparison: first ledgers, then entries. The number of entries between ledgers is unknown,
+    so holes in different ledgers are joined last."""
     return start.ledger - end.ledger, start.entry - end.entry

@@ -1,8 +1,8 @@
-"""The frame that links send: its header, and its compression. Pure.
+"""Frames that links send: their header, and their compression. Pure.
 
-``length u32 | codec u8 | raw length u32``, big-endian, and ``length`` bytes, compressed whole: rows
+A frame is ``length u32 | codec u8 | raw length u32``, big-endian, and ``length`` bytes, compressed whole: rows
 (:mod:`replicator.engine.log.frame_rows`), or an Arrow IPC stream of :data:`replicator.engine.log.arrow.APPEND_SCHEMA`.
-The raw length is what it has before compression. What the destination answers to each is :func:`pack_answer`.
+The raw length is the length before compression. The destination answers each frame with :func:`pack_answer`.
 
 Invariant (DESIGN §3): 11. Both lengths are a peer's claims: each is checked against :data:`FRAME_BYTES_MAX` before
 anything is allocated for it, and a frame that does not decompress to exactly its raw length is corrupt.
@@ -24,12 +24,13 @@ RECLAIMING_HEADER: Final = "X-Replicator-Reclaiming"
 """Header with the name of a cluster that takes back its messages. Each request with it holds back retention at the
 receiver for a while."""
 PROTOCOL_VERSION: Final = 7
-"""The newest version that this end speaks, of the stream of frames and of what goes with it, the markers too. It rises
-with what an end of the version before would misread. The source says it when it asks for high-water marks, the
-destination answers what both speak (:func:`agreed_version`), and the source appends in that."""
+"""Newest version that this end speaks, of the stream of frames and of all that belongs to it, markers included. It
+rises with each change that an end of the version before would misread. The source sends it when it asks for high-water
+marks, the destination answers with the version that both speak (:func:`agreed_version`), and the source appends in that
+version."""
 PROTOCOL_OLDEST: Final = 4
-"""The oldest that this end still speaks: that of the release before, so that the ends are upgraded one by one.
-An end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
+"""Oldest version that this end still speaks: that of the release before, so that ends can be upgraded one by one. An
+end of version 4 refuses topics with blocks for some clusters only, which came with 5, until it is upgraded."""
 UPGRADED_FROM: Final = 6
 """First version whose frames follow an HTTP upgrade to :data:`UPGRADE`. In earlier versions they are the request's
 body."""
@@ -37,7 +38,7 @@ ROWS_FROM: Final = 7
 """First version that reads frames of rows. In earlier versions all frames are Arrow streams."""
 UPGRADE: Final = "replicator-frames"
 FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
-"""A block of the largest size with room for the stream around it."""
+"""Limit of a frame's size: a block of the largest size, and the stream around it."""
 CODECS: Final = ("none", "lz4", "zstd")
 """Names of the codecs, in the order of their numbers in the header."""
 COMPRESSED_FROM_BYTES: Final = 256
@@ -66,7 +67,8 @@ def agreed_version(theirs: int) -> int | None:
 
 
 def version_refused(theirs: int, *, here: str, there: str) -> str:
-    """Why the ends of a link cannot speak, and what to do; ``here`` and ``there`` are their clusters."""
+    """Return the reason why the ends of a link cannot speak, and what to do. ``here`` and ``there`` are their
+    clusters."""
     older = here if theirs > PROTOCOL_VERSION else there
     return (
         f"{there} speaks version {theirs} of the links' protocol, {here} {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}: "
@@ -76,7 +78,7 @@ def version_refused(theirs: int, *, here: str, there: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PackedFrame:
-    """A frame as it is to be sent: its pieces, the header first. None is joined that has many bytes."""
+    """A frame ready to send, in pieces, the header first. Large pieces are not joined."""
 
     pieces: Sequence[Buffer]
     size_bytes: int

@@ -1,17 +1,16 @@
-"""The shape of one topic's log: which positions exist, and which of them are markers.
+"""Index of one topic's log: which positions exist, and which of them are markers.
 
-Pure bookkeeping, held in memory for each loaded topic: a few numbers a ledger and one compressed bitmap of
-markers. Cursors and dispatchers ask it; the topic tells it what was committed.
+It is pure bookkeeping in memory for each loaded topic: a few numbers for each ledger, and one compressed bitmap of
+markers. Cursors and dispatchers read it. The topic adds committed entries.
 
-Trimming takes positions away at the front, never all of them: the last one stays, and with it what was ever counted.
-What is trimmed is remembered as one position, so that a cursor, a late acknowledgement or a link that stands
-below it can be told from one that is wrong.
+Trimming removes positions at the front, but never the last one, which keeps the counts. The end of the trimmed range
+is remembered. So a cursor, a late acknowledgement or a link below it can be told from one with a wrong position.
 
-A topic that is compacted has a second shape beside this one: up to a horizon the positions of its compacted view, which
-stay when the log is trimmed. It is for the subscriptions that read compacted.
+A compacted topic has a second index beside this one: the positions of its compacted view, up to a horizon. They stay
+when the log is trimmed. Subscriptions that read compacted use it.
 
-Invariant 7 rests here: the markers of a topic are kept once, for all its cursors, and a cursor steps over
-them without acknowledging anything. They never become individually deleted ranges.
+Invariant 7 is kept here: the markers of a topic are kept once for all its cursors. A cursor steps over them without
+acknowledging anything, and they never become individually deleted ranges.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from snapshots.position_set import PositionSet
 
 @dataclass(frozen=True, slots=True)
 class ViewIndex:
-    """The positions of a topic's compacted view, which stands for the log up to ``horizon``. Not to be changed."""
+    """Positions of a topic's compacted view, which replaces the log up to ``horizon``. Immutable."""
 
     horizon: Position = BEFORE_ALL
     positions: PositionSet = field(default_factory=PositionSet)
@@ -62,27 +61,27 @@ class LogIndex:
 
     def __init__(self, trimmed: Position = BEFORE_ALL, trimmed_ends: Iterable[Position] = ()) -> None:
         self.trimmed = trimmed
-        """All up to here is gone."""
+        """Position up to which everything was trimmed."""
         self.trimmed_ends = list(trimmed_ends)
-        """The last entry of each ledger that is gone, as far as known."""
+        """Last entry of each trimmed ledger, as far as known."""
         self._ledgers: list[int] = []
         self._first: list[int] = []
         self._last: list[int] = []
         self.markers = PositionSet()
         self.messages = 0
-        """Messages ever appended, those that are trimmed among them."""
+        """Number of messages ever appended, trimmed ones included."""
         self.duplicates: DuplicateEntries | None = None
-        """The entries that are one message; None in a log that has none."""
+        """Entries that are the same message as others; None if the log has none."""
         self.parts: PartlyHere | None = None
-        """The batches of which a link left out a part; None in a log that has none."""
+        """Batches that lack messages because a link left them out; None if the log has none."""
         self.terminated = False
         """Whether producers append nothing more, for ever. Markers and what links bring may still come."""
         self.view = ViewIndex()
-        """The compacted view; replaced as a whole when the topic was compacted anew."""
+        """Compacted view. A new compaction replaces it as a whole."""
 
     @property
     def last(self) -> Position:
-        """The highest position that is durable (the LAC), or BEFORE_ALL."""
+        """Highest durable position (the LAC), or BEFORE_ALL."""
         return Position(self._ledgers[-1], self._last[-1]) if self._ledgers else BEFORE_ALL
 
     @property
@@ -251,8 +250,8 @@ class LogIndex:
         return None
 
     def clamp(self, position: Position) -> Position:
-        """Return the highest position of the log at or below ``position``; if there is none, where the log was
-        trimmed."""
+        """Return the highest position of the log at or below ``position``. If there is none, return the trimmed end of
+        the log."""
         at = bisect_right(self._ledgers, position[0]) - 1
         if at < 0:
             return self.trimmed
@@ -292,8 +291,8 @@ class LogIndex:
         return [*hidden, *self.runs_between(max(through, self.trimmed), self.last)]
 
     def messages_after(self, after: Position, without: PositionSet) -> PositionSet:
-        """Return all messages above ``after`` that are not in ``without``. Applied to a cursor's state: the
-        unconsumed ones."""
+        """Return all messages above ``after`` that are not in ``without``. For a cursor's state, these are the
+        unconsumed messages."""
         found = PositionSet()
         for ledger, first, last in self.runs_between(after, self.last):
             found.add_range(ledger, first, last)

@@ -1,9 +1,9 @@
-"""How many bytes of blocks lie below a position, for logs of any length. Pure.
+"""Sums of block sizes, which give the bytes of blocks below a position, for logs of any length. Pure.
 
-The store counts entries and messages with each block, not bytes. So the sizes of blocks are added up as they are read
-once, and the sum is kept at every :data:`SAMPLE_BLOCKS`-th block: whoever asks reads the headers from the sample before
-a position on, a bounded number, and adds them. Nothing of it is stored; it is made again after a restart for those
-policies that ask for sizes.
+The store counts entries and messages with each block, not bytes. So block sizes are added up while the blocks are read
+once, and the sum is kept at every :data:`SAMPLE_BLOCKS`-th block. A query then reads the headers from the sample before
+a position on, a bounded number, and adds their sizes. The sums are not stored. After a restart they are made again if a
+policy needs sizes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from replicator.engine.log.block import BlockSpan
 from snapshots.position import Position
 
 SAMPLE_BLOCKS: Final = 64
-"""A million blocks are 16,000 samples, some megabytes; a question reads 64 headers, a tenth of a millisecond."""
+"""Number of blocks from one sample to the next. A million blocks have 16,000 samples, some megabytes. A query reads 64
+headers, a tenth of a millisecond."""
 
 
 class LogSizes:
-    """The sums of one log, counted from ``start``: the place up to which it is trimmed."""
+    """Sums of block sizes of one log, counted from ``start``, the position up to which the log is trimmed."""
 
     __slots__ = ("_blocks", "_sums", "_throughs", "reached", "size_bytes", "start")
 
     def __init__(self, start: Position) -> None:
         self.start = start
         self.reached = start
-        """The end of the last block that was added."""
+        """End of the last added block."""
         self.size_bytes = 0
-        """Of all that were added."""
+        """Bytes of all blocks that were added."""
         self._blocks = 0
         self._throughs = [start]
         self._sums = [0]
 
     def add(self, block: BlockSpan) -> None:
-        """The block that follows those that were added."""
+        """Add the next block of the log."""
         assert block.last > self.reached
         self.reached = block.last
         self.size_bytes += block.size_bytes
@@ -44,12 +45,12 @@ class LogSizes:
             self._sums.append(self.size_bytes)
 
     def sample(self, position: Position) -> tuple[Position, int]:
-        """The highest sample at or below ``position``: the end of a block, and the bytes up to there."""
+        """Return the highest sample at or below ``position``: the end of a block, and the bytes up to there."""
         at = max(0, bisect_right(self._throughs, position) - 1)
         return self._throughs[at], self._sums[at]
 
     def trim(self, upto: Position, size_bytes: int) -> None:
-        """The blocks up to ``upto``, which have ``size_bytes``, are gone."""
+        """Remove the trimmed blocks up to ``upto``, which have ``size_bytes``."""
         at = bisect_right(self._throughs, upto)
         self.start = upto
         self.size_bytes -= size_bytes

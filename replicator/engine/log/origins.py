@@ -1,7 +1,7 @@
 """Progress of each origin in one topic: the position up to which its messages are here, and what links left out.
 
 Invariant (DESIGN §3): 2, messages of an origin come exactly once and in its order. So one position for each origin says
-how far it is here. The writer owns the rows; this is the event loop's view of what is durable.
+how far it is here. The writer owns the rows. This module is the event loop's view of the durable rows.
 """
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ class Origins:
         self._earlier: dict[str, Position] | None = None
         """See :meth:`earlier_lives`; None while it is not known."""
         self._between: list[Position] | None = None
-        """The last position of each ledger that was put back between ledgers, as it is stored; None while it is not
-        read."""
+        """Last position of each ledger that was put back between ledgers, as stored; None until it is read."""
         self._ledger = log.last.ledger
         self.ledgers_begun = 0
-        """Grows when a block begins another ledger, here or at its origin."""
+        """Counter that grows when a block begins another ledger, here or at its origin."""
         self._load_parts()
 
     def vector(self) -> dict[str, Position]:
@@ -179,7 +178,7 @@ class Origins:
         return holes
 
     def partly_left_out(self, origin: str) -> PositionSet:
-        """Return the origin positions of batches of which only a part is here."""
+        """Return the origin positions of batches that lack messages, because a link left them out."""
         found = None if self._log.parts is None else self._log.parts.origins.get(origin)
         return PositionSet() if found is None else found
 
@@ -210,7 +209,7 @@ class Origins:
                 self._note_parts(origin, header.origin_first, appended.position, appended.partly)
 
     def passed_over(self, notes: Sequence[LeftOutNote]) -> None:
-        """Take over stored notes: a link left out all that it had not sent up to a position, or a later life was taken
+        """Record stored notes: a link left out everything it had not sent up to a position, or a later life was taken
         up."""
         for note in notes:
             self._left_out.pop(note.origin, None)
@@ -221,7 +220,7 @@ class Origins:
             )
 
     def trimmed(self) -> None:
-        """Record that the log was trimmed. Trimmed batches of which only a part was here count as holes now."""
+        """Record that the log was trimmed. Trimmed batches that lack messages count as holes now."""
         self._earlier = None
         if self._log.parts is not None:
             self._left_out.clear()

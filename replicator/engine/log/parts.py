@@ -1,16 +1,17 @@
-"""Batches of which a link left messages out: which they are, in a block and in a topic. Pure.
+"""Batches that lack messages because a link left them out, in a block and in a topic. Pure.
 
-Invariant (DESIGN §3): 5. A batch is copied under its identity though a link's SQL filter leaves out some of its
-messages: what is left keeps its indexes. The cluster that has such a batch has nothing to deliver of the rest, and
-never says that it was consumed.
+Invariant (DESIGN §3): 5. If a link's SQL filter leaves out some messages of a batch, the batch keeps its identity, and
+the remaining messages keep their indexes. A cluster with such a batch never claims that the absent messages were
+consumed.
 
-1. The block says by itself which messages are absent, so whoever copies it on needs to know nothing more.
-2. For each block with such batches the store has a row with the indexes of its entries, written with the block; the
-   absent messages are read from the block when they are asked for.
-3. When the block is trimmed, its batches become holes (:mod:`replicator.engine.log.left_out`): less is claimed of them
-   than is known, which repeats messages after a failback at worst.
+1. The block itself says which messages are absent, so copying it further needs no other information.
+2. For each block with such batches the store has a row with the indexes of its entries, written with the block. The
+   absent messages are read from the block when needed.
+3. When the block is trimmed, its batches become holes (:mod:`replicator.engine.log.left_out`). That claims too little,
+   and at worst repeats messages after a failback.
 
-So what is kept is bounded (invariant 11): a row a block, a bit an entry in memory, and after that the limit on holes.
+Memory and rows are bounded (invariant 11): one row for each block, one bit for each entry in memory, and the limit on
+holes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Sizes = npt.NDArray[np.uint32]
 
 
 def encode_parts(absent: Mapping[int, BitMap], batch_sizes: Sizes) -> bytes:
-    """The section of a block: for each entry that lacks messages which ones; empty if none does."""
+    """Return the section of a block that has, for each entry that lacks messages, their indexes. Empty if no entry
+    lacks any."""
     if not absent:
         return b""
     entries = sorted(absent)
@@ -48,7 +50,8 @@ def encode_parts(absent: Mapping[int, BitMap], batch_sizes: Sizes) -> bytes:
 
 
 def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) -> dict[int, BitMap]:
-    """What :func:`encode_parts` was given; raises :class:`BlockCorrupt` for anything else."""
+    """Return the absent indexes by entry, decoded from a section of :func:`encode_parts`. Raise :class:`BlockCorrupt`
+    if it is malformed."""
     count = int.from_bytes(section[:_COUNT_BYTES], "little")
     bits_at = _COUNT_BYTES * (1 + count)
     if not 0 < count <= len(batch_sizes) or len(section) < bits_at:
@@ -72,9 +75,10 @@ def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) ->
 
 
 class PartlyHere:
-    """The batches of one topic of which only a part is here.
+    """Batches of one topic that lack messages.
 
-    ``absent`` gives the indexes that the batch at a local position lacks, ``size`` how many it would have.
+    ``absent`` returns the indexes that the batch at a local position lacks. ``size`` returns its original number of
+    messages.
     """
 
     __slots__ = ("_absent", "_size", "local", "origins")
@@ -84,16 +88,18 @@ class PartlyHere:
         self._size = size
         self.local = PositionSet()
         self.origins: dict[str, PositionSet] = {}
-        """The same entries, by their origin, as positions there."""
+        """Origin positions of the same entries, by origin."""
 
     def add(self, local: Position, origin: str, origin_position: Position) -> None:
         self.local.add(local)
         self.origins.setdefault(origin, PositionSet()).add(origin_position)
 
     def absent(self, position: Position) -> BitMap | None:
-        """The indexes that the batch at ``position`` lacks; None if it is whole. Raises :class:`BlockCorrupt`."""
+        """Return the indexes that the batch at ``position`` lacks, or None if it is whole. Raise
+        :class:`BlockCorrupt`."""
         return self._absent(position) if position in self.local else None
 
     def present(self, position: Position) -> BitMap:
-        """What is here of the batch at ``position``, which is one of :attr:`local`. Raises :class:`BlockCorrupt`."""
+        """Return the indexes that the batch at ``position`` still has. The batch must be in :attr:`local`. Raise
+        :class:`BlockCorrupt`."""
         return BitMap(range(self._size(position))) - self._absent(position)

@@ -29,13 +29,13 @@ class AppendedBlock(NamedTuple):
     position: Position
     header: BlockHeader
     size_bytes: int
-    """Size of the block, wherever its body lies."""
+    """Bytes of the block, in the table or in a segment."""
     hole: bool = False
-    """Whether the link that brought it may have left something out before it."""
+    """Whether the link that brought the block may have left messages out before it."""
     duplicates: Sequence[Pair] = ()
-    """Its entries that were here by another way, each after the entry that has the same message."""
+    """Pairs of entries with the same message: an earlier entry, and the entry of this block."""
     partly: tuple[int, ...] = ()
-    """The indexes of its entries of which only a part is here."""
+    """Indexes of the block's entries (batches) that lack messages."""
     connected: tuple[str, ...] = ()
     """Producers of a copied block that are connected to this cluster, too. Empty if deduplication is off."""
     block: Buffer | None = None
@@ -61,7 +61,8 @@ class CopiedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewBlock:
-    """A copied block, or the part of it that is not here yet; ``hole`` is what may have been left out before it."""
+    """A copied block, or the part of it that is not here yet. ``hole`` is the range before it that may have been left
+    out."""
 
     header: BlockHeader
     block: Buffer
@@ -97,7 +98,7 @@ class Tail:
     messages: int
     high_water: dict[str, HighWater]
     ledger: int | None = None
-    """None until this process appends: each process writes its own ledgers."""
+    """Ledger that is written now; None until this process appends, because each process writes its own ledgers."""
     next_entry: int = 0
     open_extents: dict[str, Extent] = field(default_factory=dict)
     holes: dict[str, tuple[Hole, ...]] = field(default_factory=dict)
@@ -111,13 +112,14 @@ class Tail:
     index: SequenceIndex | None = None
     """Rows that say where the log has which sequence ids; None until they are needed."""
     copied: SequenceTable | None = None
-    """The producers' highest sequence ids of what came from other clusters, once they were needed."""
+    """Highest sequence ids of producers in entries from other clusters; None until they are needed."""
     connected: Container[str] = ()
-    """The names of the producers that are connected; the event loop's, only asked here."""
+    """Names of the producers that are connected. The event loop owns it; the writer only reads it."""
     deleted: bool = False
-    """The topic was deleted: nothing is appended to it any more."""
+    """Whether the topic was deleted. Nothing is appended to it any more."""
     terminated: bool = False
-    """The topic was terminated: markers and what links bring are appended, but nothing of producers."""
+    """Whether the topic was terminated. Markers and copied blocks are still appended, but producers' entries are
+    not."""
 
 
 class Answer(Receiver, Protocol):
@@ -148,15 +150,16 @@ class PublishRequest(Request):
     numbered: Sequence[Numbered] | None = None
     """Numbers for deduplication, one for each entry; None if deduplication is off."""
     stored: Sequence[bool] | None = None
-    """For each entry, whether it is stored, which a duplicate is not; None if all entries are stored."""
+    """For each entry, whether it is stored; False for a duplicate. None if all entries are stored."""
     known_new: bool = False
-    """Whoever publishes knows that they are no duplicates: deduplication notes them and is not asked."""
+    """Whether the publisher knows that the entries are no duplicates. Deduplication then records them without a
+    check."""
     turn: Turn | None = None
-    """Its place among the publishes of its producer, where others may be on their way behind it."""
+    """Place of this request among the publishes of its producer, for producers that have several on their way."""
     only: frozenset[str] | None = None
-    """The other clusters that may have these entries; None if all may."""
+    """Other clusters that may have these entries; None if all may."""
     noted: Callable[[Sequence[Position]], None] | None = None
-    """Told the entries' positions before anybody is told of their block."""
+    """Function that gets the entries' positions before anyone learns of their block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +202,9 @@ class CopyRequest(Request):
     tail: Tail = None  # type: ignore[assignment]
     blocks: Sequence[CopiedBlock] = ()
     numbered: bool = False
-    """Whether deduplication is on: then it is noted which producers' sequence ids come in."""
+    """Whether deduplication is on. Then the sequence ids of the copied entries are recorded."""
     writes: Sequence[tuple[str, bytes, bytes | None]] = ()
-    """Rows that are set, or with None deleted, with the blocks."""
+    """Rows that are set (or deleted, if the value is None) together with the blocks."""
 
 
 @dataclass(slots=True)
@@ -222,7 +225,7 @@ class ReclaimRequest(Request):
 
     tail: Tail = None  # type: ignore[assignment]
     last: Position = BEFORE_ALL
-    """The LAC of the log when it was asked for; it counts only where the log has no ledger that it goes on with."""
+    """LAC of the log when the reclaim was requested. It counts only if the log has no ledger to go on with."""
     blocks: Sequence[tuple[BlockHeader, bytes]] = ()
     """Verified blocks to append, in their order."""
     holes: Sequence[Hole] = ()
@@ -343,7 +346,7 @@ class DeleteTopicsRequest(Request):
 
 @dataclass(slots=True)
 class TerminateRequest(Request):
-    """Refuses from now on what producers publish to the topic."""
+    """Terminates a topic: later publishes of producers are refused."""
 
     tail: Tail = None  # type: ignore[assignment]
 
@@ -357,7 +360,7 @@ class SweepRequest(Request):
 
 @dataclass(slots=True)
 class ReplaceBlockRequest(Request):
-    """Puts the bytes of a block that is damaged here in its place again."""
+    """Replaces a damaged block by the right bytes."""
 
     topic_id: int = 0
     first: Position = BEFORE_ALL
@@ -366,13 +369,13 @@ class ReplaceBlockRequest(Request):
 
 @dataclass(slots=True)
 class CompactSegmentsRequest(Request):
-    """Moves some of what lives in sparse segments, so that they become free. Its result is how many bytes; None where
-    nothing is left to move."""
+    """Moves some live blocks out of sparse segments, so that the segments become free. The result is the number of
+    moved bytes, or None if no segment is sparse."""
 
     begins: bool = False
-    """A pass begins,"""
+    """Whether a new pass over the segments begins."""
     quiet_only: bool = True
-    """for those that have not changed since the last one."""
+    """Whether the pass takes only segments that have not changed since the pass before."""
 
 
 @dataclass(slots=True)
@@ -384,7 +387,7 @@ class Committed:
     left_out: dict[int, list[LeftOutNote]] = field(default_factory=dict)
     """For each topic id, the notes of links about messages that they left out."""
     noted: list[tuple[Callable[[Sequence[Position]], None], Sequence[Position]]] = field(default_factory=list)
-    """Whom to tell positions before the new blocks."""
+    """Functions that get the positions of new entries before the new blocks are announced."""
     other_content: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """Messages that reuse sequence ids of another cluster's messages with other content, counted by topic id,
     producer, and origin of the other messages."""

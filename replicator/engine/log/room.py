@@ -51,9 +51,11 @@ STEP_BYTES: Final = 256 * 1024
 GROUP_BYTES: Final = 1024 * 1024
 """Bytes that any transaction may write beside its rows: the pages above them, and LMDB's list of free pages."""
 ROW_BYTES: Final = 2 * 4096
-"""A row that is put or deleted: its page, and its part of those that are split from it or lie above it."""
+"""Most bytes that one row takes that is put or deleted: its page, and its share of pages that are split or lie above
+it."""
 BOUNDED_BYTES: Final = 8 * 1024 * 1024
-"""A transaction of those that delete or move a bounded number of rows. Seen: 3 MiB for a trim of 1,000 blocks."""
+"""Most bytes of a transaction that deletes or moves a bounded number of rows. Seen: 3 MiB for a trim of 1,000
+blocks."""
 MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 """Bytes that a step of compaction moves into the table if segments were turned off: 2 MiB, or one larger block."""
 

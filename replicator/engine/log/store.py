@@ -1,9 +1,9 @@
 """The store of one cluster: an LMDB environment, and reading the blocks of topics from it.
 
-Everything durable is here in one environment, so that an append and what belongs to it are one transaction;
-LMDB needs no recovery code of ours. Only :mod:`replicator.engine.log.writer` writes. What lies where is in
-:mod:`replicator.engine.log.store_tables`; rows that are no blocks, and
-counts in the headers of blocks, are read by :class:`~replicator.engine.log.topic_rows.TopicRows`.
+All durable rows are in one environment, so that an append and its other rows are one transaction. LMDB recovers by
+itself after a crash. Only :mod:`replicator.engine.log.writer` writes. :mod:`replicator.engine.log.store_tables`
+describes the tables. :class:`~replicator.engine.log.topic_rows.TopicRows` reads rows other than blocks, and counts in
+the headers of blocks.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Address space beyond a store's limit: deleting takes fresh pages too, so a full store could otherwise not be trimmed,
-nor an acknowledgement be kept that lets it be. Appends leave it alone."""
+"""Address space beyond a store's limit, which appends do not use. Deletions take new pages, too, so a full store could
+otherwise neither be trimmed nor keep the acknowledgements that allow trimming."""
 
 LOOK_BACK_BLOCKS_MAX: Final = 50_000
-"""Bounds the time to load a topic: 50,000 headers are read in a tenth of a second."""
+"""Limit of headers that loading a topic reads: 50,000 headers take a tenth of a second."""
 
 REFINE_ENTRIES_MAX: Final = 20_000
-"""Entries that a search by time decodes: what producers sent just before the time and the store took just after it."""
+"""Limit of entries that a search by time decodes. Producers sent these just before the time, and the store took them
+just after it."""
 
 PASS_OVER_BLOCKS_MAX: Final = 2_000
-"""Headers that one call looks at in vain: some milliseconds, so that many blocks of others hold nobody up."""
+"""Limit of headers that one call skips, which takes some milliseconds. So many blocks of other origins do not block
+other tasks."""
 
 
 class Store(TopicRows):
-    """Opens the environment and reads from it. Safe to use from several threads.
-
-    Raises :class:`StoreUnusable` when the directory cannot be used; nothing is changed then.
-    """
+    """One cluster's store: opens the environment and reads from it. Safe to use from several threads. Raises
+    :class:`StoreUnusable`, and changes nothing, if the directory cannot be used."""
 
     def __init__(self, path: Path, *, cluster: str, size_max: int, segments: SegmentSettings | None = None) -> None:
         self.path = path
@@ -87,11 +87,12 @@ class Store(TopicRows):
         self._data_file_name = str(self.data_file)
         self.cluster = cluster
         self.size_max = size_max
-        """Bytes that appends may fill."""
+        """Limit of the store's bytes, up to which appends may fill it."""
         self.on_damaged: Callable[[int, Position], None] | None = None
-        """Told, on any thread, of a block that was found damaged: its topic's id, and a position in it."""
+        """Function that is called, on any thread, when a block is found damaged, with its topic's id and a position in
+        it."""
         self.commit_lock = threading.Lock()
-        """Held while a transaction is written; who holds it sees the store stand still."""
+        """Lock that is held while a transaction is written. Its holder can rely on an unchanged store."""
         check_not_restoring(path)
         self._lock = lock_directory(path)
         try:
@@ -123,7 +124,8 @@ class Store(TopicRows):
         self._lock.close()
 
     def displaced(self) -> str | None:
-        """Why nothing may be confirmed any more: the file that is open is not the one in the directory. Else None."""
+        """Return why nothing may be confirmed any more, because the open file is not the one in the directory. Return
+        None if it is."""
         file = self.data_file
         try:
             status = os.stat(self._data_file_name)  # noqa: PTH116 - before each commit, and a Path takes twice as long
@@ -184,7 +186,7 @@ class Store(TopicRows):
         return head
 
     def _note_head(self) -> None:
-        """Note which version has the store now: a version that cannot read it names the one that can."""
+        """Store the version that uses the store now. A version that cannot read the store can then name it."""
         if self.head.get("version") != __version__:
             self.head["version"] = __version__
             try:
@@ -196,10 +198,10 @@ class Store(TopicRows):
     # Catalog and per-topic state.
 
     def message_vector(self, topic_id: int, high_waters: Mapping[str, HighWater]) -> dict[str, Position]:
-        """For each origin the origin position of its newest message; looks back from the end of the log.
+        """Return, for each origin, the origin position of its newest message, searched from the end of the log.
 
-        What is not found in :data:`LOOK_BACK_BLOCKS_MAX` blocks is given by the high-water mark: at or above the truth.
-        For what is trimmed the trim remembers it.
+        For an origin that is not found in :data:`LOOK_BACK_BLOCKS_MAX` blocks, use its high-water mark, which is at or
+        above the true position. For trimmed messages, use the record of the trim.
         """
         found: dict[str, Position] = {}
         looked_at = 0
@@ -270,13 +272,12 @@ class Store(TopicRows):
         origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> tuple[list[StoredBlock], Position]:
-        """Whole blocks that hold entries in (``after``, ``upto``], in order, at least one if there is one.
+        """Return whole blocks that hold entries in (``after``, ``upto``], in order, at least one if there is one.
 
-        With ``origins``, only the blocks of those origins that a link may carry; the others are passed over
-        without reading their bodies, at most :data:`PASS_OVER_BLOCKS_MAX` of them. The second value is where to go on:
-        pass it as ``after`` for the next page.
-        Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served. Without ``verify`` it is
-        raised for one that cannot be read at all, and not before the page begins with that one.
+        With ``origins``, return only blocks of those origins that a link may carry. Skip the others without reading
+        their bodies, at most :data:`PASS_OVER_BLOCKS_MAX` of them. The second value is the ``after`` of the next page.
+        Raises :class:`BlockCorrupt` for a block whose checksum is wrong: it is never served. Without ``verify``, only a
+        block that cannot be read raises it, and only if the page would begin with that block.
         """
         found: list[StoredBlock] = []
 
@@ -326,7 +327,7 @@ class Store(TopicRows):
         blocks_max: int | None,
         origins: Collection[str] | None,
     ) -> Position:
-        """Hand over the blocks of a page; see :meth:`read_blocks`. Returns where the next page begins."""
+        """Call ``take`` with the blocks of a page; see :meth:`read_blocks`. Return where the next page begins."""
         if after >= upto:
             return after
         taken_bytes, taken, passed_over, reached = 0, 0, 0, after
@@ -386,12 +387,12 @@ class Store(TopicRows):
     def position_at_time(self, topic_id: int, published_ms: int, *, after: Position = BEFORE_ALL) -> Position:
         """Return the last position before the first message above ``after`` published at ``published_ms`` or later.
 
-        1. Blocks that their origin wrote before that time are passed over by their headers.
-        2. In the first that is not, entries are told apart by the publish time that their producer gave.
-        3. If all of that block's are before, the next block is looked into; at most :data:`REFINE_ENTRIES_MAX` entries.
+        1. Skip blocks that their origin wrote before that time, by their headers.
+        2. In the first other block, compare the publish times that the producers gave the entries.
+        3. If all of its entries are earlier, go on in the next block, for at most :data:`REFINE_ENTRIES_MAX` entries.
 
-        So no message that was published at that time or later is passed over, whatever the links mixed in.
-        The result is ``after`` if no message is before. The cost is a header for each block in between.
+        So no message that was published at that time or later is skipped, whatever the links mixed in.
+        The result is ``after`` if no message is earlier. The cost is one header for each block in between.
         """
         reached, decoded = after, 0
         with self.reading_blocks() as txn:
@@ -415,7 +416,7 @@ class Store(TopicRows):
         return reached
 
     def messages_in(self, topic_id: int, positions: PositionSet) -> int:
-        """Return the number of messages in the entries at ``positions``, all of which must exist."""
+        """Return the number of messages in the entries at ``positions``. All of these entries must exist."""
         start, end = positions.first(), positions.last()
         if start is None or end is None:
             return 0

@@ -1,4 +1,4 @@
-"""Check whether a store is whole. It finds three kinds of damage:
+"""Check whether a store is whole, which finds three kinds of damage:
 
 1. Blocks whose bytes differ from their checksums.
 2. Rows that are gone, or that contradict other rows (:mod:`.row_check`, :mod:`.table_check`).

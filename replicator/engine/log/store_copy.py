@@ -1,20 +1,20 @@
 """Copying a store while its worker writes: pieces of its files as they were at one moment, each with its hash.
 
-Invariant (DESIGN §3): 1, whatever was confirmed before the copying began is in the copy.
+Invariant (DESIGN §3): 1, everything confirmed before the copy began is in the copy.
 
-1. LMDB copies its file within one read transaction, page by page in their order, so that what did not change since the
-   last copy lies where it lay: only pieces that are new need to be carried.
-2. A thread writes that copy into a pipe. Who reads it sets the pace; where he stops, or goes, the copying ends.
-3. A second transaction is begun at the same moment, while the writer stands still: it says what lives in the segments
-   (:mod:`replicator.engine.log.segments`). They follow, segment by segment. Where nothing lives there are zeros, so
-   that what was deleted is in no backup.
-4. A block in a segment that the disk does not give, or whose checksum is wrong, does not end the copying: it is named
-   (:class:`DamagedBlock`). Zeros take the place of what cannot be read, which the block's checksum does not fit
-   wherever the copy is used (invariant 2). Blocks in LMDB's file are copied as they are.
-5. While these are open the store cannot use pages and segments again that it frees, and grows by all that it writes. So
-   the copying is given up when it takes too long, or when the store comes near its limit (:class:`CopyLimits`).
+1. LMDB copies its file within one read transaction, page by page in order. So unchanged pages keep their place from
+   copy to copy, and only new pieces need to be carried.
+2. A thread writes that copy into a pipe. Its reader sets the pace. If the reader stops or goes away, the copying ends.
+3. A second transaction begins at the same moment, while the writer stands still. It says what is live in the segments
+   (:mod:`replicator.engine.log.segments`). They follow, segment by segment. All other bytes are zeros, so that no
+   backup has deleted data.
+4. A block in a segment that cannot be read, or whose checksum is wrong, does not end the copying, but is reported
+   (:class:`DamagedBlock`). Zeros replace unreadable bytes. They do not match the block's checksum, so nobody takes them
+   for the block (invariant 2). Blocks in LMDB's file are copied as they are.
+5. While the transactions are open, the store cannot reuse freed pages and segments, and grows with every write. So the
+   copying is given up if it takes too long, or if the store comes near its limit (:class:`CopyLimits`).
 
-Only one thing here knows of which files a store consists: :func:`is_store_file`.
+Only :func:`is_store_file` knows the names of a store's files.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ from replicator.engine.log.store_tables import BLOCK_KEY
 from snapshots.position import Position
 
 DATA_FILE: Final = "log/data.mdb"
-"""Relative to a store's directory, as the names of segments are; all lies below ``log``, which is moved as one."""
+"""Name of LMDB's file, relative to a store's directory, as the names of segments are. All files lie below ``log``,
+which is moved as a whole."""
 PIECE_BYTES: Final = 1024 * 1024
-"""Small enough that a few changed pages do not carry much with them; large enough that a store of 64 GiB is 65,536."""
+"""Size of a piece: small enough that a few changed pages carry little else along, and large enough that a store of 64
+GiB has only 65,536 pieces."""
 COPY_SECONDS_MAX: Final = 3600.0
 ROOM_LEFT_MIN: Final = 0.1
-"""Of the store's limit."""
+"""Share of the store's limit that must stay free."""
 DAMAGED_MAX: Final = 100_000
-"""Damaged blocks of one copy; each is named, by some 200 bytes. With more the store is not worth a backup."""
+"""Limit of damaged blocks in one copy. Each is reported, by some 200 bytes. With more, the store is not worth a
+backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """``PIECE_BYTES`` of a file, or what is left at its end. ``content`` is None where who asked has it already."""
+    """``PIECE_BYTES`` of a file, or its end. ``content`` is None if the receiver has the piece already."""
 
     file: str
     digest: bytes
@@ -64,7 +67,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBlock:
-    """A block that a copy has not whole: the entries ``first`` to ``last`` of a topic."""
+    """A damaged block in a copy: the entries ``first`` to ``last`` of a topic."""
 
     topic: str
     first: Position
@@ -74,14 +77,14 @@ class DamagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """When a copy is given up."""
+    """Limits of time and space at which a copy is given up."""
 
     seconds_max: float = COPY_SECONDS_MAX
     room_left_min: float = ROOM_LEFT_MIN
 
     def check(self, store: Store, began: float, size_at_begin: int) -> None:
-        """Raises :class:`StoreCopyFailed`. A store that was nearly full to begin with may be copied: that it grows, and
-        is nearly full, ends the copying."""
+        """Raise :class:`StoreCopyFailed` if the copy takes too long, or if the store has grown and is nearly full. A
+        store that was nearly full before may be copied."""
         if time.monotonic() - began > self.seconds_max:
             raise StoreCopyFailed(
                 f"the copy took more than {self.seconds_max:.0f} s, in which the store grows by all that it writes: "
@@ -98,11 +101,10 @@ class CopyLimits:
 def copy_pieces(
     store: Store, known: Container[bytes], limits: CopyLimits | None = None
 ) -> Generator[Piece | DamagedBlock, None, None]:
-    """The pieces of the store's files in order, as they are now; without the content of those in ``known``. Between
-    them the blocks that are not whole, which the store's ``on_damaged`` is told of as well.
+    """Yield the pieces of the store's files in order, as they are now; without content if the hash is in ``known``.
 
-    It blocks; call it on a thread of its own. Close it where it is not read to its end. Raises
-    :class:`StoreCopyFailed`.
+    Damaged blocks are yielded between the pieces, and reported to the store's ``on_damaged``. The generator blocks, so
+    run it on a thread of its own, and close it if you do not read it to its end. Raises :class:`StoreCopyFailed`.
     """
     limits = limits or CopyLimits()
     for each in _pieces(store, limits):
@@ -115,7 +117,7 @@ def copy_pieces(
 
 
 def is_store_file(name: str) -> bool:
-    """Whether a store can have a file of that name."""
+    """Return whether a store can have a file with this name."""
     directory, _, file = name.rpartition("/")
     return name == DATA_FILE or (directory == f"{LOG}/{SEGMENTS}" and segment_number(file) is not None)
 
@@ -147,7 +149,8 @@ def _pieces(store: Store, limits: CopyLimits) -> Iterator[_Copied]:
 
 
 def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[_Copied]:
-    """What lives in the segments, each from its start to the end of the last block in it."""
+    """Yield the pieces of each segment up to the end of its last live block, with zeros for everything dead. Yield
+    damaged blocks between them."""
     blocks = _SegmentBlocks(store, txn)
     for number, places in groupby(read_placed(txn, store.tables["placed"]), key=lambda found: found[0].segment):
         file, begin, piece = f"{LOG}/{SEGMENTS}/{segment_name(number)}", 0, bytearray(PIECE_BYTES)
@@ -169,7 +172,7 @@ def _segment_pieces(store: Store, txn: lmdb.Transaction) -> Iterator[_Copied]:
 
 
 class _SegmentBlocks:
-    """Reads and checks the blocks that a transaction says lie in segments."""
+    """Reads and verifies the blocks of segments that a transaction refers to."""
 
     def __init__(self, store: Store, txn: lmdb.Transaction) -> None:
         self._store = store
@@ -178,8 +181,8 @@ class _SegmentBlocks:
         self._damaged = 0
 
     def read(self, place: Place, key: bytes) -> tuple[Buffer, DamagedBlock | None]:
-        """What is to be copied of a block, and what is wrong with it, if something is. Raises
-        :class:`StoreCopyFailed` where too many are damaged."""
+        """Return the bytes to copy for a block, and its damage, if there is any. Raise :class:`StoreCopyFailed` if too
+        many blocks are damaged."""
         topic_id, ledger, entry = BLOCK_KEY.unpack(key)
         first = last = Position(ledger, entry)
         block: Buffer = bytes(place.size)
@@ -221,7 +224,7 @@ def _read_piece(pipe: IO[bytes]) -> bytes:
 
 
 class _Copying:
-    """LMDB's own copy, on a thread, into a pipe that it closes at its end."""
+    """LMDB's own copy, made on a thread and written into a pipe, which is closed at its end."""
 
     def __init__(self, env: Any, writing: int) -> None:
         self.failed: str | None = None

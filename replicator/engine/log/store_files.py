@@ -1,4 +1,4 @@
-"""The files of a store: the directory that one process holds, and the LMDB environment in it."""
+"""Files of a store: its directory, which one process locks, and the LMDB environment in it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from replicator.engine.log.store_tables import FORMATS
 
 READERS_MAX: Final = 512
 LOCK_ROW_BYTES: Final = 64
-"""Of a reader. The file has a head of a few rows, too; it is not to be made larger than LMDB makes it."""
+"""Bytes of one reader's row in LMDB's lock file. The file also has a head of a few rows. It must not be made larger
+than LMDB makes it."""
 OWNER_ONLY: Final = 0o700
-"""Messages are for nobody else on the host. The directory around may be entered: by an embedded Postgres, as root."""
+"""Permissions of a store's directory, because messages are for nobody else on the host. An embedded Postgres that runs
+as root may enter the directory around it."""
 
 
 EFFECTIVE: Final = os.access in os.supports_effective_ids
 """Whether the system can check the rights of this process, and not only those of its user."""
 LOG: Final = "log"
-"""The directory, below a cluster's, with all that a store consists of: it is moved as one."""
+"""Directory, below a cluster's, that contains the whole store. It is moved as one."""
 SEGMENTS: Final = "segments"
-"""The directory of segments, below that of the log."""
+"""Directory of segments, below that of the log."""
 RESTORING: Final = "restoring"
-"""Beside it while a backup is restored: until all of it is here and checked, no store is opened or made."""
+"""Directory beside the log that exists while a backup is restored. Until the restore is complete and checked, no store
+is opened or made."""
 
 
 def check_not_restoring(path: Path) -> None:
@@ -66,7 +69,7 @@ def check_usable(path: Path) -> None:
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """Yield what a store may consist of, each directory before what is in it."""
+    """Yield the possible files and directories of a store, each directory before its content."""
     segments = path / LOG / SEGMENTS
     yield from (path / "worker.lock", path / LOG, path / LOG / "data.mdb", path / LOG / "lock.mdb", segments)
     if is_there(segments):
@@ -176,7 +179,7 @@ def check_there(path: Path) -> None:
 
 
 def lock_directory(path: Path) -> IO[bytes]:
-    """Hold the directory for this process; a second worker on it is refused."""
+    """Lock the directory for this process. A second worker on it is refused."""
     check_no_dangling_link(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -207,7 +210,7 @@ def is_in_use(path: Path) -> bool:
 
 
 def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environment:
-    """The environment below ``path``, made if there is none. Raises :class:`StoreUnusable`."""
+    """Return the environment below ``path``, created if there is none. Raise :class:`StoreUnusable`."""
     try:
         _allocate_lock_file(path / LOG)
         env = lmdb.open(
@@ -239,10 +242,10 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
 
 
 def _allocate_lock_file(directory: Path) -> None:
-    """Get blocks of the disk for LMDB's table of readers. LMDB makes it as a file with a hole, which is mapped: on a
-    full disk the first reader whose row lies in the hole would end the process by a bus error.
+    """Allocate the disk blocks of LMDB's table of readers. LMDB would make and map a sparse file. On a full disk, the
+    first reader whose row has no disk block would then end the process by a bus error.
 
-    It is closed again before LMDB opens it: a close ends all locks that the process has on a file.
+    The file is closed before LMDB opens it, because a close ends all locks that the process has on the file.
     """
     directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
     file = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT, 0o600)
@@ -256,7 +259,7 @@ def _allocate_lock_file(directory: Path) -> None:
 
 
 def open_tables(env: lmdb.Environment, path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The tables of those names, made where they are not there: all in one transaction, for each waits for the disk.
+    """Return the tables ``names``, and create missing ones in one transaction, because each commit waits for the disk.
 
     Raises :class:`StoreUnusable`.
     """
@@ -319,13 +322,15 @@ def cannot_be_used(path: Path, error: OSError) -> StoreUnusable:
 
 
 def identity(file: Path | int) -> tuple[int, int]:
-    """Tells one file from another that takes its name; of a path, or of a descriptor."""
+    """Return the identity of a file, given by path or descriptor. A different file with the same name has another
+    identity."""
     status = os.fstat(file) if isinstance(file, int) else file.stat()
     return status.st_dev, status.st_ino
 
 
 def _check_size(file: Path, env: lmdb.Environment) -> None:
-    """A file that was cut short would end the process with a bus error at the first page that is missing."""
+    """Raise :class:`StoreUnusable` if the file was cut short. The first access to a missing page would end the process
+    by a bus error."""
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if (size := file.stat().st_size) < needed:
         raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a copy")

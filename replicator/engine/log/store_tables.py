@@ -1,4 +1,4 @@
-"""The tables of a store and what their keys and values are.
+"""Tables of a store, with their keys and values.
 
 ========== ============================================== =================================================
 table      key                                            value
@@ -12,11 +12,11 @@ placed     segment u32 | offset u64                       size u32 | key in ``bl
 markers    topic id | ledger | first entry                entries u32
 high_water topic id | origin                              incarnation u64 | ledger u64 | entry u64
 left_out   topic id | origin NUL | ledger | entry + 1     ledger u64 | entry + 1 u64: the hole from the key's
-                                                          position (exclusive) to the value's, both of the origin;
+                                                          position (exclusive) to the value's, origin positions;
                                                           see :mod:`replicator.engine.log.left_out`
-parts      topic id | origin NUL | ledger | entry + 1     ledger u64 | entry u64 | u32 × n: where the block lies here
-                                                          whose first entry is that of the origin, and the indexes of
-                                                          its entries of which only a part is here; see
+parts      topic id | origin NUL | ledger | entry + 1     ledger u64 | entry u64 | u32 × n: the local position of the
+                                                          block that begins at the key's origin position, and the
+                                                          indexes of its entries that lack messages; see
                                                           :mod:`replicator.engine.log.parts`
 link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
                                                           the link's destination has what the link carries
@@ -26,9 +26,9 @@ cursors    topic id | subscription                        see :mod:`replicator.e
 cursor_rows                                               see there
 tombstones topic id | subscription                        see :mod:`replicator.engine.subscriptions.tombstones`
 pending_acks                                              see :mod:`replicator.sync.pending_acks`
-trims      topic id                                       JSON: up to where the log was trimmed, how many entries
-                                                          and messages that were, by origin the newest message that
-                                                          was trimmed, and where ledgers ended; see
+trims      topic id                                       JSON: the position up to which the log was trimmed, how many
+                                                          entries and messages were trimmed, by origin the newest
+                                                          trimmed message, and the ends of ledgers; see
                                                           :mod:`replicator.engine.log.ledger_ends`
 policies   topic id                                       JSON, see :mod:`replicator.engine.policies_codec`
 sequences  topic id | producer name                       see :mod:`replicator.engine.producing.sequence_rows`
@@ -46,11 +46,11 @@ audit      microseconds u64 | entry id                    JSON, see :mod:`replic
 deleted    topic id                                       topic name; see :mod:`replicator.engine.topics.topic_deletion`
 staging                                                   see :mod:`replicator.engine.staging.rows`
 published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u64 | entry u64: as ``extents``, of where
-           | first entry (origin's position)              entries lie at the Apache Pulsar brokers that the worker runs
-                                                          beside; see :mod:`replicator.apache.published`
+           | first entry (origin's position)              entries lie at the Apache Pulsar brokers beside the worker;
+                                                          see :mod:`replicator.apache.published`
 broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
-broker_notes topic id | kind NUL | more                   JSON: what else the bridge must remember of a topic at the
-                                                          brokers, see :mod:`replicator.apache.published`
+broker_notes topic id | kind NUL | more                   JSON: other notes of the bridge about a topic at the brokers,
+                                                          see :mod:`replicator.apache.published`
 lineage    topic id | origin                              JSON: which store of the origin wrote the copies that are
                                                           here, and which lives it deleted, by incarnation; see
                                                           :mod:`replicator.engine.topics.origin_stores`
@@ -82,7 +82,7 @@ FORMAT: Final = FORMATS[-1]
 """Format of all tables together. A change that the version before would misread or miss raises it, and that version
 then refuses the store. A table, a field or a row that the version before may ignore does not raise it."""
 HEAD: Final = "store"
-"""The row of ``meta`` that says what the store is."""
+"""Row of ``meta`` with the store's id, cluster and format."""
 
 
 class Table(NamedTuple):
@@ -152,10 +152,10 @@ EXTENT_KEY_TAIL: Final = struct.Struct(">QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Record of what was trimmed from a log: all entries up to ``through``.
+    """Record of the trimmed part of a log: all entries up to ``through``.
 
-    ``vector`` has the newest trimmed message of each origin. ``ends`` has, by origin, the last trimmed entry of each
-    of the origin's ledgers, as origin positions; under ``HERE`` it has that of each ledger of this log
+    ``vector`` has the newest trimmed message of each origin. ``ends`` has, by origin, the last trimmed entry of each of
+    the origin's ledgers, as origin positions; under ``HERE`` it has that of each ledger of this log
     (:mod:`replicator.engine.log.ledger_ends`). ``counts`` are the numbers of trimmed entries and messages; None in a
     row that an earlier version wrote without counts.
     """
@@ -167,7 +167,7 @@ class Trim:
 
 
 class HighWater(NamedTuple):
-    """The highest origin position that a topic has of one origin, in one incarnation of the topic there."""
+    """Highest origin position that a topic has of one origin, in one incarnation of the topic there."""
 
     incarnation: int
     position: Position
@@ -194,7 +194,7 @@ def read_holes(txn: lmdb.Transaction, database: Any, topic_id: int, origin: str)
 
 @dataclass(frozen=True, slots=True)
 class PartsRow:
-    """A block of which some batches are here in part only: their ``entries``, by index."""
+    """A block in which some batches lack messages: the indexes of these batches are in ``entries``."""
 
     origin: str
     origin_first: Position
@@ -203,7 +203,7 @@ class PartsRow:
 
 
 def parts_row(topic_id: int, row: PartsRow) -> tuple[bytes, bytes]:
-    """Key and value of a row of table ``parts``."""
+    """Return key and value of a row of table ``parts``."""
     key = extent_key_prefix(topic_id, row.origin) + encode_place(row.origin_first)
     return key, PARTS.pack(*row.local_first) + struct.pack(f">{len(row.entries)}I", *row.entries)
 

@@ -1,4 +1,4 @@
-"""Blocks as rows of a store's table: what a row tells, and looking one up with a cursor on table ``blocks``."""
+"""Blocks as rows of table ``blocks``, and looking them up with a cursor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from snapshots.position import Position
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as it lies in this cluster: its local position and its bytes, which are the same everywhere."""
+    """A block with its local position. Its bytes are the same in every cluster."""
 
     position: Position
     header: BlockHeader
@@ -30,7 +30,7 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class StoredHeader:
-    """Which block lies at a local position, without its bytes."""
+    """Header of the block at a local position, without the block's bytes."""
 
     position: Position
     header: BlockHeader
@@ -43,7 +43,7 @@ class StoredHeader:
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """What the store holds of one ledger of a topic."""
+    """First and last entry that the store has of one ledger of a topic."""
 
     ledger: int
     first: int
@@ -51,7 +51,7 @@ class LedgerExtent:
 
 
 def blocks_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterator[tuple[Position, BlockRow]]:
-    """The blocks that hold entries above ``after``, each with its local position."""
+    """Yield the blocks that hold entries above ``after``, each with its local position."""
     more = seek_block(cursor, topic_id, Position(after.ledger, min(max(after.entry + 1, 0), ENTRY_IDS_MAX)))
     while more:
         key_topic, ledger, first = BLOCK_KEY.unpack(cursor.key())
@@ -62,9 +62,9 @@ def blocks_after(cursor: lmdb.Cursor, topic_id: int, after: Position) -> Iterato
 
 
 def entries_before(view: BlockView, published_ms: int) -> int:
-    """How many entries at the start of a block were published before that time, by their producers' clocks.
+    """Return how many entries at the start of a block were published before that time, by their producers' clocks.
 
-    One that cannot be read is as old as its block, which is not before: it must not stop what looks for others.
+    An entry that cannot be read raises no error, so that the search can go on. It counts as published with its block.
     """
     for index, entry in enumerate(view.entries(0, len(view))):
         try:
@@ -77,7 +77,7 @@ def entries_before(view: BlockView, published_ms: int) -> int:
 
 
 def seek_block(cursor: lmdb.Cursor, topic_id: int, position: Position) -> bool:
-    """Put the cursor on the block that holds ``position``, or on the first one above it."""
+    """Move the cursor to the block that holds ``position``, or else to the first block above it."""
     key = BLOCK_KEY.pack(topic_id, position.ledger, position.entry)
     if not cursor.set_range(key):
         at_lower = cursor.last()

@@ -1,7 +1,7 @@
-"""Reading one topic's log: blocks for links, entries for subscriptions, and where things lie in it.
+"""Reading one topic's log: blocks for links, entries for subscriptions, and searches for positions.
 
-Nothing is read past the LAC, which is the log index's. Entries come through the block cache; blocks that links copy do
-not, since each is read once by each link.
+Nothing is read past the LAC of the log index. Entries are read through the block cache. Blocks for links are not,
+because each link reads each block once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 SEARCH_BLOCKS: Final = 1_000
-"""Headers that a search by time reads in one go: some milliseconds."""
+"""Headers that a search by time reads at once, which takes some milliseconds."""
 
 CommittedBlock = tuple[Position, BlockView]
 """A block that was just committed, and its first position."""
@@ -129,7 +129,7 @@ class TopicReading:
     def headers(
         self, after: Position, *, bytes_max: int, blocks_max: int, origins: Collection[str]
     ) -> tuple[list[StoredHeader], Position]:
-        """See :meth:`Store.read_headers`."""
+        """Return headers as :meth:`Store.read_headers` does."""
         return self._store.read_headers(
             self._topic_id, after, self._log.last, bytes_max=bytes_max, blocks_max=blocks_max, origins=origins
         )
@@ -203,7 +203,7 @@ class TopicReading:
         return self._log.messages if following is None else self._store.messages_before(self._topic_id, following)
 
     def messages_in(self, positions: PositionSet) -> int:
-        """Return the number of messages in the entries at ``positions``, all of which must exist."""
+        """Return the number of messages in the entries at ``positions``. All of these entries must exist."""
         return self._store.messages_in(self._topic_id, positions)
 
     def position_before(self, target: Position) -> Position:
@@ -217,7 +217,8 @@ class TopicReading:
         return self._log.clamp(Position(target.ledger, target.entry - 1))
 
     async def position_at_time(self, published_ms: int, *, after: Position) -> Position:
-        """See :meth:`Store.position_at_time`; passes over old blocks in pages, between which others have their turn."""
+        """Return the position by time, as :meth:`Store.position_at_time` does. Skip old blocks in pages, so that other
+        tasks run in between."""
         reached = after
         while page := self._store.block_spans(self._topic_id, reached, blocks_max=SEARCH_BLOCKS):
             older = list(takewhile(lambda block: block.publish_time_ms < published_ms, page))

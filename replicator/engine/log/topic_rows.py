@@ -37,7 +37,7 @@ _END = (1 << 64) - 1
 
 
 class TopicRows:
-    """The part of a store that reads rows; :class:`~replicator.engine.log.store.Store` is the whole of it."""
+    """Part of a store that reads rows. :class:`~replicator.engine.log.store.Store` adds the rest."""
 
     env: lmdb.Environment
     tables: dict[str, Any]
@@ -52,7 +52,7 @@ class TopicRows:
             return self.topics_in(txn)
 
     def topics_in(self, txn: lmdb.Transaction) -> list[TopicRecord]:
-        """As of that transaction."""
+        """Return the records of all topics as ``txn`` sees them."""
         return [_topic_record(bytes(key), bytes(value)) for key, value in txn.cursor(db=self.tables["topics"])]
 
     def topic(self, name: str) -> TopicRecord | None:
@@ -61,17 +61,17 @@ class TopicRows:
         return None if stored is None else _topic_record(name.encode(), stored)
 
     def deleted_topics(self) -> list[int]:
-        """The ids of topics that are deleted, but for rows that they left behind."""
+        """Return the ids of deleted topics whose rows are not all deleted yet."""
         with self.env.begin(db=self.tables["deleted"]) as txn:
             return [int(TOPIC_KEY.unpack(key)[0]) for key in txn.cursor().iternext(keys=True, values=False)]
 
     def tenants(self) -> list[str]:
-        """Those that were made by name, or with a topic."""
+        """Return all tenants, whether they were created by name or together with a topic."""
         with self.env.begin(db=self.tables["tenants"]) as txn:
             return [bytes(key).decode() for key in txn.cursor().iternext(keys=True, values=False)]
 
     def namespaces(self) -> dict[str, bytes]:
-        """The stored policies of each namespace, by ``tenant/namespace``."""
+        """Return the stored policies of each namespace, by ``tenant/namespace``."""
         with self.env.begin(db=self.tables["namespaces"]) as txn:
             return {bytes(key).decode(): bytes(value) for key, value in txn.cursor()}
 
@@ -98,17 +98,17 @@ class TopicRows:
         return found
 
     def left_out(self, topic_id: int, origin: str) -> tuple[Hole, ...]:
-        """What links may have left out of an origin, in order."""
+        """Return the holes of an origin, the ranges that links may have left out, in order."""
         with self.env.begin(db=self.tables["left_out"]) as txn:
             return read_holes(txn, self.tables["left_out"], topic_id, origin)
 
     def parts(self, topic_id: int) -> list[PartsRow]:
-        """The blocks with batches of which only a part is here."""
+        """Return the blocks with batches that lack messages."""
         with self.env.begin(db=self.tables["parts"]) as txn:
             return read_parts(txn, self.tables["parts"], topic_id)
 
     def link_marks(self, link_key: str) -> dict[int, Position]:
-        """By topic id, how far that link was when it was last noted."""
+        """Return the last stored progress of a link, by topic id."""
         suffix = link_key.encode()
         with self.env.begin(db=self.tables["link_marks"]) as txn:
             return {
@@ -118,7 +118,7 @@ class TopicRows:
             }
 
     def trim(self, topic_id: int) -> Trim:
-        """What was trimmed from the topic's log."""
+        """Return the record of the trimmed part of the topic's log."""
         with self.env.begin(db=self.tables["trims"]) as txn:
             stored = txn.get(TOPIC_KEY.pack(topic_id))
         return Trim() if stored is None else decode_trim(stored)
@@ -127,11 +127,11 @@ class TopicRows:
         return self._by_name("cursors", topic_id)
 
     def tombstones(self, topic_id: int) -> dict[str, bytes]:
-        """The stored tombstones by subscription."""
+        """Return the stored tombstones by subscription."""
         return self._by_name("tombstones", topic_id)
 
     def pending_acks(self, topic_id: int) -> dict[str, bytes]:
-        """By subscription, the acknowledgements that wait for messages that are not here yet."""
+        """Return, by subscription, the acknowledgements that wait for messages that are not here yet."""
         return self._by_name("pending_acks", topic_id)
 
     def _by_name(self, table: str, topic_id: int) -> dict[str, bytes]:
@@ -146,25 +146,25 @@ class TopicRows:
         return found
 
     def has_rows(self, table: str, topic_id: int) -> bool:
-        """Whether a table whose keys begin with the topic's id has rows of it."""
+        """Return whether a table with keys that begin with a topic's id has rows of this topic."""
         prefix = TOPIC_KEY.pack(topic_id)
         with self.env.begin(db=self.tables[table]) as txn:
             cursor = txn.cursor()
             return bool(cursor.set_range(prefix)) and bytes(cursor.key()).startswith(prefix)
 
     def epoch(self, topic_id: int) -> int | None:
-        """The topic's epoch; None if it never had an exclusive producer."""
+        """Return the topic's epoch, or None if it never had an exclusive producer."""
         with self.env.begin(db=self.tables["epochs"]) as txn:
             stored = txn.get(TOPIC_KEY.pack(topic_id))
         return None if stored is None else int(EPOCH.unpack(stored)[0])
 
     def terminated(self, topic_id: int) -> bool:
-        """Whether producers are refused for ever."""
+        """Return whether the topic is terminated, so that producers are refused for ever."""
         with self.env.begin(db=self.tables["terminated"]) as txn:
             return txn.get(TOPIC_KEY.pack(topic_id)) is not None
 
     def cursor_rows(self, topic_id: int) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of all cursors of a topic, in the order of their keys."""
+        """Yield the rows of all cursors of a topic, in the order of their keys."""
         prefix = TOPIC_KEY.pack(topic_id)
         with self.env.begin(db=self.tables["cursor_rows"]) as txn:
             cursor = txn.cursor()
@@ -174,14 +174,14 @@ class TopicRows:
                 more = cursor.next()
 
     def policies(self, topic_id: int) -> bytes | None:
-        """The topic's own policies as they were put; None if it has none."""
+        """Return the topic's own policies as they were stored, or None if it has none."""
         with self.env.begin(db=self.tables["policies"]) as txn:
             stored = txn.get(TOPIC_KEY.pack(topic_id))
         return None if stored is None else bytes(stored)
 
     def extents(self, topic_id: int) -> Iterator[tuple[str, int, Position, Position, int]]:
-        """The exact mapping of a topic's copied entries, in the order of origin positions for each origin: origin,
-        incarnation, first origin position, first position here, and how many entries."""
+        """Yield the extents of a topic's copied entries: origin, incarnation, first origin position, first local
+        position, and number of entries. Each origin's extents are in the order of origin positions."""
         prefix = TOPIC_KEY.pack(topic_id)
         with self.env.begin(db=self.tables["extents"]) as txn:
             cursor = txn.cursor()
@@ -194,7 +194,7 @@ class TopicRows:
                 more = cursor.next()
 
     def translate(self, topic_id: int, origin: str, incarnation: int, position: Position) -> Position | None:
-        """Where an entry of another origin lies here, from the extents; None if it is not here."""
+        """Return the local position of an entry of another origin, or None if the entry is not here."""
         prefix = extent_key_prefix(topic_id, origin)
         with self.env.begin(db=self.tables["extents"]) as txn:
             cursor = txn.cursor()
@@ -232,7 +232,7 @@ class TopicRows:
                     return Position(local_ledger, local_first + min(offset, entries - 1))
         return None
 
-    # What the headers of blocks say.
+    # From the headers of blocks.
 
     def ledgers(self, topic_id: int) -> list[LedgerExtent]:
         """Return the ledgers of a topic in order, by two look-ups for each ledger."""

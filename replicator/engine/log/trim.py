@@ -1,12 +1,12 @@
 """Deletion of the oldest blocks of a log, with the rows that refer to them, inside a transaction.
 
-Invariants (DESIGN §3): 2, high-water marks stay, so what was trimmed is not copied again; 10, the last block stays, and
-with it what was ever counted and which positions were used; 11, one transaction deletes a bounded number of blocks.
+Invariants (DESIGN §3): 2, high-water marks stay, so trimmed entries are not copied again; 10, the last block stays,
+which keeps the counts and the used positions; 11, one transaction deletes a bounded number of blocks.
 
 1. Take the oldest block. Stop if it reaches above the limit, or if it is the topic's last one.
 2. Delete the block, its row of markers, and the rows of deduplication about its entries. Then record what these rows
    can no longer answer: the newest message of the block's origin, and the last deleted entry of each ledger, both at
-   the origin and here. Batches of which only a part was here become holes.
+   the origin and here. Batches that lack messages become holes.
 3. Delete the extents (the exact mapping of copied entries) whose entries are all deleted.
 4. Record the last deleted position, and how many entries and messages are deleted. The first block that stays must
    count as many before itself.
@@ -41,17 +41,18 @@ from replicator.engine.producing.numbered_rows import trim_block
 from snapshots.position import BEFORE_ALL, Position
 
 TRIM_BLOCKS_MAX: Final = 1_000
-"""Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
+"""Limit of blocks that one transaction deletes, which takes some milliseconds. Publishes wait behind it no longer than
+that."""
 TRIM_ROWS_MAX: Final = 10_000
-"""The same for what deduplication keeps of those blocks; the block that reaches it is the last."""
+"""Limit of deduplication rows that one transaction deletes. The block that reaches the limit is the last one."""
 
 
 Leave = Callable[[lmdb.Transaction, Buffer], None]
-"""Told of each row of table ``blocks`` that is deleted."""
+"""Function that is called with each row of table ``blocks`` that is deleted."""
 
 
 def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position, leave: Leave) -> bool:
-    """Delete blocks that lie at or below ``upto``; returns whether more are left to delete."""
+    """Delete blocks that lie at or below ``upto``. Return whether more are left to delete."""
     stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["trims"])
     trimmed = Trim() if stored is None else decode_trim(bytes(stored))
     through, vector, origins = trimmed.through, dict(trimmed.vector), set[str]()
@@ -126,7 +127,8 @@ def _first_of_last_block(txn: lmdb.Transaction, tables: dict[str, Any], topic_id
 
 
 def _trim_extents(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, origin: str, through: Position) -> None:
-    """Extents of one origin have the same order here as there, so the first that reaches above ends it."""
+    """Delete the extents that end at or below ``through``. An origin's extents have the same order there and here, so
+    the first one that reaches above ends the search."""
     prefix = extent_key_prefix(topic_id, origin)
     cursor = txn.cursor(db=tables["extents"])
     more = cursor.set_range(prefix)

@@ -67,8 +67,8 @@ from snapshots.position import Position
 __all__ = ["AppendedBlock", "Committed", "CopiedBlock", "Extent", "Tail", "Writer"]
 
 COMPACTION_PAUSE_SECONDS: Final = 1 / 16
-"""After a step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`: 32 MiB a second at most. After a
-larger block it is longer."""
+"""Pause after a compaction step of :data:`~replicator.engine.log.commit.compacting.MOVED_BYTES_MAX`, which gives 32 MiB
+a second at most. It is longer after a larger block."""
 
 
 class Writer:
@@ -145,12 +145,11 @@ class Writer:
         only: frozenset[str] | None = None,
         noted: Callable[[Sequence[Position]], None] | None = None,
     ) -> list[Position]:
-        """Append entries of this cluster's own; returns their positions once they are durable. ``only`` are the other
-        clusters that may have them, if not all may. ``noted`` is told the positions before anybody is told of the
-        block.
+        """Append entries of this cluster's own, and return their positions once they are durable.
 
-        With ``numbered``, those that are here already are left out: ``DUPLICATE`` is returned for them. With ``turn``
-        they are refused when what went before them is.
+        ``only`` has the other clusters that may have the entries, or None for all. ``noted`` gets the positions before
+        anyone learns of the block. With ``numbered``, duplicates are not stored, and get the position ``DUPLICATE``.
+        With ``turn``, the entries are refused if earlier ones of the same producer were refused.
         """
         size = sum(map(len, entries))
         request = PublishRequest(
@@ -176,10 +175,10 @@ class Writer:
         numbered: bool = False,
         writes: Sequence[tuple[str, bytes, bytes | None]] = (),
     ) -> list[Extent]:
-        """Append blocks of another origin, but for what is here already, and set or (with None) delete rows, in one
-        transaction; returns the extents written.
+        """Append blocks from another cluster, except entries that are here already. In the same transaction, set or
+        (with None) delete rows. Return the extents written.
 
-        With ``numbered``, deduplication notes the sequence ids that come in.
+        With ``numbered``, deduplication records the sequence ids of the entries.
         """
         size = sum(len(copied.block) for copied in blocks)
         extents: list[Extent] = await self._submit(
@@ -222,8 +221,8 @@ class Writer:
         await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
 
     async def open_producer(self, tail: Tail, name: str, *, epoch: int | None, numbered: bool) -> int:
-        """Save the topic's epoch, unless it is None. Returns the highest sequence id of that producer name, after all
-        that was published before this call; -1 if there is none, or without ``numbered``."""
+        """Save the topic's epoch, unless it is None. Return the producer's highest sequence id, including everything
+        published before this call; -1 if there is none, or without ``numbered``."""
         highest: int = await self._submit(
             OpenProducerRequest(self._loop.create_future(), tail=tail, name=name, epoch=epoch, numbered=numbered)
         )
@@ -249,10 +248,10 @@ class Writer:
         upto: Position,
         numbered: bool,
     ) -> None:
-        """Append blocks of this cluster's own that the log lost, at the positions that they had; ``last`` is the log's
-        LAC. What nobody has are ``holes``; up to ``upto`` all is accounted for then.
+        """Append blocks of this cluster's own that the log lost, at the positions that they had.
 
-        Raises :class:`NotReclaimed`.
+        ``last`` is the log's LAC. ``holes`` are the ranges that no cluster has. Afterwards every own position up to
+        ``upto`` is a block or a hole. Raises :class:`NotReclaimed`.
         """
         await self._submit(
             ReclaimRequest(
@@ -378,23 +377,24 @@ class Writer:
         await self._submit(TerminateRequest(self._loop.create_future(), tail=tail))
 
     async def sweep(self, topic_id: int) -> None:
-        """Delete what a deleted topic left behind, some in each transaction."""
+        """Delete the rows that a deleted topic left behind, a limited number in each transaction."""
         more = True
         while more:
             more = await self._submit(SweepRequest(self._loop.create_future(), topic_id=topic_id))
 
     async def replace_block(self, topic_id: int, first: Position, block: bytes) -> None:
-        """Put the bytes of a block, which was verified, in place of those that are damaged at its position.
+        """Replace the damaged bytes of the block at ``first`` with ``block``, which must be verified.
 
-        Raises :class:`BlockCorrupt` for one with another head.
+        Raises :class:`BlockCorrupt` if ``block`` has another head.
         """
         await self._submit(
             ReplaceBlockRequest(self._loop.create_future(), len(block), topic_id=topic_id, first=first, block=block)
         )
 
     async def compact_segments(self, *, quiet_only: bool = True) -> None:
-        """Make those segments free in which little lives, and nothing changes, at a bounded rate; and those whose files
-        were deleted under the worker."""
+        """Move blocks out of segments with few live blocks, at a bounded rate, so that these segments become free. Also
+        empty segments whose files were deleted while the worker runs. With ``quiet_only``, skip segments that changed
+        since the last pass."""
         if not self._store.segments.space.segments:
             return
         moved: int | None = await self._submit(

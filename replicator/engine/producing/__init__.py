@@ -1,1 +1,1 @@
-"""What stands between a producer and the log: who may publish, what is refused, what is stored already."""
+"""Steps between a producer and the log: permission to publish, checks of entries, and deduplication."""

@@ -1,4 +1,4 @@
-"""Comparison of entries from different clusters with equal sequence ids: do they hold the same messages?
+"""Comparison of entries from different clusters with equal sequence ids, to find out whether their messages are equal.
 
 A failover can give out a sequence id twice. So messages of two origins are duplicates only if their content is equal
 too: payload, key, ordering key, properties, event time, and the clusters that they are for. The rest may differ

@@ -1,4 +1,5 @@
-"""Deduplication: what is stored of each producer, so that an entry that it sends again is not stored twice.
+"""Deduplication: keeps the highest sequence id of each producer, so that an entry that is sent again is not stored
+twice.
 
 Invariant: an entry is stored if, and only if, its sequence ids are above all that the topic has of its producer. What
 the topic has is written in the same transaction as the entry, so it is right after a kill at any moment. The writer
@@ -10,8 +11,8 @@ with the same outcome.
 1. An entry stands for the sequence ids ``first`` to ``last`` of its producer (equal for a single message). If all are
    at or below the producer's highest id, the entry is a duplicate. If all are above, it is stored, and ``last`` is
    the new highest id. Otherwise (a producer sent again in other batches) it is refused: only a part of it is here.
-2. The chunks of a large message have one sequence id. It counts when the last chunk is stored. Before, the row says
-   how many chunks of which message are here, and the next chunk must follow them. A chunk that skips some is refused,
+2. The chunks of a large message have one sequence id. It counts when the last chunk is stored. Before, the row has the
+   message and the number of its chunks here, and the next chunk must follow them. A chunk that skips some is refused,
    or the message would be taken for complete later. A message that starts again under another uuid starts again here.
 3. A row is dropped when its producer is not connected and has sent nothing for a time. If there are too many rows,
    the one unused for longest is dropped.
@@ -23,7 +24,7 @@ with the same outcome.
 5. If the transaction fails, :meth:`SequenceTable.roll_back` restores the rows.
 
 Source: the publicly documented behaviour of Pulsar's broker deduplication. Upstream writes such a table as a snapshot
-now and then and reads the log from there on; its answer for a copy of an entry that is on its way is an error.
+now and then, and reads the log from there on. It answers a copy of an entry that is on its way with an error.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from typing import Final, NamedTuple, Protocol
 from replicator.engine.errors import BlockCorrupt, NotAllowedError
 
 PRODUCERS_REMEMBERED_MAX: Final = 10_000
-"""Rows of one topic, as upstream (brokerDeduplicationMaxNumberOfProducers)."""
+"""Limit of rows of one topic, as upstream (brokerDeduplicationMaxNumberOfProducers)."""
 INACTIVE_MS_MAX: Final = 6 * 60 * 60 * 1000
-"""How long a row stays after its producer was last seen, as upstream (brokerDeduplicationProducerInactivityTimeout)."""
+"""Time for which a row stays after its producer was last seen, as upstream
+(brokerDeduplicationProducerInactivityTimeout)."""
 SEQUENCE_ID_MAX: Final = 2**63 - 1
-"""The largest that clients in every language can hold."""
+"""Largest sequence id that clients in every language can hold."""
 NONE_YET: Final = -1
 
 _ROW = struct.Struct(">qQqii8s")
@@ -56,7 +58,7 @@ class Copied(NamedTuple):
     whole: bool = False
     part: bool = False
     chunk: int = NONE_YET
-    """The highest copied chunk of a message whose last chunk has not come, or -1."""
+    """Highest copied chunk of a message whose last chunk has not come, or -1."""
     other_chunk: bool = False
     """Whether the copied message has other content than this chunk, which is not the first one, in its place."""
 
@@ -127,7 +129,7 @@ class SequenceTable:
         self._connected = connected
         self._rows_max = rows_max
         self._before: dict[str, SequenceRow | None] = {}
-        """The rows that this transaction has changed, as they were."""
+        """Rows that this transaction has changed, as they were before."""
         self._unwritten: set[str] = set()
 
     def __len__(self) -> int:
@@ -174,9 +176,9 @@ class SequenceTable:
             self._set(producer, replace(row, used_at_ms=now_ms))
 
     def drop_inactive(self, now_ms: int, *, inactive_ms_max: int = INACTIVE_MS_MAX) -> None:
-        """Forget producers that are not connected and were not seen for so long.
+        """Forget producers that are not connected and were not seen for ``inactive_ms_max``.
 
-        A connected one is marked as seen once a quarter of that time has passed, not each time: few rows are written.
+        A connected producer is marked as seen once a quarter of that time has passed. So few rows are written.
         """
         for producer, row in list(self._rows.items()):
             unused_ms = now_ms - row.used_at_ms

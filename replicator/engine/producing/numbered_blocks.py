@@ -1,4 +1,4 @@
-"""The ids and contents of a topic's stored blocks, as deduplication across origins reads and compares them.
+"""Ids and contents of a topic's stored blocks, for deduplication across origins.
 
 Blocks are read on the writer's thread. At most :data:`BLOCKS_PARSED_MAX` of a topic stay in memory, and as many whole
 blocks of a transaction.
@@ -125,7 +125,7 @@ class NumberedBlocks:
     __slots__ = ("_body", "_parsed", "_topic_id")
 
     def __init__(self, topic_id: int, body: Callable[[BlockRow], Buffer]) -> None:
-        """``body`` returns the bytes of a stored block."""
+        """Create an empty cache. ``body`` returns the bytes of a stored block."""
         self._body = body
         self._topic_id = topic_id
         self._parsed: OrderedDict[Position, Parsed] = OrderedDict()

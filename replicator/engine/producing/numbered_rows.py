@@ -19,7 +19,8 @@ from replicator.engine.producing.duplicate_chains import trim_duplicates
 from snapshots.position import Position
 
 ROWS_LOOKED_AT_MAX: Final = 8
-"""Rows that a look-up of one id reads. One is usual; there are more only if the ids of a producer do not ascend."""
+"""Limit of rows that a look-up of one id reads. One is usual; there are more only if the ids of a producer do not
+ascend."""
 HIGHEST_KEPT_MAX: Final = 10_000
 
 _DIGEST_BYTES: Final = 16

@@ -1,17 +1,17 @@
-"""Who may publish to a topic: names, access modes, epochs. Sans-IO: told who comes and goes, says who is in and out.
+"""Registry that decides which producers may publish to a topic, by names, access modes and epochs. Sans-IO.
 
 Invariants: at any time a topic has either any number of shared producers or one exclusive one; a name belongs to one
 session; the topic's epoch grows with each exclusive owner, and is durable before that owner is told.
 
-1. A producer that brings the epoch and the name of the owner is that owner on a new connection: it takes the place of
+1. A producer that brings the epoch and the name of the owner is that owner on a new connection. It takes the place of
    its old session, before all that wait.
-2. One that brings an older epoch is fenced: somebody else has owned the topic since.
-3. Else the access mode decides. Shared: refused while there is an owner, or one waiting. Exclusive: refused while
-   there is anybody. WaitForExclusive: queues while there is anybody; first come, first served, but one that brings the
-   present epoch goes first. ExclusiveWithFencing: everybody else goes, those that wait included.
+2. A producer that brings an older epoch is fenced, because another one has owned the topic since.
+3. Otherwise the access mode decides. Shared: refused while there is an owner, or one waits. Exclusive: refused while
+   there is any producer. WaitForExclusive: queues while there is any producer; first come, first served, but one that
+   brings the present epoch goes first. ExclusiveWithFencing: all other producers are disconnected, even waiting ones.
 4. When the last connected producer leaves, the first that waits becomes the owner.
 
-Source: PIP-68 and PIP-161. Unlike upstream, a producer with an old epoch fences nobody before it is refused, and one
+Source: PIP-68 and PIP-161. Unlike upstream, a producer with an old epoch is refused without fencing others, and one
 that waits behind shared producers is admitted when the last of them has left.
 """
 
@@ -24,16 +24,18 @@ from replicator.engine.errors import NotAllowedError, ProducerBusy, ProducerFenc
 from replicator.engine.types import AccessMode, ProducerOptions
 
 PRODUCERS_MAX: Final = 10_000
-"""Connected to one topic, and as many waiting; a policy can set fewer."""
+"""Limit of producers that are connected to one topic, and of those that wait. A policy can set fewer."""
 PRODUCER_NAME_BYTES_MAX: Final = 400
-"""A name is part of a key of the store, and those end at 511 bytes."""
+"""Limit of a producer's name, which is part of a key of the store; keys have at most 511 bytes."""
 EPOCH_MAX: Final = 2**62
-"""What a producer may bring. The topic's own epoch grows from there by one with each owner, within 63 bits."""
+"""Highest epoch that a producer may bring. The topic's own epoch grows from there by one with each owner, within 63
+bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """This session is connected. With ``save_epoch``, its epoch has to be durable before it is told."""
+    """Decision that a session is connected. With ``save_epoch``, its epoch must be durable before the session is
+    told."""
 
     session: int
     epoch: int | None
@@ -42,7 +44,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """This session, connected or waiting, is out."""
+    """Decision that a session, connected or waiting, is disconnected."""
 
     session: int
     reason: str
@@ -59,12 +61,13 @@ class _Waiting:
 
 
 class ProducerRegistry:
-    """Decides who may publish to one topic. ``epoch`` is the topic's durable one, None if it never had an owner."""
+    """Decides which producers may publish to one topic. ``epoch`` is the topic's durable epoch, None if it never had an
+    owner."""
 
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
         self.sessions: dict[str, int] = {}
-        """Session by name, of those that are connected or wait."""
+        """Session of each producer that is connected or waits, by name."""
         self._connected: dict[int, str] = {}
         self._waiting: list[_Waiting] = []  # an empty deque takes 600 bytes, for each topic
         self._owner: int | None = None
@@ -83,9 +86,9 @@ class ProducerRegistry:
     def connect(
         self, session: int, name: str, options: ProducerOptions, producers_max: int | None = None
     ) -> list[Decision]:
-        """Somebody comes. No :class:`Admitted` of it among the decisions means that it waits.
+        """Add a producer, and return the decisions. Without an :class:`Admitted` for ``session``, it waits.
 
-        Raises :class:`ProducerBusy`, :class:`ProducerFenced` and :class:`NotAllowedError`; then nothing has changed.
+        Raises :class:`ProducerBusy`, :class:`ProducerFenced` or :class:`NotAllowedError`, and changes nothing then.
         """
         check_producer_name(name)
         mode, epoch = options.access_mode, options.topic_epoch
@@ -129,7 +132,7 @@ class ProducerRegistry:
         return []
 
     def leave(self, session: int) -> list[Decision]:
-        """Somebody goes, or gives up waiting; one that is not here is no error."""
+        """Remove a session that was connected or waited, and return the decisions. An unknown session is no error."""
         name = self._connected.pop(session, None)
         if name is None:
             gone = next((waiting for waiting in self._waiting if waiting.session == session), None)
@@ -159,7 +162,8 @@ class ProducerRegistry:
         return [Admitted(session, None, save_epoch=False)]
 
     def _own(self, session: int, name: str, epoch: int | None) -> Admitted:
-        """A new owner; one with the present epoch (or a higher one: the store is older than it) goes on with it."""
+        """Make a session the owner. If it brings the present epoch, it keeps that epoch. It also keeps a higher one,
+        because then the store is older than the epoch."""
         assert not self._connected
         assert self._owner is None
         before = self.epoch
@@ -207,7 +211,7 @@ class ProducerRegistry:
 
 
 def check_producer_name(name: str) -> str:
-    """Return ``name`` if a producer can have it; raises :class:`NotAllowedError`."""
+    """Return ``name`` if a producer can have it. Raise :class:`NotAllowedError` otherwise."""
     length = len(name.encode("utf-8", "surrogatepass"))
     if not 0 < length <= PRODUCER_NAME_BYTES_MAX or "\0" in name:
         raise NotAllowedError(

@@ -1,8 +1,8 @@
-"""The producers of a topic: what a channel holds, and the shell that acts on what the registry decides.
+"""Producers of a topic: the objects that channels hold, and the shell that carries out the registry's decisions.
 
-Who may publish is decided in :mod:`replicator.engine.producing.producer_registry`. The shell writes the epoch and
-wakes those that wait. Since the epoch goes through the writer's queue, all that was published by those who were fenced
-lies before it in the log, and nothing after it.
+:mod:`replicator.engine.producing.producer_registry` decides which producers may publish. The shell writes the epoch and
+wakes waiting producers. Since the epoch goes through the writer's queue, fenced producers have no entry after it in the
+log.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from replicator.running.short_tasks import awaited, complete
 from snapshots.position import Position
 
 FORGET_EVERY_MS: Final = 15 * 60 * 1000
-"""Looking for inactive producers reads the rows of a topic; they are kept for hours."""
+"""Time between two searches for inactive producers. A search reads the rows of a topic, which are kept for hours."""
 CLOSED: Final = "ProducerClosed"
-"""The code for a producer that the worker lets go of without fault of its own: it may connect again."""
+"""Code for a producer that the worker closes for a reason of its own. It may connect again."""
 
 _sessions = count(1)
 
@@ -63,18 +63,19 @@ class EngineProducer:
         self.name = name
         self.options = options
         self.last_sequence_id = -1
-        """The highest sequence id that the topic has of this name; -1 if none, or without deduplication."""
+        """Highest sequence id that the topic has of this name; -1 if none, or without deduplication."""
         self.topic_epoch: int | None = None
-        """For an exclusive producer: brings it back into its place when it connects again."""
+        """Epoch of an exclusive producer, with which it takes its place again when it reconnects."""
         self.on_closed: Callable[[str, str], None] | None = None
-        """Called with a code and a reason when the topic lets go of the producer, not for its own :meth:`close`."""
+        """Called with a code and a reason if the topic closes the producer, but not after the producer's own
+        :meth:`close`."""
         self.connected_at_ms = producers.topic.writer.wall_clock_ms()
         self.admission: asyncio.Future[Admitted] = producers.topic.loop.create_future()
         self._producers = producers
         self._writing = producers.topic.writing
         self._out: EngineError | None = None
         self._not_begun: set[Turn] = set()
-        """Calls whose tasks have not run yet: what comes behind them must wait for them."""
+        """Calls whose tasks have not run yet. Later calls must wait for them."""
         self.figures = ClientFigures(time.monotonic())
 
     @property
@@ -83,14 +84,16 @@ class EngineProducer:
 
     @property
     def deduplicated(self) -> bool:
-        """Whether messages that the producer sends again are left out."""
+        """Whether messages that the producer sends again are not stored twice."""
         return self._producers.topic.policies.effective.deduplication
 
     async def publish(self, entries: Sequence[bytes], turn: Turn | None = None) -> list[Position]:
-        """Append entries; returns their positions when they are durable, ``DUPLICATE`` for those that are here already.
-        Who does not wait for one call before the next gives each its ``turn``: behind a refused one none is stored.
+        """Append entries, and return their positions when they are durable; ``DUPLICATE`` for entries that are here
+        already.
 
-        Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and as :meth:`TopicWriting.publish`.
+        A caller that does not wait for one call before the next gives each call its ``turn``. After a refused call, the
+        later ones are refused, too. Raises :class:`ProducerFenced`, :class:`NotAllowedError` once closed, and the
+        errors of :meth:`TopicWriting.publish`.
         """
         self.check_open()
         return await self._writing.publish(entries, self, turn)
@@ -123,18 +126,19 @@ class EngineProducer:
         return await self.publish(entries, turn)
 
     def check_open(self) -> None:
-        """Raise the error that says why the producer may not publish any more, if so."""
+        """Raise an error if the producer may not publish any more, which says why."""
         if self._out is not None:
             raise self._out
 
     def close(self) -> None:
-        """Leave; a producer that waits for the topic gets it. What was published before is not undone."""
+        """Disconnect. A producer that waits for the topic is admitted. Messages published before stay."""
         if self._out is None:
             self._out = NotAllowedError(f"producer {self.name!r} is closed")
             self._producers.leave(self)
 
     def give_back(self, error: EngineError) -> bool:
-        """Leave, if something of it waits for the backlog's quota: that gets ``error``. Returns whether it did."""
+        """Disconnect if publishes of this producer wait for the backlog's quota. These get ``error``. Return whether
+        there were any."""
         given_back = self._producers.topic.writing.gate.give_back(self, error)
         if given_back:
             self.close()
@@ -156,7 +160,7 @@ class EngineProducer:
 
 
 class TopicProducers:
-    """The producers of one topic: acts on what the registry decides. Runs on the engine's event loop."""
+    """Producers of one topic. Carries out the registry's decisions. Runs on the engine's event loop."""
 
     def __init__(self, topic: ProducedTopic, epoch: int | None) -> None:
         self.topic = topic
@@ -166,7 +170,8 @@ class TopicProducers:
         topic.writing.tail.connected = self.registry.sessions
 
     async def create(self, options: ProducerOptions) -> EngineProducer:
-        """Connect a producer; one that waits for the topic is connected when this returns, or cancelled.
+        """Connect a producer, and return it. One that must wait for the topic is connected when this returns, unless
+        cancelled.
 
         Raises :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`TopicTerminated`, :class:`NotAllowedError` and
         the store's errors.
@@ -214,7 +219,7 @@ class TopicProducers:
         self._act(self.registry.leave(producer.id))
 
     async def forget_inactive(self) -> None:
-        """Now and then, drop what deduplication knows of producers that were not seen for long."""
+        """Drop deduplication rows of producers that were not seen for long, at most every :data:`FORGET_EVERY_MS`."""
         now_ms = self.topic.writer.wall_clock_ms()
         if self.topic.policies.effective.deduplication and abs(now_ms - self._forgot_at_ms) >= FORGET_EVERY_MS:
             self._forgot_at_ms = now_ms
@@ -226,7 +231,7 @@ class TopicProducers:
         return len(self._members)
 
     def close(self, reason: str, code: str = CLOSED) -> None:
-        """Let go of everybody; with another ``code`` they are not to come back."""
+        """Disconnect all producers. The ``code`` says whether they may connect again."""
         members, self._members = self._members, {}
         for session in members:  # whoever this admits leaves as well
             self.registry.leave(session)
@@ -234,7 +239,8 @@ class TopicProducers:
             producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
 
     def fence(self, error: EngineError) -> None:
-        """Let go of everybody with ``error``; they may come back when it is over, or go where it sends them."""
+        """Disconnect all producers with ``error``. They may come back after the fence, or go to the cluster that it
+        names."""
         members, self._members = self._members, {}
         for session in members:
             self.registry.leave(session)

@@ -1,11 +1,11 @@
 """Steps between a producer and the log: the checks of its entries, and the gate of the backlog quota.
 
-Every entry is checked for its frame, checksum and metadata, its size, and, where it is a chunk, its place among the
+Every entry is checked for its frame, checksum and metadata, its size, and, if it is a chunk, its place among the
 chunks. A batch must have room for as many messages as it says, and its first message must be readable: reading all 100
-of a batch would take 67 µs, beside 3 µs for the rest. What is wrong deeper inside is named to the consumer.
+of a batch would take 67 µs, in addition to 3 µs for the rest. Consumers report errors in later messages.
 
-The gate holds publishes while a backlog is over its quota (invariant 11: a bounded number of them), and lets them go in
-the order in which they came.
+The gate holds publishes while a backlog is over its quota (invariant 11: a bounded number of them), and then lets them
+pass in the order in which they came.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
 from replicator.running.short_tasks import complete
 
 PUBLISH_ENTRIES_MAX: Final = 10_000
-"""Entries in one publish call; larger calls are refused, so that one caller does not fill a transaction."""
+"""Limit of entries in one publish call. Larger calls are refused, so that one caller does not fill a transaction."""
 PUBLISH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""One call's entries become one block; this leaves room below the largest."""
+"""Limit of bytes in one call, whose entries become one block. It leaves room below the largest block."""
 HELD_PUBLISHES_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Most bytes of publishes that wait for one topic's quota. Producers have queues of their own behind it."""
+"""Limit of bytes of publishes that wait for one topic's quota. Producers have queues of their own behind it."""
 _BATCHED_BYTES_MIN: Final = 6
-"""The smallest message of a batch: the size of its metadata, and the one field that it must have."""
+"""Bytes of the smallest message in a batch: the size of its metadata, and the one field that it must have."""
 
 
 _ONE_MESSAGE: Final = (1,)
 
 
 class CheckedEntries(NamedTuple):
-    """Entries that may be published: their size, their batch sizes, and what deduplication looks at, if it is on."""
+    """Entries that may be published, with their size, their batch sizes, and the ids for deduplication, if it is on."""
 
     size_bytes: int
     batch_sizes: Sequence[int]
     numbered: Sequence[Numbered] | None
     only: frozenset[str] | None = None
-    """The clusters to which they are to be copied, as they all say; None if they do not say."""
+    """Clusters to which all of them are restricted; None if they name none."""
 
 
 def check_entries(
     entries: Sequence[bytes | memoryview], policies: TopicPolicies, producer: str | None = None
 ) -> CheckedEntries:
-    """Check what is to be published in one call. ``producer`` is the name of the connected producer, if there is one.
+    """Check the entries of one publish call. ``producer`` is the name of the connected producer, if there is one.
 
-    Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first that is wrong, and
-    where they are for different clusters: they would have to lie in one block.
+    Raises :class:`EntryCorrupt`, :class:`MessageTooLarge` or :class:`NotAllowedError` for the first wrong entry, or if
+    the entries are for different clusters, because they would be one block.
     """
     bytes_max, deduplication = policies.max_message_bytes, policies.deduplication
     if len(entries) == 1 and not deduplication:
@@ -84,7 +84,7 @@ def check_entries(
         if metadata.HasField("marker_type"):
             raise EntryCorrupt("a producer sent a marker; only workers write markers")
         if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
-            # Stored as any other it would be delivered before the transaction commits, and also when it is aborted.
+            # If it were stored, it would be delivered before the transaction commits, and even if it is aborted.
             raise NotAllowedError("the message belongs to a transaction; there are none here: send it without one")
         only.add(frozenset(metadata.replicate_to) if metadata.replicate_to else None)
         if metadata.num_chunks_from_msg:
@@ -169,7 +169,7 @@ class PublishGate:
         return within and self._refusing_holder is None and not self._held
 
     def set_refusing_holder(self, name: str | None) -> None:
-        """Refuse publishes because that link holds back more of the log than it may; None when none does."""
+        """Refuse publishes because the link ``name`` holds back more of the log than it may; None ends that."""
         self._refusing_holder = name
         if name is not None:
             self.refuse(self._held_too_far(name))

@@ -4,8 +4,8 @@ Invariants (DESIGN §3, §4.6): 1 and 5. A message counts as a duplicate only if
 sequence ids of the same producer and the same content (:mod:`.contents`). The highest sequence id is not enough: a
 producer may send 6 to cluster A, lose the connection, and send 7 to cluster B. If its 6 comes to B later, it is new
 there. Equal ids are not enough either: a producer that moves to B may send a different 6 there. Duplicates that are
-found are written in the transaction of the entry. If no such entry is found (any more), the message is taken for a new
-one: delivering it twice is better than never.
+found are written in the transaction of the entry. If no such entry is found (any more), the message counts as new:
+delivering it twice is better than never.
 
 Only topics with deduplication have rows. Rows exist for messages, never for markers. The rows are few: one for each
 producer of a block, however many entries it has.
@@ -17,7 +17,7 @@ numbered        topic id | digest of origin and producer       highest id u64
                 | lowest id u64 | ledger | first entry
 numbered_blocks topic id | ledger | first entry                (digest | lowest id) of each row of that block
 numbering       topic id                                       epoch u32 | on u8
-copied_sequences                                               as sequences, of what came from other clusters
+copied_sequences                                               as ``sequences``, for entries from other clusters
 twins           topic id | ledger | entry                      earlier duplicate, later duplicate, each ledger u64
                                                                | entry + 1 u64, 0 for none; origin
 =============== ============================================== ==================================================
@@ -77,7 +77,8 @@ class SequenceIndex:
         self._topic_id = topic_id
         self._own = cluster
         self.rows = NumberedRows(txn, tables, topic_id)
-        """Which blocks have which ids of a producer: written for each block, and asked for duplicates."""
+        """Rows that say which blocks have which ids of a producer. They are written for each block, and read to find
+        duplicates."""
         self._blocks = NumberedBlocks(topic_id, body)
         self._chains = DuplicateChains(txn, tables, topic_id)
 
@@ -94,7 +95,7 @@ class SequenceIndex:
         """Find and write the duplicates of a copied block, which is about to be committed at ``first``. Return their
         pairs.
 
-        ``numbered`` are the ids of the block's entries. ``origins`` are all origins of which the topic has messages.
+        ``numbered`` are the ids of the block's entries. ``origins`` are all origins with messages in the topic.
         """
         pairs: list[Pair] = []
         header = new.header
@@ -124,7 +125,7 @@ class SequenceIndex:
     def highest_copied(
         self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
     ) -> int:
-        """No entry of the producer with a higher sequence id is here from another cluster."""
+        """Return a sequence id that no entry of the producer from another cluster exceeds."""
         known = (self.rows.known(txn, tables, origin, producer) for origin in origins if origin != self._own)
         return max(known, default=NONE_YET)
 
@@ -225,7 +226,7 @@ class SequenceIndex:
         comparing: Comparing,
         rows_max: int = ROWS_LOOKED_AT_MAX,
     ) -> Iterator[tuple[Parsed, Position]]:
-        """The blocks that may hold ids from ``first`` to ``last`` of a producer."""
+        """Yield the parsed blocks that may hold ids from ``first`` to ``last`` of a producer, with their positions."""
         for position in self.rows.blocks(txn, tables, origin, producer, first, last, rows_max):
             parsed = self._blocks.parse(txn, tables, position, comparing)
             if parsed is not None:

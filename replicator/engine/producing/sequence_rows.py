@@ -1,5 +1,5 @@
-"""The rows of table ``sequences``: what :mod:`replicator.engine.producing.deduplication` knows of each producer, as
-stored.
+"""Rows of table ``sequences``: the stored state of each producer for
+:mod:`replicator.engine.producing.deduplication`.
 
 Key: topic id | producer name in UTF-8. The rows of a topic are read when the first numbered publish comes, on the
 writer thread, so that a topic without deduplication costs nothing.
@@ -18,7 +18,7 @@ TABLE: Final = "sequences"
 
 
 def load_sequences(txn: lmdb.Transaction, database: Any, topic_id: int) -> list[tuple[str, SequenceRow]]:
-    """The rows of a topic."""
+    """Return the rows of a topic."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: list[tuple[str, SequenceRow]] = []
     cursor = txn.cursor(db=database)
@@ -30,7 +30,7 @@ def load_sequences(txn: lmdb.Transaction, database: Any, topic_id: int) -> list[
 
 
 def write_sequences(txn: lmdb.Transaction, database: Any, topic_id: int, table: SequenceTable) -> None:
-    """Write what has changed in the table; part of the transaction of the entries."""
+    """Write the changed rows of the table, in the transaction of the entries."""
     prefix = TOPIC_KEY.pack(topic_id)
     for producer, row in table.take_changes():
         key = prefix + producer.encode("utf-8", "surrogatepass")

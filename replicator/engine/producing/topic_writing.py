@@ -1,7 +1,7 @@
-"""Writing to one topic's log: what producers publish, what links copy, and markers.
+"""Writing to one topic's log: entries of producers, blocks of links, and markers.
 
-Everything goes through the writer's queue and is durable when its call returns (invariant 1, DESIGN §3). Only publishes
-pass the fence of a failover and the gate of the backlog's quota: links and workers write on.
+All of it goes through the writer's queue and is durable when its call returns (invariant 1, DESIGN §3). The fence of a
+failover and the gate of the backlog's quota stop only publishes: links and workers write on.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from snapshots.position import Position
 
 
 class PublishingProducer(Protocol):
-    """A producer that is connected, as writing sees it."""
+    """Interface of a connected producer for writing."""
 
     name: str
     figures: ClientFigures
 
     def check_open(self) -> None:
-        """Raise the error that says why the producer may not publish any more, if so."""
+        """Raise an error if the producer may not publish any more, which says why."""
 
 
 class TopicWriting:
-    """Appends to one topic. ``check_there`` raises when the topic is being deleted."""
+    """Appends to one topic. ``check_there`` raises an error while the topic is being deleted."""
 
     __slots__ = ("_admission", "_check_there", "_policies", "_tracing", "_writer", "gate", "tail")
 
@@ -53,9 +53,9 @@ class TopicWriting:
         tracing: Tracing | None = None,
     ) -> None:
         self.tail = tail
-        """The writer's; passed on to it only."""
+        """Tail of the log. It belongs to the writer and is only passed on."""
         self.gate = gate
-        """Holds or refuses publishes."""
+        """Gate that holds or refuses publishes."""
         self._writer = writer
         self._policies = policies
         self._admission = admission
@@ -65,12 +65,12 @@ class TopicWriting:
     async def publish(
         self, entries: Sequence[bytes], producer: PublishingProducer | None = None, turn: Turn | None = None
     ) -> list[Position]:
-        """Append entries as producers sent them; returns their positions when they are durable (invariant 1), and
-        ``DUPLICATE`` for those that deduplication knows. Waits while the backlog's quota holds publishes. With ``turn``
-        they are refused when what went before them is.
+        """Append entries of producers, and return their positions when they are durable (invariant 1); ``DUPLICATE``
+        for duplicates.
 
-        Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`, :class:`NotAllowedError`, :class:`BacklogQuotaExceeded`
-        (then none was appended), and the store's errors.
+        Wait while the backlog's quota holds publishes. With ``turn``, refuse the entries if earlier ones of the
+        producer were refused. Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`, :class:`NotAllowedError`,
+        :class:`BacklogQuotaExceeded` (then none was appended), and the store's errors.
         """
         if turn is None:
             return await self._publish(entries, producer, None)
@@ -136,9 +136,9 @@ class TopicWriting:
     async def marker(
         self, entry: bytes, *, local: bool = False, noted: Callable[[Sequence[Position]], None] | None = None
     ) -> Position:
-        """Append one marker; a ``local`` one is not carried by links.
+        """Append one marker. Links do not carry a ``local`` one.
 
-        ``noted`` receives its position before anybody is told of the block.
+        ``noted`` receives its position before anybody learns of the block.
         """
         kind = BlockKind.LOCAL_MARKERS if local else BlockKind.MARKERS
         (position,) = await self._writer.publish(self.tail, kind, [entry], [0], noted=noted)
@@ -150,11 +150,11 @@ class TopicWriting:
         notes: Sequence[CarriedNotes] = (),
         writes: Sequence[tuple[str, bytes, bytes | None]] = (),
     ) -> list[Extent]:
-        """Append blocks of another origin, exactly once (invariant 2); returns the extents that were new. ``notes`` say
-        which of their messages are traced. ``writes`` are rows that are set, or with None deleted, in the same
-        transaction.
+        """Append blocks of other clusters exactly once (invariant 2), and return the new extents.
 
-        Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`; then none of them was appended.
+        ``notes`` say which of their messages are traced. ``writes`` are rows that are set, or with None deleted, in the
+        same transaction. Raises :class:`BlockCorrupt`, :class:`CopyGap` or :class:`IncarnationMismatch`; then none was
+        appended.
         """
         numbered = self._policies.effective.deduplication
         copying = self._writer.copy(self.tail, blocks, numbered=numbered, writes=writes)
@@ -171,11 +171,11 @@ class TopicWriting:
         return self._writer.begin_copy(self.tail, blocks, numbered=self._policies.effective.deduplication)
 
     def only(self, named: frozenset[str]) -> frozenset[str]:
-        """See :meth:`Admission.only`."""
+        """Return the clusters that may have the entries, as :meth:`Admission.only` does."""
         return self._admission.only(self.tail.name, named)
 
     def knows_of(self, named: frozenset[str]) -> bool:
-        """See :meth:`Admission.knows_of`."""
+        """Return whether the clusters are known, as :meth:`Admission.knows_of` does."""
         return self._admission.knows_of(named)
 
     def check_takes(self) -> None:

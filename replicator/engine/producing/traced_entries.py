@@ -1,12 +1,12 @@
-"""Which messages are traced, of the entries that one call publishes.
+"""Choice of the messages to trace among the entries of one publish call.
 
-1. A message whose properties have a ``traceparent`` is traced if that says so, and not if not: its producer decided.
-   An entry is looked into only if that word is in its first bytes, and somewhere in it with the bit for sampled.
-2. Of the others the sampler picks some, by how many messages there are.
+1. A ``traceparent`` in a message's properties decides whether the message is traced. An entry is parsed only if that
+   word is in its first bytes, and if it occurs somewhere with the bit for sampled.
+2. The sampler picks some of the other messages, by their number.
 
-Of a large batch, or one that is compressed, that is only seen if its first messages, or the batch itself, have one:
-instrumented producers write it into each message, and our client beside the batch. A batch that is encrypted is not
-looked into.
+In a large or compressed batch a ``traceparent`` is found only if the first messages, or the batch itself, have one.
+Instrumented producers write it into each message, and our client also writes it beside the batch. An encrypted batch is
+not parsed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from replicator.tracing.context import TRACEPARENT, ProducedContext, parse_trace
 from replicator.tracing.tracing import Chosen, Tracing
 
 LOOKED_AT_BYTES: Final = 4 * 1024
-"""Of each entry: it takes 2 µs at most, of some tens that an entry of that size takes in all."""
+"""Bytes at the start of each entry that are searched. That takes at most 2 µs, of some tens that such an entry takes in
+all."""
 LOOKED_INTO_BYTES_MAX: Final = 256 * 1024
-"""Uncompressed bytes of a batch that is looked into: it is decompressed on the event loop, in a tenth of a millisecond.
-Clients make batches of 128 kB by default; the messages of a larger one that is compressed are not traced."""
+"""Limit of the uncompressed bytes of a batch that is parsed. It is decompressed on the event loop, in a tenth of a
+millisecond. Clients make batches of 128 kB by default. Messages of a larger compressed batch are not traced."""
 JOINED_BYTES: Final = 28_000
-"""In 30,000 bytes and more Python searches in another way, which takes twice the time for such a word."""
+"""Bytes that are joined for one search. From 30,000 bytes on, Python uses another search, which takes twice the time
+for such a word."""
 _WORD: Final = TRACEPARENT.encode()
 _SAMPLED: Final = re.compile(rb"traceparent\x12.[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]", re.DOTALL)
-"""A property as protobuf writes it."""
+"""Sampled ``traceparent`` property as protobuf writes it."""
 
 
 def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int]) -> Sequence[Chosen]:
-    """``entries`` were checked. Mostly none."""
+    """Return the messages of ``entries`` to trace, mostly none. The entries must be checked."""
     named = _named(entries)
     picked = tracing.sampler.pick(sum(batch_sizes))
     if not named and not picked:
@@ -59,7 +61,8 @@ def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int
 
 
 def _named(entries: Sequence[bytes]) -> Sequence[int]:
-    """Which entries have the word in their first bytes. Small ones are joined first: that is a fifth of the time."""
+    """Return the indexes of entries that have the word in their first bytes. Small entries are joined for the search,
+    which takes a fifth of the time."""
     joined = max(1, JOINED_BYTES * len(entries) // sum(map(len, entries)))
     if joined > 1 and not any(_WORD in b"".join(entries[at : at + joined]) for at in range(0, len(entries), joined)):
         return ()
@@ -67,7 +70,7 @@ def _named(entries: Sequence[bytes]) -> Sequence[int]:
 
 
 def _places(picked: Sequence[int], batch_sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Entry and index in it of messages that were counted through."""
+    """Yield the entry, and the index in it, of picked messages, which are numbered over all entries."""
     numbers = iter(picked)
     wanted = next(numbers, None)
     for entry, end in enumerate(accumulate(batch_sizes)):
@@ -77,7 +80,8 @@ def _places(picked: Sequence[int], batch_sizes: Sequence[int]) -> Iterator[tuple
 
 
 def produced_contexts(entry: bytes) -> Mapping[int, ProducedContext]:
-    """What the messages of an entry bring along, by index; those that bring nothing valid are not among them."""
+    """Return the trace contexts that messages of an entry bring, by index. Messages without a valid one are left
+    out."""
     try:
         metadata, payload = decode_entry(entry, check=False)
         if not metadata.HasField("num_messages_in_batch"):

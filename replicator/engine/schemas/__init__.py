@@ -1,1 +1,1 @@
-"""Schemas of topics: what they are, which of them go together, and where they are kept."""
+"""Schemas of topics: their values, their compatibility, and their registry in the store."""

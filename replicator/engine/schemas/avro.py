@@ -1,13 +1,13 @@
-"""Whether one Avro schema can read what was written with another. Pure; definitions are parsed JSON.
+"""Check whether one Avro schema can read data that was written with another. Pure; definitions are parsed JSON.
 
 By Avro's rules of schema resolution:
 
-1. A primitive reads itself and what is promoted to it (:data:`_PROMOTED`).
+1. A primitive reads its own type and types that are promoted to it (:data:`_PROMOTED`).
 2. Enums and fixed types must have the same unqualified name, or the reader an alias of the writer's. Names of records
    are not compared: upstream's check, Avro's resolver, goes by their fields alone.
 3. A record needs each field of the reader in the writer, by name or alias, and readable; or a default.
 4. An enum needs every symbol of the writer in the reader, or a default there. Fixed types have the same size.
-5. Every branch of a union that was written must be readable; a union reads what one of its branches does.
+5. Every branch of a written union must be readable. A reader's union reads all types that one of its branches reads.
 
 A pair of named types that is being compared already counts as readable: so recursive types end.
 
@@ -22,7 +22,7 @@ from replicator.engine.errors import IncompatibleSchema
 
 DEPTH_MAX: Final = 100
 COMPARISONS_MAX: Final = 100_000
-"""Of types with types: nested unions could ask for any number."""
+"""Limit of comparisons of two types: nested unions could need any number."""
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _PROMOTED: Final = {
     "long": {"int"},
@@ -31,12 +31,13 @@ _PROMOTED: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""By the reader's type, the writer's types that it reads beside its own."""
+"""By the reader's type, the writer's types that it reads besides its own."""
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
 def problem(reader: Any, writer: Any) -> str | None:
-    """Why ``reader`` cannot read what ``writer`` wrote, or None. Raises :class:`IncompatibleSchema` for no schema."""
+    """Return why ``reader`` cannot read data written with ``writer``, or None. Raise :class:`IncompatibleSchema` if one
+    of them is no schema."""
     try:
         return _Comparison(reader, writer).compare(reader, writer, "", 0)
     except (KeyError, TypeError, AttributeError):
@@ -115,7 +116,7 @@ def _type(schema: Any) -> str:
 
 
 def _resolved(schema: Any, named: dict[str, Any]) -> Any:
-    """Without the wrapping ``{"type": ...}`` of a type, and with names looked up."""
+    """Return a type without its wrapping ``{"type": ...}``, and with names looked up."""
     for _ in range(DEPTH_MAX):
         if isinstance(schema, str) and schema not in _PRIMITIVES:
             if _local(schema) not in named:
@@ -133,7 +134,7 @@ def _is_type(name: str) -> bool:
 
 
 def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:
-    """All named types in ``schema``, by their unqualified names."""
+    """Add all named types in ``schema`` to ``named``, by their unqualified names."""
     if depth > DEPTH_MAX:
         raise IncompatibleSchema(f"the schema is nested more than {DEPTH_MAX} deep")
     if isinstance(schema, list):

@@ -1,9 +1,9 @@
-"""Which schemas may follow which: the strategies that users know, over all types of schemas. Pure.
+"""Compatibility of schemas: upstream's strategies, for all types of schemas. Pure.
 
-``BACKWARD``: the new schema reads what was written with the old one. ``FORWARD``: the other way round. ``FULL``: both.
-Each looks at the newest schema only; with ``_TRANSITIVE``, at all of them. Types whose definitions are Avro are
-compared by :mod:`replicator.engine.schemas.avro`, those of key and value by both parts; primitives go with their own
-kind. Of native Protobuf only the name of the message is looked at, as upstream does.
+``BACKWARD``: the new schema reads data written with the old one. ``FORWARD``: the other way round. ``FULL``: both. Each
+compares with the newest schema only; with ``_TRANSITIVE``, with all schemas. :mod:`replicator.engine.schemas.avro`
+compares types with Avro definitions. Types of key and value are compared in both parts. Primitives are compatible with
+their own type. For native Protobuf only the name of the message is compared, as upstream does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _BACKWARD_ONLY: Final = frozenset({SchemaStrategy.BACKWARD, SchemaStrategy.BACKW
 
 
 def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStrategy) -> None:
-    """Raises :class:`IncompatibleSchema` unless ``new`` may follow ``existing``, oldest first."""
+    """Raise :class:`IncompatibleSchema` unless ``new`` may follow the schemas ``existing``, which are sorted oldest
+    first."""
     if strategy is SchemaStrategy.ALWAYS_COMPATIBLE or not existing:
         return
     if strategy is SchemaStrategy.ALWAYS_INCOMPATIBLE:
@@ -41,7 +42,7 @@ def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStr
 
 
 def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStrategy) -> None:
-    """Raises :class:`IncompatibleSchema` unless a consumer can read the topic with ``wanted``."""
+    """Raise :class:`IncompatibleSchema` unless a consumer can read the topic with ``wanted``."""
     if strategy in (
         SchemaStrategy.BACKWARD,
         SchemaStrategy.FORWARD,
@@ -56,7 +57,7 @@ def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strateg
 
 
 def _unread(reader: TopicSchema, writer: TopicSchema) -> str | None:
-    """Why what was written with one schema cannot be read with the other of the same type."""
+    """Return why data written with one schema cannot be read with the other one of the same type, or None."""
     if reader.type in DEFINED_IN_AVRO:
         return avro.problem(_parsed(reader.definition), _parsed(writer.definition))
     if reader.type is SchemaType.KEY_VALUE:
@@ -80,7 +81,8 @@ def _parsed(definition: bytes) -> Any:
 
 
 def _parts(schema: TopicSchema) -> list[tuple[str, TopicSchema]]:
-    """The schemas of key and value: each with its size before it, 4 bytes big-endian; -1 stands for none."""
+    """Return the schemas of key and value. In the definition each follows its size, 4 bytes big-endian; -1 stands for
+    none."""
     found, at = [], 0
     for part in ("key", "value"):
         size = max(0, int.from_bytes(schema.definition[at : at + 4], "big", signed=True))

@@ -1,10 +1,10 @@
-"""The schemas of this cluster's topics: kept in the store, the partitions of a topic sharing theirs.
+"""Schemas of this cluster's topics, in the store. Partitions of a topic share its schemas.
 
 Invariants:
 
 1. Each schema has the version that its content gives it (:mod:`replicator.engine.schemas.schema`), in every cluster.
-2. A schema is stored before a producer hears its version, so no message with a version that this cluster gave is ever
-   published before its schema is durable. Links announce schemas before the messages behind them (ADR 40).
+2. A schema is stored before a producer gets its version, so no message with a version from this cluster is published
+   before its schema is durable. Links announce schemas before the messages that use them (ADR 40).
 3. A topic's list has the schemas that this cluster registered and those that others announced. It is ordered by the
    time of registration, then by version. Merging is commutative, associative and idempotent, so clusters that have
    heard of each other have the same list. What is registered here is later than all that is known here.
@@ -38,35 +38,36 @@ from replicator.running.pacing import CLIENT
 
 TABLE: Final = "schemas"
 SCHEMAS_MAX: Final = 1_000
-"""Of one topic, after which its clients register no more."""
+"""Limit of schemas of one topic. Beyond it, its clients can register no more."""
 ANNOUNCED_MAX: Final = 2 * SCHEMAS_MAX
-"""Of one topic, after which nothing is taken over from other clusters: both sides may have been full."""
+"""Limit of schemas of one topic for those of other clusters. Beyond it, none is taken over: both clusters may have been
+full."""
 TOPIC_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of all schemas of one topic: a list is read whole to compare a new one with it."""
+"""Limit of the bytes of all schemas of one topic, because a new schema is compared with the whole list."""
 APART_BYTES: Final = 16 * 1024
-"""Schemas of more bytes are read and compared in a thread: that takes milliseconds, or much longer."""
+"""Size from which schemas are read and compared in a thread, because that takes milliseconds, or much longer."""
 APART_MAX: Final = 2
-"""Threads that compare at once. Each slows the event loop down a little."""
+"""Limit of threads that compare at once. Each slows the event loop down a little."""
 REGISTERED_AT_MS_MAX: Final = 1 << 53
-"""Latest time of a registration: what JSON holds exactly, beyond any clock."""
+"""Limit of the time of a registration: JSON holds smaller numbers exactly, and no clock reaches it."""
 _REGISTERED_AT: Final = re.compile(rb'"registered_at_ms":(\d+)\}\Z')
-"""The end of a row, as :meth:`RegisteredSchema.as_json` has it."""
+"""Pattern of the end of a row, as :meth:`RegisteredSchema.as_json` writes it."""
 _REGISTERED_AT_BYTES_MAX: Final = 64
-"""Length of the end of a row that holds when the schema was registered."""
+"""Length of the end of a row that contains the time of registration."""
 _T = TypeVar("_T")
 _END: Final = b"\0"
-"""Between a topic's name and the version in a key: no name has it."""
+"""Separator between a topic's name and the version in a key. No name contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a topic, and when some cluster first saw it."""
+    """A schema of a topic, and the time at which some cluster first saw it."""
 
     schema: TopicSchema
     registered_at_ms: int
 
     def as_json(self) -> dict[str, Any]:
-        """As it is stored, and announced to other clusters."""
+        """Return the schema as it is stored, and announced to other clusters."""
         return {**self.schema.as_json(), "registered_at_ms": self.registered_at_ms}
 
     @classmethod
@@ -79,14 +80,14 @@ class RegisteredSchema:
 
 
 class _Row(NamedTuple):
-    """Stored schema, as far as it is known without reading it."""
+    """Time and size of a stored schema, which are known without parsing it."""
 
     registered_at_ms: int
     size_bytes: int
 
 
 class SchemaRegistry:
-    """Reads from the store whenever it is asked: clients ask once as they connect."""
+    """Registry of schemas. It reads from the store on each call, because clients ask only once, when they connect."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class SchemaRegistry:
         policies_of: Callable[[str], TopicPolicies] = lambda topic: TopicPolicies(),
         unpacking: Unpacking | None = None,
     ) -> None:
-        """``policies_of`` gives what counts for a topic, by its full name without a partition's number. ``unpacking``
-        has the budget in which large schemas count."""
+        """Create the registry. ``policies_of`` returns the effective policies of a topic, by its full name without a
+        partition's number. ``unpacking`` has the budget for large schemas."""
         self._store = store
         self._writer = writer
         self._wall_clock_ms = wall_clock_ms
@@ -110,12 +111,13 @@ class SchemaRegistry:
         """Work on threads, which reads the store."""
         self._closed = False
         self.listeners: list[Callable[[str], None]] = []
-        """Called with the name of a topic, without a partition's number, that has another schema; it is durable."""
+        """Functions that are called with a topic's name, without a partition's number, after a new schema of it is
+        durable."""
 
     # Reading.
 
     def topics(self) -> Iterator[str]:
-        """The topics that have schemas, without partitions' numbers, in order."""
+        """Yield the topics that have schemas, without partitions' numbers, in order."""
         after = b""
         while True:
             with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
@@ -127,7 +129,7 @@ class SchemaRegistry:
             after = name + b"\1"
 
     def schemas(self, topic: str) -> list[RegisteredSchema]:
-        """Of the topic, or of the one that it is a partition of; oldest first."""
+        """Return the schemas of the topic, or of its partitioned topic, oldest first."""
         found = [RegisteredSchema.from_json(row) for _, row in self._read(topic, lambda row: json.loads(bytes(row)))]
         return sorted(found, key=lambda each: (each.registered_at_ms, each.schema.version))
 
@@ -141,7 +143,7 @@ class SchemaRegistry:
         return await self._apart(_size(self._listed(topic)), lambda: look(self.schemas(topic)))
 
     def find(self, topic: str, version: bytes | None = None) -> TopicSchema:
-        """The schema of that version, or the newest. Raises :class:`SchemaNotFound`."""
+        """Return the schema with that version, or the newest one. Raise :class:`SchemaNotFound`."""
         if version is None:
             if versions := self.versions(topic):
                 return self.find(topic, versions[-1])
@@ -160,9 +162,9 @@ class SchemaRegistry:
     # What clients bring.
 
     async def add(self, topic: str, schema: TopicSchema) -> bytes:
-        """The version of a producer's schema, which is registered if it is new.
+        """Return the version of a producer's schema. Register the schema if it is new.
 
-        Raises :class:`IncompatibleSchema` for one that the topic's policies do not let follow those that it has.
+        Raises :class:`IncompatibleSchema` if the topic's policies do not let it follow the existing schemas.
         """
         await self._apart(len(schema.definition), schema.check)
         version = schema.version
@@ -182,10 +184,10 @@ class SchemaRegistry:
             return version
 
     async def adopt(self, topic: str, schema: TopicSchema) -> bytes:
-        """The version of a schema that the brokers beside this worker have, which is registered if it is new. It is not
-        compared with what is here: messages of it exist already.
+        """Return the version of a schema from the brokers beside this worker. Register it if it is new. It is not
+        compared with other schemas, because messages of it exist already.
 
-        Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits.
+        Raises :class:`IncompatibleSchema` for a schema that no cluster registers, and past the limits.
         """
         await self._apart(len(schema.definition), schema.check)
         async with self._lock(topic):
@@ -195,7 +197,8 @@ class SchemaRegistry:
             return schema.version
 
     async def add_or_check_consumer(self, topic: str, schema: TopicSchema) -> None:
-        """A consumer's schema: of a topic without one it becomes the first; else it must read what is written.
+        """Register a consumer's schema as the first one of a topic without schemas. Otherwise check that it can read
+        the topic.
 
         Raises :class:`IncompatibleSchema`.
         """
@@ -208,26 +211,26 @@ class SchemaRegistry:
             await self.add(topic, schema)
 
     def check_without(self, topic: str) -> None:
-        """A producer brings no schema: raises :class:`IncompatibleSchema` where its topic has one and insists."""
+        """Raise :class:`IncompatibleSchema` for a producer without a schema if its topic has one and requires it."""
         if self._policies(topic).schema_validation_enforced and self._listed(topic):
             raise IncompatibleSchema(
                 f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced)"
             )
 
     def strategy(self, topic: str) -> SchemaStrategy:
-        """Which schemas may follow those that the topic has."""
+        """Return the topic's strategy, which decides which schemas may follow its existing ones."""
         return self._policies(topic).schema_compatibility
 
     async def check(self, topic: str, schema: TopicSchema) -> None:
-        """Raises :class:`IncompatibleSchema` for a schema that the topic's strategy does not let follow those that it
-        has."""
+        """Raise :class:`IncompatibleSchema` for a schema that the topic's strategy does not allow after the existing
+        ones."""
         await self._apart(len(schema.definition), schema.check)
         rows = self._listed(topic)
         if schema.version not in rows:
             await self._compare(topic, rows, schema, self.strategy(topic))
 
     async def remove(self, topic: str) -> None:
-        """Forget all schemas of the topic, in this cluster; one that still has them announces them again."""
+        """Delete all schemas of the topic in this cluster. Another cluster that has them announces them again."""
         async with self._lock(topic):
             prefix = _prefix(topic)
             await self._writer.put_many([(TABLE, prefix + version, None) for version in self._listed(topic)])
@@ -235,11 +238,12 @@ class SchemaRegistry:
     # What other clusters announce.
 
     async def learn(self, topic: str, announced: Sequence[RegisteredSchema]) -> int:
-        """Take over what another cluster has, and return how many of its schemas are new here, or older than they were.
+        """Take over schemas of another cluster. Return how many are new here, or were registered earlier than known.
 
-        They are not compared with those that are here: messages of both exist already.
+        They are not compared with the schemas here, because messages of both exist already.
 
-        Raises :class:`IncompatibleSchema` for what no cluster registers, and past the limits; then none is taken over.
+        Raises :class:`IncompatibleSchema`, and takes over none, for a schema that no cluster registers, and past the
+        limits.
         """
         for each in announced:
             await self._apart(len(each.schema.definition), each.schema.check)

@@ -1,8 +1,8 @@
-"""One schema, and its version: the same bytes in every cluster, because they follow from the content. Pure.
+"""One schema, and its version, which is computed from the content and so is equal in every cluster. Pure.
 
-A version is 8 bytes, as clients and tools expect: a number that is not negative, big-endian. Each byte is below 128,
-because the official Python client reads a version as text. It is made of a SHA-256 over type, definition and
-properties, so two clusters that register the same schema give it the same version without asking each other (ADR 40).
+A version has 8 bytes, as clients and tools expect: a non-negative number, big-endian. Each byte is below 128, because
+the official Python client reads a version as text. It is made from a SHA-256 of type, definition and properties. So two
+clusters that register the same schema give it the same version without asking each other (ADR 40).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION_BYTES: Final = 8
 
 
 class SchemaType(IntEnum):
-    """As clients number them."""
+    """Types of schemas, with the numbers that clients use."""
 
     NONE = 0
     STRING = 1
@@ -55,7 +55,7 @@ DEFINED_IN_AVRO: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """A schema as a client sent it. The name is the client's affair, and no part of its identity."""
+    """A schema as a client sent it. Its name has no meaning here and does not count for its identity."""
 
     type: SchemaType
     definition: bytes
@@ -64,7 +64,7 @@ class TopicSchema:
 
     @property
     def version(self) -> bytes:
-        """See the module's text."""
+        """Version of the schema: 8 bytes, computed from type, definition and properties."""
         parts = [str(int(self.type)).encode(), self.definition]
         parts += [text.encode() for pair in sorted(self.properties.items()) for text in pair]
         digest = hashlib.sha256()
@@ -73,7 +73,7 @@ class TopicSchema:
         return bytes(byte & 0x7F for byte in digest.digest()[:VERSION_BYTES])
 
     def check(self) -> None:
-        """Raises :class:`IncompatibleSchema` for one that is too large, or is not what its type says."""
+        """Raise :class:`IncompatibleSchema` if the schema is too large, or does not fit its type."""
         try:
             "".join([*self.properties, *self.properties.values(), self.name]).encode()
         except UnicodeEncodeError:

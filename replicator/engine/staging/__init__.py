@@ -1,1 +1,2 @@
-"""What batch jobs and streams write, kept aside until their commit: the destination's side of the Spark sink."""
+"""Staging: keeps the writes of batch jobs and streams aside until their commit. It is the destination of the Spark
+sink."""

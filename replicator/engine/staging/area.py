@@ -1,11 +1,11 @@
-"""The files of the staging area: one for each attempt, a run of frames.
+"""Files of the staging area: one for each attempt, a sequence of frames.
 
-A frame is ``topic length u16 | block length u32 | topic | block``, big-endian; the block (see
-:mod:`replicator.engine.log.block`) has entries of that topic, with checksums that hold from the task to the log. It
-says :data:`STAGED_ORIGIN` as its origin: positions are given when the entries are published.
+A frame is ``topic length u16 | block length u32 | topic | block``, big-endian. The block (see
+:mod:`replicator.engine.log.block`) has entries of that topic, with checksums that stay valid from the task to the log.
+Its origin is :data:`STAGED_ORIGIN`, because entries get their positions when they are published.
 
-Invariant (DESIGN §3): 11. Frames and requests are limited; nothing here reads more than a step into memory at once.
-Blocking: meant for threads.
+Invariant (DESIGN §3): 11. Frames and requests are limited. At most one step is read into memory at once.
+Functions block, so call them on threads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from snapshots.position import Position
 DIRECTORY: Final = "staged"
 STAGED_ORIGIN: Final = "staged"
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A frame is written, and published, whole."""
+"""Limit of a frame's size. A frame is written and published as a whole."""
 STEP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""About what one transaction publishes: a quarter of a group of the writer, so that others are not held up for long."""
+"""Bytes that one transaction publishes, about: a quarter of a group of the writer, so that others do not wait for
+long."""
 _HEAD = struct.Struct(">HI")
 _SUFFIX: Final = ".staged"
 
@@ -53,7 +54,8 @@ class StagedRun:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is published next, and how far the commit is then. ``last``: nothing is left."""
+    """Entries that are published next, and the progress of the commit afterwards. With ``last`` nothing is left after
+    it."""
 
     runs: Sequence[StagedRun]
     progress: Progress
@@ -62,7 +64,7 @@ class Step:
 
 
 def encode_frame(topic: str, entries: Sequence[Buffer], batch_sizes: Sequence[int], publish_time_ms: int) -> bytes:
-    """A frame of ``entries``, which hold ``batch_sizes`` messages each."""
+    """Return a frame of ``entries``, which hold ``batch_sizes`` messages each."""
     block = build_block(
         kind=BlockKind.MESSAGES,
         origin=STAGED_ORIGIN,
@@ -77,7 +79,7 @@ def encode_frame(topic: str, entries: Sequence[Buffer], batch_sizes: Sequence[in
 
 
 def decode_frames(body: Buffer) -> Iterator[StagedRun]:
-    """The frames of a body, each with its checksum verified; raises :class:`BlockCorrupt`."""
+    """Yield the content of each frame of a body, after its checksum was verified. Raise :class:`BlockCorrupt`."""
     view, at = memoryview(body), 0
     while at < len(view):
         run, at = _frame_at(view, at)
@@ -85,13 +87,13 @@ def decode_frames(body: Buffer) -> Iterator[StagedRun]:
 
 
 class StagingFiles:
-    """The directory of one worker. Methods block; those for one attempt must not run at the same time."""
+    """Staging directory of one worker. Methods block. Calls for the same attempt must not run at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / DIRECTORY
 
     def scan(self) -> dict[AttemptKey, int]:
-        """The attempts that are there, with their sizes; what is no attempt's file is left alone."""
+        """Return the attempts that have files, with their sizes. Other files are ignored."""
         if not self.path.is_dir():
             return {}
         found = {}
@@ -118,7 +120,7 @@ class StagingFiles:
             return 0
 
     def lost(self, request: CommitRequest) -> Receipt | None:
-        """The first receipt of a commit whose file is gone, or has another size."""
+        """Return the first receipt of a commit whose file is gone or has another size, or None."""
         for receipt in request.receipts:
             attempt = AttemptKey(request.key, receipt.partition, receipt.attempt)
             if receipt.bytes and self.size(attempt) != receipt.bytes:
@@ -126,7 +128,8 @@ class StagingFiles:
         return None
 
     def seal(self, key: AttemptKey, *, verify: bool) -> None:
-        """Make the file durable. With ``verify`` its frames are checked first; raises :class:`BlockCorrupt`."""
+        """Make the file durable. With ``verify``, check its frames first, and raise :class:`BlockCorrupt` for a damaged
+        one."""
         path = self._file(key)
         if verify:
             with path.open("rb") as file:
@@ -146,9 +149,10 @@ class StagingFiles:
             self._file(key).unlink(missing_ok=True)
 
     def read_step(self, commit: PendingCommit, progress: Progress) -> Step:
-        """The next frames of a commit, about :data:`STEP_BYTES_MAX` of them, over the files of as many partitions.
+        """Return the next step of a commit: about :data:`STEP_BYTES_MAX` of frames, over the files of as many
+        partitions as needed.
 
-        Raises :class:`BlockCorrupt` and :class:`StagedMissing` for a file that was damaged behind our back.
+        Raises :class:`BlockCorrupt` and :class:`StagedMissing` for a file that was damaged or deleted after sealing.
         """
         frames: list[StagedRun] = []
         taken, (at, offset) = 0, progress
@@ -182,7 +186,7 @@ class StagingFiles:
 
 
 def _by_topic(frames: Sequence[StagedRun]) -> list[StagedRun]:
-    """The same entries, those of each topic together and in order: so that they make large blocks."""
+    """Return the same entries with those of each topic together, in order, so that they make large blocks."""
     runs: dict[str, tuple[list[memoryview], list[int]]] = {}
     for frame in frames:
         entries, sizes = runs.setdefault(frame.topic, ([], []))
@@ -192,7 +196,7 @@ def _by_topic(frames: Sequence[StagedRun]) -> list[StagedRun]:
 
 
 def _read_frame(read: Callable[[int], bytes], path: Path) -> bytes:
-    """One frame with its head; nothing at the end of the file."""
+    """Return one frame with its head, or nothing at the end of the file."""
     head = read(_HEAD.size)
     if not head:
         return b""

@@ -1,26 +1,27 @@
-"""What is staged, what may be committed, and what was: the decisions of staging. Sans-IO.
+"""Decisions of staging: which attempts are staged, may be committed, and were committed. Sans-IO.
 
-Invariants (DESIGN §3): 1, a commit is confirmed only when its last entry is durable; 2, of each epoch of a writer's run
-the messages are published at most once, and exactly once if its commit was ever decided; 11, staged bytes, attempts and
+Invariants (DESIGN §3): 1, a commit is confirmed only when its last entry is durable; 2, the messages of each epoch of a
+writer's run are published at most once, and exactly once if its commit was ever decided; 11, staged bytes, attempts and
 remembered writers are limited, and past a limit the sender gets a named error. Nothing is visible before the decision,
-and what is decided becomes visible whole, in the order of the partitions.
+and a decided commit becomes visible as a whole, in the order of the partitions.
 
 1. Tasks stage: each attempt appends to a file of its own. An append says where it begins, so that one that is sent
    again changes nothing; then the attempt is sealed, which makes the file durable.
 2. A commit names one sealed attempt for each partition. It is *decided* when it is durable as a row
    (:class:`PendingCommit`), after all of it was checked; from then on it cannot be aborted.
-3. It is published in steps. Each step is one transaction that appends entries and moves the row that says how far the
-   commit is (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
-   goes on exactly where it was, and whoever asks for a commit again either joins it or learns that it is done.
-4. An epoch at or below the run's highest is done: staging for it is refused, its commit is a repetition, its files go.
+3. It is published in steps. Each step is one transaction that appends entries and updates the row with the commit's
+   progress (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
+   goes on exactly where it was, and a repeated commit request either joins the commit or learns that it is done.
+4. An epoch at or below the run's highest is done: staging for it is refused, a commit of it is a repetition, and its
+   files are deleted.
 5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
-   rows at or below them, which is what makes a query harmless that starts over without its checkpoint. They are only
-   right if nobody else commits in between: a commit says on how many commits its marks are based (*base*).
-6. An abort is final: what is staged of the job goes, and what comes later is refused (:mod:`.fences`). A commit that
-   was decided before goes on.
+   rows at or below them. So a query that starts over without its checkpoint does no harm. Marks are only right if
+   nobody else commits in between: a commit says on how many commits its marks are based (*base*).
+6. An abort is final: staged data of the job is deleted, and later data is refused (:mod:`.fences`). A commit that was
+   decided before goes on.
 7. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
 
-Clock and files are the caller's: see :mod:`replicator.engine.staging.service`.
+The caller supplies clock and files: see :mod:`replicator.engine.staging.service`.
 """
 
 from __future__ import annotations
@@ -44,24 +45,27 @@ from replicator.engine.staging.values import (
 )
 
 STAGED_BYTES_MAX: Final = 4 * 1024**3
-"""Of all attempts together: disk, not memory. A job that stages more before its commit must be cut into smaller."""
+"""Limit of the bytes of all attempts together, on disk. A job that stages more before its commit must be split."""
 ATTEMPTS_MAX: Final = 20_000
-"""A file each; a job of ten thousand tasks, with some of them run twice."""
+"""Limit of attempts, each with its own file: a job of ten thousand tasks, some of them run twice."""
 STAGED_MS_MAX: Final = 6 * 60 * 60 * 1000
-"""How long an epoch's attempts stay when none of them is touched: longer than a straggler, shorter than a week-end."""
+"""Time after which untouched attempts of an epoch are deleted: longer than a slow task takes, and shorter than a
+weekend."""
 WRITERS_MAX: Final = 10_000
 UNKEPT_MS_MAX: Final = 24 * 60 * 60 * 1000
-"""How long the state of a job without a name stays: only so that its driver may ask again whether it was committed."""
+"""Time for which the state of a job without a name is kept, so that its driver can ask again whether it was
+committed."""
 KEPT_MS_MAX: Final = 180 * 24 * 60 * 60 * 1000
-"""How long that of a writer with a name, or of a query, stays after its last commit: queries that nobody runs any more
-must not fill the memory of a worker for ever."""
+"""Time for which the state of a named writer, or of a query, is kept after its last commit. So queries that nobody runs
+any more do not fill the memory for ever."""
 RUNS_MAX: Final = 1_000
-"""Of one writer; the longest unused goes first. A batch job that is run again after so many others runs as new."""
+"""Limit of remembered runs of one writer. The longest unused run is forgotten first. If a forgotten batch job is run
+again, it counts as a new run."""
 MARKS_MAX: Final = 200_000
-"""Of one writer: origins that it has published from. They are held in memory."""
+"""Limit of marks of one writer, one for each origin that it has published from. They are held in memory."""
 SEQUENCE_IDS_PER_MS: Final = 8192
-"""Sequence ids begin at the clock times this: no task writes as many messages in a millisecond, so that what a later
-attempt sends is above what an earlier one did, as deduplication elsewhere expects of a producer."""
+"""Factor between the clock's milliseconds and the first sequence id of an attempt. No task writes as many messages in a
+millisecond. So ids of a later attempt are above those of an earlier one, as deduplication in other clusters expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ class StagingLimits:
 
 @dataclass(slots=True)
 class Attempt:
-    """One file. ``recovered``: it was found at start, so its content is to be verified before it is sealed."""
+    """State of one attempt's file. With ``recovered`` it was found at the start, and its content must be verified
+    before it is sealed."""
 
     bytes: int = 0
     touched_ms: int = 0
@@ -87,7 +92,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class WriterState:
-    """What is published of one writer, and the commit that is being published."""
+    """Published state of one writer, and the commit that is being published."""
 
     facts: WriterFacts = field(default_factory=WriterFacts)
     runs: dict[str, RunState] = field(default_factory=dict)
@@ -102,9 +107,9 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer to a task that begins. With ``done`` its epoch is published already: there is nothing to do.
+    """Answer to a task that begins an attempt. With ``done`` its epoch is published already, so there is nothing to do.
 
-    ``epoch`` is the highest of its run that is published, -1 for none.
+    ``epoch`` is the highest published epoch of its run, -1 for none.
     """
 
     done: bool
@@ -115,9 +120,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the last step of a commit writes and what goes after it.
+    """State that the last step of a commit writes and deletes.
 
-    ``dropped_runs`` are runs that are not remembered any longer; ``files`` what is staged for nothing.
+    ``dropped_runs`` are runs that are not remembered any longer. ``files`` are attempts that are not needed any more.
     """
 
     key: EpochKey
@@ -129,7 +134,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """What an abort changes: ``attempts`` whose files go, fences to be written down, and old ones that make room."""
+    """Changes of an abort: ``attempts`` whose files are deleted, new fences to store, and old fences to delete."""
 
     attempts: list[AttemptKey]
     fences: list[Fence]
@@ -137,7 +142,7 @@ class Aborted:
 
 
 class StagingCore:
-    """The state of a worker's staging area. ``files`` has the size of each attempt's file that was found at start."""
+    """State of a worker's staging area. ``files`` has the size of each attempt's file that was found at the start."""
 
     def __init__(
         self,
@@ -160,13 +165,13 @@ class StagingCore:
         return len(self._attempts)
 
     def pending(self) -> list[PendingCommit]:
-        """The commits that are decided and not published to their end."""
+        """Return the decided commits that are not fully published."""
         return [state.pending for state in self.writers.values() if state.pending is not None]
 
     # Staging.
 
     def open(self, key: AttemptKey, now_ms: int) -> Opened:
-        """A task begins an attempt. Raises :class:`AttemptAborted`, :class:`CommitPending`, :class:`StagingFull`."""
+        """Begin an attempt of a task. Raise :class:`AttemptAborted`, :class:`CommitPending` or :class:`StagingFull`."""
         self.fences.check(key)
         state = self.writers.get(key.epoch.writer) or WriterState()
         run = state.runs.get(key.epoch.run)
@@ -186,9 +191,9 @@ class StagingCore:
         return opened
 
     def begin_append(self, key: AttemptKey, at: int, length_bytes: int, now_ms: int) -> bool:
-        """Whether ``length_bytes`` at offset ``at`` are to be written; False if they are there already.
+        """Return whether ``length_bytes`` must be written at offset ``at``; False if they are there already.
 
-        The file is cut off at ``at`` first. Room is taken at once; :meth:`end_append` says how it went.
+        The file is first cut off at ``at``. Space is reserved at once, and :meth:`end_append` reports the outcome.
         Raises :class:`AttemptAborted`, :class:`StagingFull`, :class:`StagedMissing`, :class:`TooBusy`.
         """
         self.fences.check(key)
@@ -220,9 +225,9 @@ class StagingCore:
         return True
 
     def end_append(self, key: AttemptKey, size_bytes: int) -> None:
-        """What :meth:`begin_append` let be written is written, or was not: the file has ``size_bytes`` now.
+        """Record that a write of :meth:`begin_append` ended, successful or not: the file has ``size_bytes`` now.
 
-        Nothing changes where the attempt was dropped meanwhile.
+        Nothing changes if the attempt was dropped meanwhile.
         """
         attempt = self._attempts.get(key)
         if attempt is None:
@@ -232,9 +237,9 @@ class StagingCore:
         attempt.busy = False
 
     def to_be_verified(self, key: AttemptKey, size_bytes: int) -> bool:
-        """An attempt is about to be sealed: whether its file must be read as a whole first.
+        """Return whether an attempt's file must be read and verified before it is sealed.
 
-        Raises :class:`StagedMissing` where it has not ``size_bytes``, and :class:`AttemptAborted`.
+        Raises :class:`StagedMissing` if it does not have ``size_bytes``, and :class:`AttemptAborted`.
         """
         self.fences.check(key)
         attempt = self._attempts.get(key)
@@ -244,7 +249,8 @@ class StagingCore:
         return attempt.recovered and not attempt.sealed
 
     def sealed(self, key: AttemptKey, size_bytes: int, now_ms: int) -> None:
-        """The file is durable. Raises what :meth:`to_be_verified` does where it went, or was written on, meanwhile."""
+        """Record that the file is durable. Raise the errors of :meth:`to_be_verified` if the attempt was dropped or
+        written meanwhile."""
         self.to_be_verified(key, size_bytes)
         attempt = self._attempts[key]
         attempt.sealed, attempt.recovered, attempt.touched_ms = True, False, now_ms
@@ -261,11 +267,11 @@ class StagingCore:
     # Committing.
 
     def decide(self, request: CommitRequest, now_ms: int) -> PendingCommit | None:
-        """The commit to be published, to be made durable first; None if it is published already.
+        """Return the commit to publish, which must be made durable first; None if it is published already.
 
-        If it was decided before, that commit is returned, with the attempts that were chosen then.
-        Raises :class:`CommitPending`, :class:`AttemptAborted`, :class:`StagedMissing`, :class:`WriterMoved`,
-        :class:`InvalidWriter`, :class:`StagingFull` for too many writers; nothing has changed then.
+        If it was decided before, return that commit, with the attempts that were chosen then. Raises
+        :class:`CommitPending`, :class:`AttemptAborted`, :class:`StagedMissing`, :class:`WriterMoved`,
+        :class:`InvalidWriter`, or :class:`StagingFull` for too many writers, and changes nothing then.
         """
         key = request.key
         state = self.writers.get(key.writer) or WriterState()
@@ -304,19 +310,19 @@ class StagingCore:
         return state.pending
 
     def check_not_aborted(self, request: CommitRequest) -> None:
-        """Raises :class:`AttemptAborted`."""
+        """Raise :class:`AttemptAborted` if an attempt of the commit was aborted."""
         for receipt in request.receipts:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """The commit could not be made durable: there is none."""
+        """Cancel the decision of a commit that could not be made durable."""
         state = self.writers[key.writer]
         state.pending = None
         if not state.facts.commits:
             del self.writers[key.writer]
 
     def moved(self, key: EpochKey, progress: Progress) -> None:
-        """A step is durable."""
+        """Record that a step is durable."""
         state = self.writers[key.writer]
         assert state.pending is not None, f"{key} has no commit"
         assert state.pending.key == key
@@ -324,7 +330,7 @@ class StagingCore:
         state.progress = progress
 
     def last_step(self, key: EpochKey, now_ms: int) -> Finished:
-        """What the transaction of the last step writes besides the entries. Changes nothing yet."""
+        """Return the state that the transaction of the last step writes besides the entries. Change nothing yet."""
         state = self.writers[key.writer]
         commit = state.pending
         assert commit is not None, f"{key} has no commit"
@@ -341,7 +347,8 @@ class StagingCore:
         return Finished(key, facts, RunState(key.epoch, now_ms), dropped, marks)
 
     def finish(self, finished: Finished) -> list[AttemptKey]:
-        """The last step is durable; returns the attempts whose files go: all of the run's epochs that are done."""
+        """Record that the last step is durable. Return the attempts whose files can be deleted: those of all done
+        epochs of the run."""
         state = self.writers[finished.key.writer]
         state.facts = finished.facts
         state.runs[finished.key.run] = finished.run
@@ -354,9 +361,10 @@ class StagingCore:
         )
 
     def abort(self, key: EpochKey, now_ms: int, *, job: str | None = None, attempts: Iterable[str] = ()) -> Aborted:
-        """End a job of an epoch, or only those attempts; without both, all jobs of the epoch that are known by now.
+        """Abort a job of an epoch, or only those attempts. Without both, abort all jobs of the epoch that are known by
+        now.
 
-        What a decided commit publishes stays: a driver that lost the answer to its commit may well abort.
+        A decided commit is published nevertheless: a driver that lost the answer to its commit may well abort.
         """
         names = set(attempts) | ({job} if job is not None else set())
         if not names:
@@ -378,10 +386,10 @@ class StagingCore:
     # Upkeep.
 
     def sweep(self, now_ms: int) -> tuple[list[AttemptKey], list[str]]:
-        """What nobody comes back for: attempts whose files go, and writers that need not be remembered.
+        """Return abandoned attempts, whose files can be deleted, and writers that need not be remembered.
 
-        Of epochs that are done at once, of others when none of their attempts was touched for a time. What was aborted
-        is here only after a crash between the fence and the deletion of the files.
+        Attempts of a done epoch are abandoned at once. Those of other epochs are abandoned if none was touched for a
+        time. Aborted attempts are found here only after a crash between storing the fence and deleting the files.
         """
         touched: dict[EpochKey, int] = {}
         for key, attempt in self._attempts.items():

@@ -1,4 +1,4 @@
-"""The rows of the table ``staging``: what is published of each writer, and the commits that are being published.
+"""Rows of the table ``staging``: the published state of each writer, and the commits that are being published.
 
 ========================================== ===================================================================
 key                                        value
@@ -8,7 +8,7 @@ key                                        value
 ``m`` writer NUL cluster NUL incarnation   ledger u64 | entry u64 | batch index u32: up to there an origin is published
 ``c`` writer                               JSON: :class:`PendingCommit`
 ``p`` writer                               receipt u32 | offset u64: :class:`Progress` of that commit
-``f`` writer NUL run NUL epoch NUL name    u64: when that job or attempt was aborted, in ms (:class:`Fence`)
+``f`` writer NUL run NUL epoch NUL name    u64: time of the job's or attempt's abort, in ms (:class:`Fence`)
 ========================================== ===================================================================
 """
 
@@ -44,7 +44,7 @@ Row = tuple[str, bytes, bytes | None]
 
 
 def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
-    """The state of every writer, from all rows of the table."""
+    """Return the state of every writer, from all rows of the table."""
     writers: dict[str, WriterState] = {}
     for key, value in rows:
         if key.startswith(_FENCE):
@@ -66,7 +66,7 @@ def load_writers(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, WriterState]:
 
 
 def load_fences(rows: Iterable[tuple[bytes, bytes]]) -> dict[Fence, int]:
-    """When what was aborted, from all rows of the table."""
+    """Return the fences with the times of their aborts, from all rows of the table."""
     fences = {}
     for key, value in rows:
         if key.startswith(_FENCE):
@@ -76,7 +76,7 @@ def load_fences(rows: Iterable[tuple[bytes, bytes]]) -> dict[Fence, int]:
 
 
 def rows_of_fences(fences: Iterable[Fence], aborted_ms: int | None) -> list[Row]:
-    """Writes fences, or deletes them with None."""
+    """Return the rows that store fences, or with None delete them."""
     value = None if aborted_ms is None else _ABORTED_MS.pack(aborted_ms)
     return [
         (TABLE, _FENCE + f"{writer}\0{run}\0{epoch}\0{name}".encode(), value) for (writer, run, epoch), name in fences
@@ -84,7 +84,7 @@ def rows_of_fences(fences: Iterable[Fence], aborted_ms: int | None) -> list[Row]
 
 
 def rows_of_decision(commit: PendingCommit) -> list[Row]:
-    """What makes a commit durable; written again it changes nothing."""
+    """Return the row that stores a decided commit. Writing it again changes nothing."""
     body = {
         "key": list(commit.key),
         "receipts": [list(asdict(receipt).values()) for receipt in commit.receipts],
@@ -95,7 +95,7 @@ def rows_of_decision(commit: PendingCommit) -> list[Row]:
 
 
 def rows_of_step(writer: str, progress: Progress) -> list[Row]:
-    """What a step writes with its entries, unless it is the last."""
+    """Return the row that a step writes together with its entries, unless it is the last step."""
     return [(TABLE, b"p" + writer.encode(), _PROGRESS.pack(*progress))]
 
 
@@ -115,17 +115,17 @@ def rows_of_last_step(finished: Finished) -> list[Row]:
 
 
 def prefixes_of(writer: str) -> list[tuple[str, bytes]]:
-    """Under which all that is kept of a writer lies, but for its facts, which :func:`row_of_facts` names."""
+    """Return the prefixes of all rows of a writer, except its facts (:func:`row_of_facts`)."""
     return [(TABLE, kind + writer.encode() + b"\0") for kind in (b"r", b"m")]
 
 
 def row_of_facts(writer: str) -> Row:
-    """Deletes a writer's facts."""
+    """Return the row that deletes a writer's facts."""
     return (TABLE, b"w" + writer.encode(), None)
 
 
 def _split(key: bytes) -> list[bytes]:
-    """Kind, writer and the rest; an incarnation may hold any byte."""
+    """Return kind, writer and the rest of a key. An incarnation may contain any byte."""
     kind, rest = key[:1], key[1:]
     return [kind, *rest.split(b"\0", 2 if kind == b"m" else 1)]
 

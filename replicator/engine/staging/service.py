@@ -1,12 +1,14 @@
-"""The staging area of one worker: runs what :mod:`replicator.engine.staging.core` decides on files and the engine.
+"""Staging area of one worker: carries out the decisions of :mod:`replicator.engine.staging.core` on files and the
+engine.
 
-1. What tasks send is checked on a thread (frames, checksums, entries, the topic's limits) and appended to its file.
-2. A commit is checked by the core; its topics are made and asked whether they take messages, the store whether it has
-   room. Then the decision is made durable, and a task of the worker publishes it, step by step.
+1. A thread checks the data of tasks (frames, checksums, entries, the topic's limits), and appends it to the attempt's
+   file.
+2. The core checks a commit. Its topics are created, and must take messages, and the store must have room. Then the
+   decision is made durable, and a task of the worker publishes the commit, step by step.
 3. A step that cannot be done now (the cluster is fenced, a quota is exceeded, the store is full) is tried again until
    it can: :attr:`StagingService.obstacles` has the reason. Commits that a worker finds when it starts go on like that.
-4. An abort is durable before it is answered, and its files are gone, also those that a request was just writing.
-5. A topic that is deleted after the decision gets nothing more: as if it had been published before it was deleted.
+4. An abort is answered only when it is durable and its files are gone, even a file that was just being written.
+5. A topic that is deleted after the decision gets nothing more, as if its part had been published before the deletion.
 """
 
 from __future__ import annotations
@@ -57,9 +59,10 @@ from snapshots.position import Position
 SWEEP_SECONDS: Final = 60.0
 RETRY_SECONDS_MAX: Final = 5.0
 REQUESTS_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bodies that are checked and written at the same time: what many tasks can make the worker hold in memory."""
+"""Limit of request bodies that are checked and written at the same time, which bounds the memory that many tasks can
+use."""
 TOPICS_REPORTED_MAX: Final = 1_000
-"""Of a commit, in its outcome."""
+"""Limit of topics in the outcome of a commit."""
 WRITERS_REPORTED_MAX: Final = 100
 
 log = structlog.get_logger(__name__)
@@ -67,8 +70,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a commit published, or has so far. ``topics`` has first and last position by topic, at most
-    :data:`TOPICS_REPORTED_MAX`; ``dropped_topics`` were deleted meanwhile. ``repeated``: it was published before."""
+    """Result of a commit, or its state so far. ``topics`` has first and last position by topic, at most
+    :data:`TOPICS_REPORTED_MAX`. ``dropped_topics`` were deleted meanwhile. With ``repeated``, the commit had been
+    published before."""
 
     repeated: bool = False
     entries: int = 0
@@ -91,7 +95,8 @@ class StagingCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Publishing:
-    """A commit that is being published. ``outcome`` is set when it is; ``so_far`` outlives a task that ends before."""
+    """A commit that is being published. ``outcome`` is set when it is complete. ``so_far`` outlives a task that ends
+    before."""
 
     task: SupervisedTask
     outcome: asyncio.Future[Outcome]
@@ -99,7 +104,8 @@ class _Publishing:
 
 
 class StagingService:
-    """Use :meth:`start` once the engine is open, and :meth:`stop` before it is closed. Runs on the engine's loop."""
+    """Staging area of one worker. Call :meth:`start` once the engine is open, and :meth:`stop` before it is closed.
+    Runs on the engine's event loop."""
 
     def __init__(self, engine: Engine, limits: StagingLimits | None = None) -> None:
         self._engine = engine
@@ -112,16 +118,17 @@ class StagingService:
         )
         self.counters = StagingCounters()
         self.obstacles: dict[EpochKey, str] = {}
-        """Why the commits that are being published do not go on at the moment."""
+        """Reasons why commits that are being published do not go on at the moment."""
         self._decided: set[EpochKey] = {commit.key for commit in self.core.pending()}
-        """The commits whose decision is durable."""
+        """Commits whose decision is durable."""
         self._publishing: dict[EpochKey, _Publishing] = {}
         self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
         self._unwritten_fences: dict[bytes, rows.Row] = {}
-        """Rows that the core has and the store not yet, by their keys."""
+        """Fence rows, by key, that the core has and the store does not have yet."""
         self._body_bytes = 0
         self._appending: dict[AttemptKey, asyncio.Event] = {}
-        """The files that threads are writing to: those must not be deleted under them, or they come back."""
+        """Files that threads are writing to. They must not be deleted meanwhile, or the thread would create them
+        again."""
 
     def start(self) -> None:
         for commit in self.core.pending():
@@ -130,14 +137,14 @@ class StagingService:
         self._upkeep.start()
 
     async def stop(self) -> None:
-        """Leave off. What is decided is published to its end by the next start."""
+        """Stop publishing. The next start goes on with decided commits."""
         publishing = list(self._publishing.values())
         await asyncio.gather(self._upkeep.stop(), *(each.task.stop() for each in publishing))
         for each in publishing:
             each.outcome.cancel()
 
     def status(self) -> dict[str, Any]:
-        """Figures for the worker's status."""
+        """Return figures for the worker's status."""
         writers = sorted(self.core.writers.items(), key=lambda item: -item[1].facts.committed_ms)
         return {
             "staged_bytes": self.core.staged_bytes,
@@ -160,22 +167,22 @@ class StagingService:
     # Staging.
 
     def open(self, key: AttemptKey) -> Opened:
-        """See :meth:`StagingCore.open`; also refused while the cluster takes no producers, and where its clients do
-        not get what is published here."""
+        """Begin an attempt as :meth:`StagingCore.open` does. Raise an error while the cluster takes no producers, and
+        if its clients use another cluster and would not get the messages."""
         if (elsewhere := self._engine.admission.clients_elsewhere) is not None:
             raise NotAllowedError(f"{elsewhere}, which would not get what is written here: {WRITE_ELSEWHERE}")
         self._engine.admission.check_producer()
         return self.core.open(key, self._clock())
 
     def marks(self, writer: str) -> list[tuple[str, int, SourceMark]]:
-        """How far the writer has published, by origin and incarnation."""
+        """Return the highest published place of each origin, by origin and incarnation."""
         state = self.core.writers.get(writer)
         return [] if state is None else [(*origin, mark) for origin, mark in state.marks.items()]
 
     async def partitions(self, names: Sequence[str]) -> dict[str, int]:
-        """By name as given, how many partitions a topic has that is about to be written to; 0 for none.
+        """Return, by given name, the number of partitions of topics that are about to be written to; 0 for none.
 
-        Raises :class:`TopicNotFound` for one that is not there and may not be made, :class:`InvalidTopicName`.
+        Raises :class:`InvalidTopicName`, and :class:`TopicNotFound` for a missing topic that may not be created.
         """
         found = {}
         for name in names:
@@ -190,9 +197,9 @@ class StagingService:
         return found
 
     async def append(self, key: AttemptKey, at: int, body: bytes) -> int:
-        """Stage the frames of ``body`` at offset ``at``; returns the attempt's size.
+        """Stage the frames of ``body`` at offset ``at``, and return the attempt's size.
 
-        Raises what :meth:`StagingCore.begin_append` does, and what is wrong with the frames.
+        Raises the errors of :meth:`StagingCore.begin_append`, and errors for malformed frames.
         """
         if self._body_bytes + len(body) > REQUESTS_BYTES_MAX:
             raise TooBusy(f"{self._body_bytes} bytes of tasks are being written: try again later")
@@ -218,7 +225,7 @@ class StagingService:
         return at + len(body)
 
     def _check_topic(self, name: str, entry_bytes_max: int) -> None:
-        """Raises if entries as large as that could not be published to a topic."""
+        """Raise an error if entries of ``entry_bytes_max`` could not be published to the topic."""
         if (full_name := str(parse_topic(name))) != name:
             raise NotAllowedError(f"staged frames name topics in full: {full_name}, not {name}")
         if self._engine.partitioned.count(name):
@@ -233,7 +240,7 @@ class StagingService:
             )
 
     async def seal(self, key: AttemptKey, size_bytes: int) -> None:
-        """Make an attempt durable, that has ``size_bytes``. Raises :class:`StagedMissing`, :class:`BlockCorrupt`."""
+        """Make an attempt with ``size_bytes`` durable. Raise :class:`StagedMissing` or :class:`BlockCorrupt`."""
         if size_bytes:
             verify = self.core.to_be_verified(key, size_bytes)
             with contextlib.suppress(FileNotFoundError):  # it was dropped meanwhile: the core says why
@@ -241,7 +248,8 @@ class StagingService:
             self.core.sealed(key, size_bytes, self._clock())
 
     async def abort(self, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> int:
-        """See :meth:`StagingCore.abort`; returns how many attempts were dropped. What comes later is refused."""
+        """Abort as :meth:`StagingCore.abort` does, and return how many attempts were dropped. Later requests are
+        refused."""
         now_ms = self._clock()
         aborted = self.core.abort(key, now_ms, job=job, attempts=attempts)
         self.counters.aborted_attempts += len(aborted.attempts)
@@ -254,7 +262,8 @@ class StagingService:
         return len(aborted.attempts)
 
     async def _write_fences(self, changed: Sequence[rows.Row]) -> None:
-        """Returns when these are durable, and all that the store refused before or that others are still writing."""
+        """Wait until these rows are durable, and also earlier ones that the store refused or others are still
+        writing."""
         for row in changed:
             self._unwritten_fences[row[1]] = row
         unwritten = list(self._unwritten_fences.values())
@@ -273,10 +282,11 @@ class StagingService:
     # Committing.
 
     async def commit(self, request: CommitRequest, topics: Sequence[str], wait_seconds: float) -> Outcome | None:
-        """Publish what was staged; ``topics`` are all that it has messages for. None if it lasts longer than that.
+        """Publish staged attempts. ``topics`` are all topics of their messages. Return None if it takes longer than
+        ``wait_seconds``.
 
-        It then goes on in the background; ask again. Raises what :meth:`StagingCore.decide` does, and, before anything
-        is decided, why a topic or the store would not take it.
+        Then it goes on in the background, so ask again. Raises the errors of :meth:`StagingCore.decide` and, before
+        anything is decided, the reason why a topic or the store would not take it.
         """
         check_commit(request)
         key = request.key
@@ -324,7 +334,7 @@ class StagingService:
         task.start()
 
     async def _publish_to_the_end(self, commit: PendingCommit) -> None:
-        """Started again, it goes on after the last step that is durable, as after a restart of the worker."""
+        """Publish all remaining steps of a commit. Started again, go on after the last durable step."""
         key = commit.key
         outcome, so_far = self._publishing[key].outcome, self._publishing[key].so_far
         try:
@@ -369,7 +379,7 @@ class StagingService:
         self._decided.add(commit.key)
 
     async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> None:
-        """Publish one step, however often that must be tried."""
+        """Publish one step, with as many tries as needed."""
         async for attempt in AsyncRetrying(
             stop=stop_never,  # the decision stands: only a restart of the worker is another way to go on
             wait=wait_exponential(multiplier=0.05, max=RETRY_SECONDS_MAX),
@@ -387,7 +397,8 @@ class StagingService:
     async def _append_step(
         self, commit: PendingCommit, step: Step, topics: Sequence[Topic | None], outcome: Outcome
     ) -> None:
-        """Not to be cancelled in the middle: what is durable must be known to the core."""
+        """Append the entries of a step. Do not cancel this in the middle, because the core must learn what is
+        durable."""
         parts = []
         for topic, run in zip(topics, step.runs, strict=True):
             if topic is None or topic.deleted is not None:
@@ -424,7 +435,7 @@ class StagingService:
     # Upkeep.
 
     async def sweep(self) -> None:
-        """Drop what nobody comes back for."""
+        """Drop abandoned attempts, and forget writers that are not needed any more."""
         attempts, writers = self.core.sweep(self._clock())
         self.counters.swept_attempts += len(attempts)
         await self._delete(attempts)
@@ -440,7 +451,7 @@ class StagingService:
 
 
 def _check_frames(body: bytes) -> dict[str, int]:
-    """The size of the largest entry of each topic; raises for a frame that could not be published."""
+    """Return the size of the largest entry of each topic. Raise an error for a frame that could not be published."""
     largest: dict[str, int] = {}
     for run in decode_frames(body):
         checked = check_entries(run.entries, TopicPolicies())
@@ -451,7 +462,7 @@ def _check_frames(body: bytes) -> dict[str, int]:
 
 
 def _numbered(run: StagedRun) -> list[Numbered]:
-    """What deduplication notes of each entry."""
+    """Return the ids that deduplication records for each entry."""
     numbered: list[Numbered] = []
     for first in range(0, len(run.entries), PUBLISH_ENTRIES_MAX):
         entries = run.entries[first : first + PUBLISH_ENTRIES_MAX]

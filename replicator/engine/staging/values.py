@@ -1,4 +1,4 @@
-"""What staging talks of: writers and their epochs, attempts of tasks, commits, and how far one is published."""
+"""Values of staging: writers and their epochs, attempts of tasks, commits, and the progress of a commit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from replicator.engine.log.cluster_names import ORIGIN_PATTERN
 
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Names become parts of file names and keys."""
+"""Pattern of names, which become parts of file names and keys."""
 _CLUSTER: Final = re.compile(ORIGIN_PATTERN)
 NUMBER_MAX: Final = 2**63 - 1
 BATCH_INDEX_MAX: Final = 2**31 - 1
 EPOCH_MAX: Final = 2**62
 PARTITION_MAX: Final = 2**31
 WRITE_ELSEWHERE: Final = "write to the brokers, by a connector of Spark for them, or to an embedded cluster with a link"
-"""What to do where a worker's clients are those of Apache Pulsar brokers."""
+"""Advice to users if a worker's clients are those of Apache Pulsar brokers."""
 
 
 class EpochKey(NamedTuple):
-    """What is committed at once: one micro-batch of a query, or one batch job.
+    """Unit of a commit: one micro-batch of a query, or one batch job.
 
-    ``writer`` is the identity that outlives checkpoints; ``run`` one life of it (the query's id, the job's run), in
+    ``writer`` is the identity that outlives checkpoints. ``run`` is one life of it (the query's id, the job's run), in
     which epochs count up.
     """
 
@@ -35,7 +35,8 @@ class EpochKey(NamedTuple):
 
 
 class AttemptKey(NamedTuple):
-    """What one attempt of one task stages. ``attempt`` is never used twice; it begins with the name of its job.
+    """Identity of the data that one attempt of one task stages. ``attempt`` is never used twice, and begins with the
+    name of its job.
 
     A job is one try at an epoch, with all its tasks. A driver that tries the epoch again begins another job.
     """
@@ -46,19 +47,20 @@ class AttemptKey(NamedTuple):
 
     @property
     def job(self) -> str:
-        """What stands before the first dot; an attempt without one is a job of its own."""
+        """The part of the attempt's name before the first dot. An attempt without a dot is its own job."""
         return self.attempt.partition(".")[0]
 
 
 class Origin(NamedTuple):
-    """A topic at the cluster that first published there: its incarnation is no other topic's."""
+    """Identity of a topic at the cluster that first published its messages. No other topic has the same incarnation
+    there."""
 
     cluster: str
     incarnation: int
 
 
 class SourceMark(NamedTuple):
-    """A message's place at its origin."""
+    """Place of a message at its origin."""
 
     ledger: int
     entry: int
@@ -67,7 +69,7 @@ class SourceMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a sealed attempt staged. ``sequence_last`` is the highest sequence id in it, -1 for none."""
+    """Summary of a sealed attempt. ``sequence_last`` is the highest sequence id in it, -1 for none."""
 
     partition: int
     attempt: str
@@ -79,10 +81,12 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """The attempts that count, one for each partition, and how far the origins of their rows reach.
+    """Request to commit ``receipts``, one attempt for each partition, and the highest places of the origins of their
+    rows.
 
-    ``base`` is how many commits the writer had when its tasks asked which rows are published already; None where they
-    did not ask. ``kept``: the writer's state is needed as long as the writer exists, not just for repeated requests.
+    ``base`` is the number of commits that the writer had when its tasks asked which rows are published already, or None
+    if they did not ask. With ``kept``, the writer's state is kept as long as the writer exists, and not only for
+    repeated requests.
     """
 
     key: EpochKey
@@ -94,7 +98,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:
-    """A commit that is decided: it will be published to its end, whatever happens. Durable before anything is."""
+    """A decided commit, which will be published completely in any case. It is durable before anything is published."""
 
     key: EpochKey
     receipts: Sequence[Receipt]
@@ -119,7 +123,7 @@ class PendingCommit:
 
 
 class Progress(NamedTuple):
-    """How much of a commit is published: all receipts before ``receipt``, and ``offset`` bytes of that one."""
+    """Published part of a commit: all receipts before ``receipt``, and ``offset`` bytes of that one."""
 
     receipt: int = 0
     offset: int = 0
@@ -127,7 +131,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The highest epoch of a run that is published, and when that was."""
+    """Highest published epoch of a run, and the time of its commit."""
 
     epoch: int
     committed_ms: int
@@ -135,7 +139,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class WriterFacts:
-    """What is kept of a writer besides its runs and marks."""
+    """State of a writer besides its runs and marks."""
 
     commits: int = 0
     committed_ms: int = 0
@@ -144,8 +148,8 @@ class WriterFacts:
 
 
 def check_commit(request: CommitRequest) -> None:
-    """Raises :class:`InvalidWriter` for what could not be written down: it would be found after the decision only, and
-    at every start of the worker again."""
+    """Raise :class:`InvalidWriter` for values that cannot be stored. Otherwise the error would appear only after the
+    decision, and again at every start of the worker."""
     name = request.key.writer
     for receipt in request.receipts:
         check_name("attempt", str(receipt.attempt))
@@ -163,7 +167,7 @@ def check_commit(request: CommitRequest) -> None:
 
 
 def check_mark(origin: Origin, mark: SourceMark) -> None:
-    """Raises :class:`InvalidWriter` for what is no place at an origin: it becomes a part of the store's keys."""
+    """Raise :class:`InvalidWriter` for an invalid origin or place, because they become a part of the store's keys."""
     if not isinstance(origin.cluster, str) or _CLUSTER.fullmatch(origin.cluster) is None:
         raise InvalidWriter(f"origin {str(origin.cluster)[:80]!r}: it must be the name of a cluster")
     numbers = (origin.incarnation, mark.ledger, mark.entry)
@@ -175,7 +179,7 @@ def check_mark(origin: Origin, mark: SourceMark) -> None:
 
 
 def check_name(what: str, name: str) -> str:
-    """A writer's, run's or attempt's name; raises :class:`InvalidWriter`."""
+    """Return the name of a writer, run or attempt. Raise :class:`InvalidWriter` if it is invalid."""
     if _NAME.fullmatch(name) is None:
         raise InvalidWriter(
             f"{what} {name[:80]!r}: it must have 1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' or '-', and "

@@ -1,1 +1,1 @@
-"""Subscriptions: what is consumed, who gets what, and saving it."""
+"""Subscriptions: their acknowledgement state, its storage, and dispatch to consumers."""

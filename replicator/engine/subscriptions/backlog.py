@@ -1,6 +1,6 @@
-"""How many messages of a subscription are not consumed: counted once, and then kept up with single acknowledgements.
+"""Number of unconsumed messages of a subscription: counted once, then updated by single acknowledgements.
 
-Counting reads the headers of blocks, so it is done when somebody asks, and again only after what moved by more than one
+Counting reads the headers of blocks. So it is done when somebody asks, and again only after a change of more than one
 entry.
 """
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 
 PositionAndIndexes = tuple[Position, tuple[int, ...] | None]
-"""An acknowledged entry, and the acknowledged indexes of its batch; None for the whole entry."""
+"""Acknowledged entry, and the acknowledged indexes of its batch, or None for the whole entry."""
 
 
 class Backlog:
-    """The messages of one subscription that are not consumed; a partly acknowledged batch counts whole."""
+    """Unconsumed messages of one subscription. A partly acknowledged batch counts whole."""
 
     __slots__ = ("_consumed", "_cursor", "_topic")
 
@@ -36,7 +36,7 @@ class Backlog:
         return self._consumed is not None
 
     def consumed(self, messages: int) -> None:
-        """An entry with so many messages was acknowledged."""
+        """Note that an entry with ``messages`` messages was acknowledged."""
         if self._consumed is not None:
             self._consumed += messages
 
@@ -66,11 +66,13 @@ class Backlog:
         return sizes
 
     def moved(self) -> None:
-        """Who knows how many messages were acknowledged at once, or not any more."""
+        """Forget the count, because an unknown number of messages was acknowledged or is unconsumed again. The next
+        question counts anew."""
         self._consumed = None
 
     def messages(self) -> int:
-        """If it reads compacted, those of the view are an estimate: entries times messages an entry."""
+        """Return the number of unconsumed messages. For messages of the compacted view it is an estimate: the number of
+        entries times the mean number of messages in an entry."""
         topic, cursor = self._topic, self._cursor
         if cursor.state.read_compacted:
             return self._messages_compacted()

@@ -17,10 +17,11 @@ from snapshots.position import Position
 
 BATCH_CHUNK_SHIFT: Final = 8
 BATCH_CHUNK_ENTRIES: Final = 1 << BATCH_CHUNK_SHIFT
-"""Some kilobytes of bitmaps a chunk: small to write again, and 100,000 open batches are some hundred rows to load."""
+"""Number of entry ids in a chunk, whose bitmaps take some kilobytes: little to write again. 100,000 open batches are
+some hundred rows to load."""
 
 ChunkId = tuple[int, int]
-"""A ledger, and the entry ids of it that have this quotient."""
+"""Ledger, and the quotient of entry ids by :data:`BATCH_CHUNK_ENTRIES`."""
 
 
 def batch_chunk_of(position: Position) -> ChunkId:
@@ -28,7 +29,8 @@ def batch_chunk_of(position: Position) -> ChunkId:
 
 
 class BatchAcks(MutableMapping[Position, BitMap]):
-    """Bitmaps are stored serialized: an object of 60 bytes a batch instead of several hundred."""
+    """Acknowledged indexes by position. Bitmaps are stored serialized: 60 bytes for each batch instead of several
+    hundred."""
 
     __slots__ = ("_chunks", "_count", "_order")
 
@@ -58,7 +60,7 @@ class BatchAcks(MutableMapping[Position, BitMap]):
             del self._order[bisect_left(self._order, chunk_id)]
 
     def __iter__(self) -> Iterator[Position]:
-        """In order."""
+        """Yield the positions in order."""
         for chunk_id in self._order:
             for entry in sorted(self._chunks[chunk_id]):
                 yield Position(chunk_id[0], entry)
@@ -76,7 +78,7 @@ class BatchAcks(MutableMapping[Position, BitMap]):
         chunk[position[1]] = indexes
 
     def chunk(self, chunk_id: ChunkId) -> list[tuple[int, bytes]]:
-        """The entry ids of a chunk and their serialized bitmaps, in order; empty if it has none."""
+        """Return the entry ids of a chunk with their serialized bitmaps, in order; empty if the chunk has none."""
         return sorted(self._chunks.get(chunk_id, {}).items())
 
     def chunk_ids(self) -> list[ChunkId]:

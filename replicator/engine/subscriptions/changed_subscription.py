@@ -22,13 +22,13 @@ class ChangedDispatching(Protocol):
     def dispatcher(self) -> Dispatcher | None: ...
 
     def schedule(self) -> None:
-        """There may be something to dispatch."""
+        """Schedule dispatch, because there may be something to dispatch."""
 
     def rewind(self, positions: PositionSet) -> None:
         """Deliver the entries at ``positions``, which counted as consumed until now, before later entries."""
 
     def restart(self) -> None:
-        """The cursor was put elsewhere: dispatch starts anew, and consumers are told to drop what they have."""
+        """Restart dispatch at the moved cursor, and tell consumers to drop the messages that they have."""
 
 
 class ChangedSubscription(Protocol):
@@ -48,7 +48,8 @@ class ChangedSubscription(Protocol):
     async def acknowledge(self, acks: Sequence[Ack]) -> None: ...
 
     def changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
-        """Tell whom it concerns that mark-delete moved; with None also if it did not (another generation)."""
+        """Tell every part that depends on mark-delete that it moved. With None, tell it even if mark-delete did not
+        move."""
 
     def saved(self) -> asyncio.Future[None]:
-        """A future that is done when the state as it is now is durable."""
+        """Return a future that is done when the present state is durable."""

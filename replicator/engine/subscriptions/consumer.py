@@ -1,4 +1,4 @@
-"""A consumer that is connected to a subscription: what its owner (a channel, a socket) can do with it."""
+"""A connected consumer of a subscription, as its owner (a channel, a socket) uses it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from snapshots.position_set import PositionSet
 
 PERMITS_MAX: Final = 1_000_000
 CLOSED: Final = "ConsumerClosed"
-"""The code of a consumer that may connect again."""
+"""Code for closing a consumer that may connect again."""
 
 Deliver = Callable[[Sequence[Delivery]], None]
 
@@ -31,7 +31,7 @@ _consumer_ids = count(1)
 
 
 class ConsumerDispatching(Protocol):
-    """Interface of the dispatch that a consumer is connected to."""
+    """Interface of the dispatch to which a consumer is connected."""
 
     def flow(self, consumer: EngineConsumer, permits: int) -> None: ...
 
@@ -40,10 +40,10 @@ class ConsumerDispatching(Protocol):
     def redeliver(self, consumer: EngineConsumer, positions: Sequence[Position] | None) -> None: ...
 
     def held_by(self, consumer: EngineConsumer) -> tuple[int, bool]:
-        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+        """Return how many unacknowledged messages a consumer has, and whether it gets no more because of them."""
 
     def remove(self, consumer: EngineConsumer) -> None:
-        """It has gone."""
+        """Remove a consumer that has gone."""
 
 
 class ConsumerDeleting(Protocol):
@@ -83,16 +83,14 @@ class ConsumedSubscription(Protocol):
 
     @property
     def mark_delete(self) -> Position:
-        """All up to here is consumed."""
+        """Position up to which everything is consumed."""
 
     def backlog_messages(self) -> int: ...
 
 
 class EngineConsumer:
-    """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits.
-
-    The callbacks are to be set when the consumer is there; what they tell comes on a later turn of the event loop.
-    """
+    """A consumer connected to a subscription. ``deliver`` is called on the event loop, within its permits. Set the
+    callbacks right after creation: they are called on a later turn of the event loop."""
 
     def __init__(self, subscription: ConsumedSubscription, options: SubscribeOptions, deliver: Deliver) -> None:
         self.id = next(_consumer_ids)
@@ -102,48 +100,51 @@ class EngineConsumer:
         self._dispatching = subscription.dispatching
         self.deliver = deliver
         self.on_closed: Callable[[str, str], None] | None = None
-        """Called with a code and a reason when the subscription lets go of the consumer, not for its own close."""
+        """Called with a code and a reason if the subscription closes the consumer, but not after the consumer's own
+        close."""
         self.on_restarted: Callable[[], None] | None = None
-        """The subscription was put elsewhere: what was delivered before is void."""
+        """Called if the subscription was moved, so that all messages delivered before are void."""
         self.on_active_change: Callable[[bool], None] | None = None
-        """Failover: it became the active consumer, or is not any more."""
+        """Called if the Failover consumer became the active one (True) or is not any more (False)."""
         self.on_reached_end: Callable[[], None] | None = None
-        """The topic is terminated, and all of it is consumed. Told once."""
+        """Called once when the topic is terminated and fully consumed."""
         self.told_end = False
         self.drops_acknowledged = False
         """Whether the client drops what lies below its last cumulative acknowledgement, as official clients do."""
         self.share = CLIENT.get() or Share("")
-        """Client that uses the time that dispatch to this consumer takes."""
+        """Client to which the time of dispatch to this consumer is charged."""
         self.figures = ClientFigures(time.monotonic())
-        """Whoever has the consumer counts in it what the client gets and acknowledges."""
+        """Counts of messages and acknowledgements, which the consumer's owner updates."""
         self.closed = False
         self._fenced: EngineError | None = None
 
     def flow(self, permits: int) -> None:
-        """Allow ``permits`` more messages; raises :class:`NotAllowedError` for a number that makes no sense."""
+        """Allow ``permits`` more messages. Raise :class:`NotAllowedError` for a number out of range."""
         if not 0 < permits <= PERMITS_MAX:
             raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
         self._check_open()
         self._dispatching.flow(self, permits)
 
     def give_back(self, permits: int) -> None:
-        """Take back permits that were allowed and are not used."""
+        """Take back unused permits."""
         self._check_open()
         self._dispatching.give_back(self, permits)
 
     async def acknowledge(self, acks: Sequence[Ack]) -> None:
-        """Returns when the acknowledgements are durable. Raises :class:`InvalidAck`: then none of them counts."""
+        """Acknowledge messages, durably when this returns. Raise :class:`InvalidAck` if one is invalid: then none
+        counts."""
         self._check_open()
         await self.subscription.acknowledge(acks)
 
     async def acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> None:
-        """All up to ``position`` (in it up to ``batch_index``); raises :class:`NotAllowedError` on Shared types."""
+        """Acknowledge all up to ``position``, and in its batch up to ``batch_index``, durably when this returns. Raise
+        :class:`NotAllowedError` on Shared types."""
         self._check_open()
         await self.subscription.acknowledge_cumulative(position, batch_index)
 
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]:
-        """As :meth:`acknowledge`, for callers that do not wait: it counts at once, also if the consumer is closed
-        before the future is done."""
+        """Acknowledge at once, and return a future that is done when that is durable. The acknowledgement counts even
+        if the consumer is closed before."""
         self._check_open()
         return self.subscription.begin_acknowledge(acks)
 
@@ -156,32 +157,32 @@ class EngineConsumer:
         self.subscription.acknowledge_entries(positions, told)
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None = None) -> asyncio.Future[None]:
-        """As :meth:`acknowledge_cumulative`, likewise."""
+        """Acknowledge cumulatively at once, and return a future that is done when that is durable."""
         self._check_open()
         return self.subscription.begin_acknowledge_cumulative(position, batch_index)
 
     def begin_acknowledge_before(
         self, positions: PositionSet, batches: Mapping[Position, BitMap]
     ) -> asyncio.Future[None]:
-        """See :meth:`Subscription.begin_acknowledge_before`."""
+        """Acknowledge as :meth:`Subscription.begin_acknowledge_before` does."""
         self._check_open()
         return self.subscription.begin_acknowledge_before(positions, batches)
 
     def redeliver(self, positions: Sequence[Position] | None = None) -> None:
-        """Send again what this consumer has not acknowledged: all of it, or ``positions``."""
+        """Send unacknowledged messages of this consumer again: all, or those at ``positions``."""
         self._check_open()
         self._dispatching.redeliver(self, positions)
 
     def held(self) -> tuple[int, bool]:
-        """The messages that it has and has not acknowledged, and whether it gets no more because of them."""
+        """Return how many unacknowledged messages the consumer has, and whether it gets no more because of them."""
         return (0, False) if self.closed else self._dispatching.held_by(self)
 
     def last_message(self) -> LastMessage:
-        """See :meth:`Subscription.last_message`."""
+        """Return the last message as :meth:`Subscription.last_message` does."""
         return self.subscription.last_message()
 
     async def seek(self, target: Position | int) -> None:
-        """See :meth:`PositionMoves.seek`."""
+        """Move the subscription as :meth:`PositionMoves.seek` does."""
         self._check_open()
         await self.subscription.moves.seek(target)
 
@@ -194,8 +195,8 @@ class EngineConsumer:
         await self.subscription.deleting.delete(by=self, force=force)
 
     def close(self, reason: str | None = None, code: str = CLOSED) -> None:
-        """Disconnect; what is not acknowledged is sent to others. With a ``reason``, the owner is told that and the
-        ``code``."""
+        """Disconnect the consumer. Its unacknowledged messages are sent to others. With a ``reason``, the owner gets it
+        and the ``code``."""
         if self.closed:
             return
         self.closed = True
@@ -204,7 +205,8 @@ class EngineConsumer:
             self.on_closed(code, reason)
 
     def fence(self, error: EngineError) -> None:
-        """Disconnect because of a failover: what comes late, such as an acknowledgement, is refused with ``error``."""
+        """Disconnect the consumer because of a failover. Late calls, such as acknowledgements, are refused with
+        ``error``."""
         self._fenced = error
         self.close(str(error), error.code)
 

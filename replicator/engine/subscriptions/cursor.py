@@ -4,8 +4,8 @@ Invariants (DESIGN §3): 5, a position counts as consumed only if it was acknowl
 was, or skipped by a reset; 6, within a generation the state only grows, and merging is commutative,
 associative and idempotent; 7, markers are stepped over and never become part of the state.
 
-The state is a mark-delete position (MDP: all up to it is consumed), the positions individually deleted beyond
-it, and for batches in which some messages are acknowledged the bitmap of their indexes. Each change takes three steps:
+The state is a mark-delete position (MDP: all up to it is consumed), the positions individually deleted beyond it, and
+for partly acknowledged batches the bitmap of acknowledged indexes. Each change takes three steps:
 
 1. The state changes, and notes what must be saved and announced (:mod:`.cursor_state`).
 2. Duplicates of the changed entries change as well (:mod:`.duplicates`).
@@ -79,7 +79,7 @@ class Cursor(FollowsDuplicates):
         return (duplicates is not None and position in duplicates.hidden) or self.is_consumed(position)
 
     def is_untouched_from(self, position: Position) -> bool:
-        """Return whether all messages from ``position`` on are to be delivered. False may mean: look closer."""
+        """Return True only if all messages from ``position`` on are to be delivered. After False, check each entry."""
         state, log = self._state, self._log
         if log.duplicates is not None or log.parts is not None or state.batch_acks or state.read_compacted:
             return False
@@ -124,10 +124,10 @@ class Cursor(FollowsDuplicates):
         return done is not None and len(done) >= batch_size
 
     def acknowledge(self, position: Position, batch_indexes: Iterable[int] | None, batch_size: int) -> bool:
-        """Acknowledge an entry, or some messages of its batch. Returns whether the whole entry is now consumed.
+        """Acknowledge an entry, or some messages of its batch. Return whether the whole entry is now consumed.
 
-        Again or late is harmless. Raises :class:`InvalidAck` for a position that the topic does not have, a
-        marker, or an index outside of the batch; the state is then unchanged.
+        Repeated and late acknowledgements are harmless. Raises :class:`InvalidAck`, with the state unchanged, for a
+        position that the topic does not have, a marker, or an index outside of the batch.
         """
         self._check(position)
         if self.is_consumed(position):
@@ -195,7 +195,7 @@ class Cursor(FollowsDuplicates):
             self._follow_duplicates(self._log.duplicates.among(new))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int | None, batch_size: int) -> None:
-        """Acknowledge all up to ``position``, in it up to ``batch_index`` where that is given.
+        """Acknowledge all up to ``position``. With ``batch_index``, acknowledge its batch only up to that index.
 
         Raises :class:`InvalidAck` as :meth:`acknowledge` does.
         """
@@ -261,7 +261,7 @@ class Cursor(FollowsDuplicates):
 
     @property
     def has_uncovered(self) -> bool:
-        """Whether an earlier start made entries unconsumed that no consumer has received since."""
+        """Whether the start moved back and made entries unconsumed that no consumer has received since."""
         return self._uncovered is not None
 
     def is_uncovered(self, position: Position) -> bool:
@@ -314,15 +314,15 @@ class Cursor(FollowsDuplicates):
         *,
         announce: bool,
     ) -> bool:
-        """Take over what is acknowledged elsewhere in this generation. Returns whether the state changed.
+        """Merge acknowledgements of other clusters in this generation. Return whether the state changed.
 
-        ``positions`` are whole entries, ``batches`` the acknowledged indexes of others; what is not here (yet, or any
-        more) is passed over, as markers are. ``batch_size`` is asked for batches with something new; where it says
-        that there is no message, the batch is passed over. With ``announce`` what was new is noted as unannounced.
+        ``positions`` are whole entries. ``batches`` has the acknowledged indexes of partly acknowledged batches.
+        Markers, and entries that are not here (yet, or any more), are skipped. ``batch_size`` is called for batches
+        with new indexes; if it returns 0, the batch is skipped. With ``announce``, changes are noted as unannounced.
 
-        1. Of the positions the new ones are found with a few operations on whole bitmaps, however many there are.
-        2. Indexes are united with those that are here; a batch that becomes whole by that is one position more.
-        3. The rest is as if each had been acknowledged here: chunks are noted to be saved, the MDP moves.
+        1. A few operations on whole bitmaps find the new positions, however many there are.
+        2. New indexes are united with those here. A batch that becomes complete counts as one more position.
+        3. The rest is as if each had been acknowledged here: chunks are noted to be saved, and the MDP moves.
         """
         state = self._state
         new = self._unconsumed(positions)
@@ -414,7 +414,7 @@ class Cursor(FollowsDuplicates):
             self._follow_duplicates(self._log.duplicates.between(before, position))
         self.advance()
 
-    # Of what is asked for, what counts.
+    # Filters of positions.
 
     def _unconsumed(self, positions: PositionSet) -> PositionSet:
         """Return those of ``positions`` that are unconsumed messages of this log."""

@@ -1,7 +1,7 @@
-"""Rows of a cursor in the store: a head row, and rows for chunks of what is acknowledged beyond mark-delete. Pure.
+"""Rows of a cursor in the store: a head row, and rows for chunks of acknowledgements beyond mark-delete. Pure.
 
-Invariants (DESIGN §3): 1, what was confirmed is in the rows of one transaction; 5, a row of an earlier generation never
-counts for a later one; 11, an acknowledgement writes what it changed, not the whole state.
+Invariants (DESIGN §3): 1, a confirmed acknowledgement is in the rows of one transaction; 5, a row of an earlier
+generation never counts for a later one; 11, an acknowledgement writes only changed rows, not the whole state.
 
 =========== =========================================== ==================================================
 table       key                                         value
@@ -66,7 +66,7 @@ RowWrite = tuple[str, bytes, bytes | None]
 
 
 class RowChanges(NamedTuple):
-    """One request to the writer: first every row under the ``cleared`` prefixes goes, then the ``writes`` are made."""
+    """One request to the writer: delete every row under the ``cleared`` prefixes, then make the ``writes``."""
 
     writes: Sequence[RowWrite]
     cleared: Sequence[tuple[str, bytes]] = ()
@@ -110,10 +110,10 @@ class CursorRows:
     def __init__(self, topic_id: int, name: str) -> None:
         self._key = _TOPIC.pack(topic_id) + name.encode()
         self._head: bytes | None = None
-        """Head as it is stored; None while that is not known."""
+        """Head row as it is stored; None until it is known."""
         self._generation: int | None = None
         self._stored: dict[bytes, list[ChunkId]] = {_DELETED: [], _BATCHES: []}
-        """The chunks that have a row, or may have one; in order."""
+        """Chunks that have a row, or may have one, in order."""
         self._save: _Save | None = None
 
     def changes(self, state: CursorState) -> RowChanges:

@@ -44,20 +44,20 @@ class CursorSaver:
         self._state = state
         self._waiting: list[Told] = []
         self._waiting_since = 0.0
-        """When the first of them began to wait."""
+        """Time at which the first of the waiting callers began to wait."""
         self._since = 0.0
-        """When the first of those whose state is being written began to wait."""
+        """Time at which the first of the callers whose state is being written began to wait."""
         self._begun = False
-        """Whether rows were taken that are not known to be written."""
+        """Whether rows were taken from the cursor, and their write has not ended."""
         self._being_saved: list[Told] | None = None
-        """Those whose state is being written; None while nothing is."""
+        """Callers whose state is being written; None if no save is under way."""
         self._deleting: EngineError | None = None
         self._with_first_save = with_first_save
         self.stored = stored
-        """Whether the store knows of the subscription. Not so for a moment after it was made."""
+        """Whether the store has the subscription. It does not for a moment after creation."""
 
     def saved(self) -> asyncio.Future[None]:
-        """A future that is done when the state as it is now is durable."""
+        """Return a future that is done when the present state is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
         self.tell_when_saved(partial(complete, future))
         return future
@@ -71,8 +71,8 @@ class CursorSaver:
             self._writer.gathered.join(self)
 
     async def delete(self, refusal: EngineError, writes: Sequence[RowWrite]) -> None:
-        """Remove the state from the store, and make the ``writes`` that belong to that; from here on saving raises
-        ``refusal``: it would bring the state back."""
+        """Delete the state from the store, in one transaction with ``writes``. Later saves raise ``refusal``, because
+        they would bring the state back."""
         self._deleting = refusal
         try:
             deletion = self._rows.deletion()
@@ -82,8 +82,8 @@ class CursorSaver:
             raise
 
     def refuse(self, refusal: EngineError | None) -> None:
-        """From here on saving raises ``refusal``: the subscription was not made, or its topic is being deleted. With
-        None it is allowed again."""
+        """Make later saves raise ``refusal``, because the subscription was not created, or its topic is being deleted.
+        With None, allow saves again."""
         self._deleting = refusal
 
     def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
@@ -102,7 +102,7 @@ class CursorSaver:
         return changes.writes, changes.cleared
 
     def undo(self) -> None:
-        """What was to be written is to be written anew, with what has changed since."""
+        """Mark the rows of the current save as unsaved again. The next save writes them, with later changes."""
         if self._begun:
             self._begun = False
             self._rows.failed()

@@ -46,21 +46,22 @@ class CursorState:
     :class:`~replicator.engine.subscriptions.cursor.Cursor` change it, so that the notes are complete."""
 
     mark_delete: Position = BEFORE_ALL
-    """All up to here is consumed."""
+    """Position up to which everything is consumed."""
     generation: int = FIRST_GENERATION
     replicated: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     individually_deleted: PositionSet = field(default_factory=PositionSet)
     """Entries beyond ``mark_delete`` that are consumed as a whole."""
     batch_acks: BatchAcks = field(default_factory=BatchAcks)
-    """The acknowledged indexes of batches in which some messages are acknowledged."""
+    """Acknowledged indexes of partly acknowledged batches."""
     dirty: DirtyChunks = field(default_factory=DirtyChunks, compare=False)
     read_compacted: bool = False
     """Whether the subscription reads the compacted view."""
     unannounced: Unannounced | None = field(default=None, compare=False)
     """Changes that are not announced to other clusters yet; None unless the subscription is replicated."""
     to_announce: bool = field(default=False, compare=False)
-    """Stored: others may not know all of this. Set with a change, and cleared some time after they were told."""
+    """Whether other clusters may not know all changes. It is stored. A change sets it, and it is cleared some time
+    after the change was announced."""
 
     unclaimed: Mapping[str, Position] | None = None
     """By origin, the position up to which entries count as consumed only because they were trimmed. Nobody consumed
@@ -117,7 +118,7 @@ class CursorState:
             unannounced.note_batch(position)
 
     def begin(self, generation: int, mark_delete: Position, *, announce: bool) -> None:
-        """Start a generation in which all up to ``mark_delete`` is consumed, and nothing else."""
+        """Begin a generation in which all up to ``mark_delete`` is consumed, and nothing else."""
         self.generation = generation
         self.unclaimed = self.rewound = None
         self.starts = {}
@@ -170,7 +171,7 @@ class CursorState:
             del batch_acks[position]
             self.dirty.batches[batch_chunk_of(position)] = None
 
-    # What others are to be told.
+    # Changes to announce to other clusters.
 
     def note_unannounced(self) -> Unannounced | None:
         """Return where to note a change, and set ``to_announce``. Return None if the subscription is not replicated."""
@@ -189,7 +190,8 @@ class CursorState:
             unannounced.note_all()
 
     def note_heard(self) -> None:
-        """Others said something that is to be told on, of messages that are not in this log. It is kept elsewhere."""
+        """Note that other clusters told something about messages that are not in this log, and that must be passed on.
+        It is kept elsewhere."""
         if (unannounced := self.note_unannounced()) is not None:
             unannounced.heard = True
 

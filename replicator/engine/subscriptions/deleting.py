@@ -86,22 +86,23 @@ class SubscriptionDeleting:
         tombstones: Tombstones,
         forget: Callable[[int | None], None],
     ) -> None:
-        """``forget`` is called when it is gone, with the generation of its tombstone if it left one."""
+        """Prepare the deletion. ``forget`` is called when the subscription is gone, with the generation of its
+        tombstone, or None if it left none."""
         self._subscription = subscription
         self._saver = saver
         self._tombstones = tombstones
         self._forget = forget
         self._deletion: asyncio.Task[None] | None = None
         self.begun = False
-        """Whether it is being deleted, or is gone."""
+        """Whether the subscription is being deleted, or is gone."""
 
     def check_there(self) -> None:
-        """Raises :class:`SubscriptionNotFound` from the moment on at which the subscription is being deleted."""
+        """Raise :class:`SubscriptionNotFound` once the deletion of the subscription has begun."""
         if self.begun:
             raise self._being_deleted()
 
     def gone(self) -> None:
-        """It is not durable, and its last consumer has gone."""
+        """Remove the non-durable subscription, because its last consumer has gone."""
         self.begun = True
         self._forget(None)
 
@@ -150,7 +151,7 @@ class SubscriptionDeleting:
     async def _begin(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:
         self.check_there()
         self.begun = True
-        # Whoever is cancelled cannot call the deletion back from the store, so it goes on to its end here as well.
+        # A cancelled caller cannot undo the deletion in the store, so it goes on to its end here, too.
         if generation is None and self._subscription.replicated:
             generation = self._subscription.cursor.generation + 1
         deletion = self._deletion = awaited(self._delete(by, generation, unless_in_use=unless_in_use))

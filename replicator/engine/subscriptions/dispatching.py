@@ -1,8 +1,8 @@
-"""The consumers of one subscription: connecting and disconnecting them, and what decides and carries what they get.
+"""The consumers of one subscription: connecting and disconnecting them, and their dispatcher and pump.
 
-The shell between :mod:`replicator.engine.subscriptions.dispatch`, which decides who gets what, and
-:mod:`replicator.engine.subscriptions.pump`, which carries entries between the log and the consumers. Who acknowledges
-what is the subscription's.
+It connects :mod:`replicator.engine.subscriptions.dispatch`, which decides which consumer gets which entry, with
+:mod:`replicator.engine.subscriptions.pump`, which carries entries from the log to consumers. Acknowledgements belong to
+the subscription.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DispatchedSubscription(ConsumedSubscription, Protocol):
 
 
 class Dispatching:
-    """The consumers of one subscription, and what they get."""
+    """Consumers of one subscription, and dispatch to them."""
 
     __slots__ = ("_cumulative", "_cursor", "_subscription", "_topic", "consumers", "gone", "name", "pump", "rewinds")
 
@@ -68,10 +68,10 @@ class Dispatching:
         self._topic = topic = subscription.topic
         self._cursor = subscription.cursor
         self.name = subscription.name
-        """For the failover registry."""
+        """Subscription's name, which the failover registry reads."""
         self.consumers: dict[int, EngineConsumer] = {}
         self._cumulative: dict[str, None] = {}
-        """Names of consumers that acknowledged cumulatively, and whose clients drop what lies below that."""
+        """Names of consumers that acknowledged cumulatively, and whose clients drop entries below that position."""
         self.gone = Counts()
         """Counts of deliveries to consumers that have gone."""
         self.rewinds = 0
@@ -85,13 +85,13 @@ class Dispatching:
 
     @property
     def type(self) -> SubscriptionType | None:
-        """Undefined while there are no consumers; the next consumer sets it."""
+        """Type of the present consumers; None without consumers, because the next consumer sets it."""
         dispatcher = self.pump.dispatcher
         return dispatcher.type if self.consumers and dispatcher is not None else None
 
     @property
     def error(self) -> str | None:
-        """Why dispatch stands still, such as a block that cannot be read."""
+        """Reason why dispatch stands still, such as a block that cannot be read; None if it works."""
         return self.pump.error
 
     @property
@@ -101,15 +101,15 @@ class Dispatching:
 
     @property
     def held_entries(self) -> int:
-        """Entries that consumers have and have not acknowledged whole."""
+        """Number of entries that consumers have not acknowledged whole."""
         if self.pump.dispatcher is None:
             return 0
         return sum(len(state.pending) for state in self.pump.dispatcher.consumers.values())
 
     def add(self, options: SubscribeOptions, deliver: Deliver) -> EngineConsumer:
-        """Connect a consumer.
+        """Connect a consumer, and return it.
 
-        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges`, :class:`NotAllowedError`; nothing is changed then.
+        Raises :class:`ConsumerBusy`, :class:`InvalidHashRanges` or :class:`NotAllowedError`, and changes nothing then.
         """
         self._subscription.deleting.check_there()
         self._check(options)
@@ -180,7 +180,7 @@ class Dispatching:
         return state.unacked_messages, state.blocked
 
     def consumer_names(self) -> Iterable[str]:
-        """For the failover registry."""
+        """Return the names of the consumers, for the failover registry."""
         return [consumer.name for consumer in self.consumers.values()]
 
     def spread_over_topics(self, spread: bool) -> None:

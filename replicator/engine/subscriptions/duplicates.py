@@ -1,14 +1,14 @@
 """Duplicates in one subscription: the entries of one message are acknowledged as one. Pure.
 
-Invariants (DESIGN §3): 5, an entry is consumed with its duplicate only: they are the same message; 6, consuming more
-never takes anything back, so merging stays commutative, associative and idempotent.
+Invariants (DESIGN §3): 5, this rule consumes an entry only together with its duplicate, which is the same message; 6,
+it never makes an entry unconsumed, so merging stays commutative, associative and idempotent.
 
-1. Only the first entry of a message is delivered (:attr:`DuplicateEntries.hidden`), to whoever comes whenever.
-2. When one entry is consumed, however that came about, all others are: those that lie at or below the mark-delete
-   position are anyway, the rest become individually deleted.
-3. When messages of a batch are acknowledged, they are so in all its entries.
-4. What is consumed by that is told to other clusters, whoever said that the first one is: the rule is this cluster's,
-   and others may not know that the two are one message.
+1. Consumers receive only the first entry of a message (:attr:`DuplicateEntries.hidden`).
+2. When one entry is consumed, for whatever reason, all others are. Those at or below the mark-delete position are
+   consumed anyway; the rest become individually deleted.
+3. Acknowledged messages of a batch count as acknowledged in all its entries.
+4. Entries that this rule consumes are announced to other clusters, even if another cluster acknowledged the first
+   entry: other clusters may not know that the entries are one message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FollowsDuplicates:
 
     @property
     def followed(self) -> Collection[Position]:
-        """The entries that changed since :meth:`take_followed` only because a duplicate of theirs changed."""
+        """Entries that changed since :meth:`take_followed` only because one of their duplicates changed."""
         return self._followed.keys()
 
     def take_followed(self) -> dict[Position, None]:
@@ -99,7 +99,8 @@ class FollowsDuplicates:
 def consume_others(
     links: DuplicateEntries, state: CursorState, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
 ) -> dict[Position, None]:
-    """``consumed`` are: so are all other entries of their messages. Returns those that became so now."""
+    """Mark all other entries of the messages at ``consumed`` as consumed. Return the entries that became consumed by
+    that."""
     found = _to_consume(links, consumed, is_consumed)
     for position in found:
         state.consume(position)
@@ -113,10 +114,10 @@ def share_batch(
     batch_size: int | None,
     is_consumed: Callable[[Position], bool],
 ) -> dict[Position, None]:
-    """Some messages of the batch at ``position`` are acknowledged: they are so in all entries that have it.
+    """Copy the acknowledged indexes of the batch at ``position`` to all other entries of the batch.
 
-    Returns the entries that changed by that. With a ``batch_size`` the entries are consumed if together they have all
-    of its messages: a part of it was acknowledged in this entry, the rest in that.
+    Return the entries that changed. With a ``batch_size``, the entries become consumed if their acknowledged indexes
+    together are complete, such as when a part was acknowledged in one entry and the rest in another.
     """
     if position not in links.members:
         return {}
@@ -135,7 +136,7 @@ def share_batch(
 def _to_consume(
     links: DuplicateEntries, consumed: Iterable[Position], is_consumed: Callable[[Position], bool]
 ) -> dict[Position, None]:
-    """Which entries are consumed because others of their messages are."""
+    """Return the entries that become consumed because other entries of their messages are."""
     found: dict[Position, None] = {}
     for position in consumed:
         for other in links.others(position):
@@ -147,7 +148,8 @@ def _to_consume(
 def _shared_indexes(
     links: DuplicateEntries, batch_acks: BatchAcks, position: Position
 ) -> tuple[BitMap, list[Position]]:
-    """All indexes that are acknowledged in any entry of the batch at ``position``, and the entries that lack some."""
+    """Return all indexes that are acknowledged in any entry of the batch at ``position``, and the entries that lack
+    some."""
     entries = [position, *links.others(position)]
     acked = [batch_acks.get(entry) or BitMap() for entry in entries]
     union = BitMap.union(*acked)

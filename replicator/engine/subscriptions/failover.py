@@ -1,9 +1,9 @@
-"""Which Failover consumers subscribe to several topics of this cluster that are not partitioned.
+"""Registry of Failover consumers that subscribe to several topics without partitions in this cluster.
 
-Seed 000: on one such topic the consumer that subscribed first is active; where the same consumers subscribe to many,
-the active one is chosen by the hashes of names, so that the topics spread over the consumers. Clients that do so
-use one consumer name for all of them. The registry counts, for each subscription name and consumer name, the topics,
-and tells a topic's subscription when that changes its case.
+Seed 000: on one such topic the consumer that subscribed first is active. If the same consumers subscribe to many,
+hashes of names choose the active one, so that the topics spread over the consumers. Such clients use one consumer name
+for all topics. The registry counts the topics of each subscription name and consumer name. It tells a topic's
+subscription when it changes from one case to the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class SpreadsOverTopics(Protocol):
-    """A subscription of one topic, as the registry sees it."""
+    """Interface of one topic's subscription for the registry."""
 
     name: str
 
@@ -24,13 +24,13 @@ class SpreadsOverTopics(Protocol):
 
 
 class FailoverRegistry:
-    """The Failover consumers of one engine on topics that are not partitioned."""
+    """Failover consumers of one engine on topics without partitions."""
 
     def __init__(self) -> None:
         self._topics: dict[tuple[str, str], Counter[SpreadsOverTopics]] = {}
 
     def add(self, subscription: SpreadsOverTopics, consumer_name: str) -> None:
-        """A consumer connected; call it when the subscription has it."""
+        """Note that a consumer connected. Call this when the subscription has it."""
         members = self._topics.setdefault((subscription.name, consumer_name), Counter())
         others_before = len(members)
         members[subscription] += 1
@@ -40,7 +40,7 @@ class FailoverRegistry:
                 self._reconsider(member)
 
     def remove(self, subscription: SpreadsOverTopics, consumer_name: str) -> None:
-        """A consumer disconnected; call it when the subscription does not have it any more."""
+        """Note that a consumer disconnected. Call this when the subscription does not have it any more."""
         members = self._topics[subscription.name, consumer_name]
         members[subscription] -= 1
         if members[subscription] == 0:

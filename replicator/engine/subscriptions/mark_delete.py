@@ -1,24 +1,24 @@
-"""How far the mark-delete position (MDP) goes: over what is consumed or trimmed, and over markers. Pure.
+"""Moving the mark-delete position (MDP) over consumed and trimmed entries, and over markers. Pure.
 
 Invariants (DESIGN §3): 5, the MDP passes no message that is not consumed, unless it is trimmed; 7, markers are stepped
 over, and never become part of the state.
 
-0. The MDP is never below the place up to which the log is trimmed: what is gone can be delivered to nobody.
+0. The MDP is never below the trimmed end of the log, because trimmed entries cannot be delivered.
 1. Take the position after the MDP.
 2. If it is individually deleted, jump to the end of that run; if it is a marker, to the end of the run of
    markers; else stop.
-3. Forget what is now at or below the MDP. (Upstream issue 14261: ranges left behind below the MDP block it.)
+3. Forget the individually deleted entries at or below the MDP. (Upstream issue 14261: ranges left there block it.)
 
-A subscription that reads compacted has only the positions of the compacted view as far as that reaches (the horizon),
-and all of the log above it. It asked for the newest message of each key: what is compacted away is no message of it, so
-for invariant 5 there is nothing to skip. Below the horizon
+A subscription that reads compacted has only the positions of the compacted view up to the view's end (the horizon), and
+all of the log above it. It wants the newest message of each key. Messages that are compacted away are none of its
+messages, so skipping them does not break invariant 5. Below the horizon
 
 - rule 0 does not hold: the view outlives the log;
-- the MDP is moved from one position of the view to the next, while they are individually deleted, and after the last
-  of them to the horizon. Positions that the view lacks are neither looked at nor noted, however many they are;
-- an acknowledgement of what is compacted away since it was sent is harmless, and late.
+- the MDP moves from one position of the view to the next, while they are individually deleted, and after the last of
+  them to the horizon. Positions that the view lacks are neither read nor recorded, however many they are;
+- a late acknowledgement of an entry that was compacted away since is harmless.
 
-What the view once lacks it lacks for ever, and the horizon only grows, so invariant 6 holds.
+A position that the view lacks never comes back, and the horizon only grows, so invariant 6 holds.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import Position
 
 _SINGLE_STEPS: Final = 3
-"""Through the view, before it is searched: who acknowledges in order takes one, and a search costs as much as ten."""
+"""Single steps through the view before it is searched. Acknowledgements in order need one step, and a search costs as
+much as ten."""
 
 
 def move_mark_delete(log: LogIndex, state: CursorState) -> bool:
-    """Move the MDP as far as it goes. Returns whether it moved."""
+    """Move the MDP as far as it goes. Return whether it moved."""
     before = state.mark_delete
     passed = not state.read_compacted or _advance_in_view(log, state)
     if passed and state.mark_delete < log.trimmed:
@@ -54,7 +55,7 @@ def move_mark_delete(log: LogIndex, state: CursorState) -> bool:
 
 
 def _advance_in_view(log: LogIndex, state: CursorState) -> bool:
-    """Move the MDP over the consumed positions of the view; returns whether it has left the view behind."""
+    """Move the MDP over the consumed positions of the view. Return whether it is past the view."""
     view = log.view
     if state.mark_delete >= view.horizon:
         return True
@@ -72,5 +73,5 @@ def _advance_in_view(log: LogIndex, state: CursorState) -> bool:
 
 
 def place_before(position: Position) -> Position:
-    """The place before ``position`` in its ledger, whether there is an entry or not."""
+    """Return the position right before ``position`` in its ledger, whether or not there is an entry."""
     return Position(position.ledger, position.entry - 1)

@@ -1,7 +1,8 @@
-"""Taking over into a subscription what other clusters say is acknowledged, whatever consumers here hold of it.
+"""Merging the acknowledgements of other clusters into a subscription, even of entries that consumers here hold.
 
-Invariant 6 (DESIGN §3) is the cursor's: merging is a union. Here what was merged is taken from those who hold it: their
-counts of unacknowledged messages shrink, a key that was draining moves on, and what was to be sent again is not.
+The cursor keeps invariant 6 (DESIGN §3): merging is a union. This module also releases the merged entries from the
+consumers that hold them: counts of unacknowledged messages shrink, a draining key moves on, and the entries are not
+sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from snapshots.starts import Starts
 
 
 class Merging:
-    """Merges into one subscription's cursor. Nothing here is saved yet when it returns."""
+    """Merges changes of other clusters into one subscription's cursor. The methods do not save them."""
 
     __slots__ = ("_cursor", "_subscription")
 
@@ -28,13 +29,13 @@ class Merging:
         self._cursor = subscription.cursor
 
     def mark_delete(self, position: Position, generation: int) -> bool:
-        """Take over what another cluster says is consumed here. Returns whether anything changed."""
+        """Merge a mark-delete position of another cluster. Return whether anything changed."""
         subscription, cursor = self._subscription, self._cursor
         before: Position | None = cursor.mark_delete
         generation_before = cursor.generation
         if not cursor.merge_mark_delete(position, generation):
             return False
-        # Acknowledgements here may have carried it further than the other cluster knows: then that is for us to tell.
+        # With acknowledgements made here it may be further than the other cluster knows. Then it must be announced.
         subscription.locally_active = cursor.mark_delete > self._over_markers(position)
         subscription.backlog.moved()
         if cursor.generation != generation_before:
@@ -44,9 +45,9 @@ class Merging:
         return True
 
     def acks(self, positions: PositionSet, batches: Mapping[Position, BitMap], *, announce: bool) -> bool:
-        """Take over what other clusters say is acknowledged, in positions of this one: see :meth:`Cursor.merge_acks`.
+        """Merge acknowledgements of other clusters, in local positions; see :meth:`Cursor.merge_acks`.
 
-        What consumers here hold of it is released, and it is not sent again.
+        Consumers here that hold these entries are released from them, and the entries are not sent again.
         """
         subscription, cursor = self._subscription, self._cursor
         before = cursor.mark_delete
@@ -78,10 +79,10 @@ class Merging:
         subscription.changed(before, local=False)
 
     def adopt_generation(self, generation: int, unclaimed: Mapping[str, Position] | None = None) -> None:
-        """Another cluster put the subscription elsewhere: start over in its generation, with nothing consumed.
+        """Start over in the higher ``generation`` of another cluster, with nothing consumed. Ignore one that is not
+        higher.
 
-        What is consumed in it is then merged; see :class:`CursorState` for ``unclaimed``. A generation that is not
-        higher is old news.
+        Merge its consumed messages afterwards. See :class:`CursorState` for ``unclaimed``.
         """
         subscription, cursor = self._subscription, self._cursor
         if generation <= cursor.generation:
@@ -103,7 +104,7 @@ class Merging:
         subscription.changed(None, local=True)
 
     def _over_markers(self, position: Position) -> Position:
-        """How far the mark-delete position goes by itself if all up to ``position`` is consumed."""
+        """Return how far the mark-delete position goes over markers if all up to ``position`` is consumed."""
         log = self._subscription.topic.log
         position = self._cursor.clamp(position)
         while (following := log.next_after(position)) is not None and following in log.markers:
@@ -111,7 +112,8 @@ class Merging:
         return position
 
     def release_followed(self) -> bool:
-        """Let go of what was acknowledged as another entry of the same message; returns whether there was any."""
+        """Release entries from consumers that were acknowledged as another entry of their message. Return whether there
+        were any."""
         followed = self._cursor.take_followed()
         dispatcher = self._subscription.dispatching.dispatcher
         if dispatcher is not None and followed:
@@ -130,7 +132,8 @@ class Merging:
                 dispatcher.partly_acknowledged(position, size - len(acked))
 
     def _batch_size(self, position: Position) -> int:
-        """0 for a batch that cannot be read: what is said of it can be neither checked nor shown to anybody."""
+        """Return the number of messages of a batch; 0 if it cannot be read, because then acknowledgements of it cannot
+        be checked."""
         try:
             return self._subscription.topic.reading.batch_size(position)
         except (BlockCorrupt, InvalidAck):

@@ -1,7 +1,7 @@
-"""Moving the position of a subscription, because a user, an operator, TTL or a quota says so.
+"""Moving the position of a subscription, for a user, an operator, TTL or a quota.
 
-A seek starts a new generation; all else only consumes more, and is told to other clusters as acknowledgements are.
-Skipping goes in pages, so that a million messages hold up nobody.
+A seek begins a new generation. All other moves only consume more, and are announced to other clusters like
+acknowledgements. Skipping goes in pages, so that skipping a million messages does not block other tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from snapshots.position import Position
 
 SKIP_ENTRIES_MAX: Final = 1_000
 SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Looked at in one go: some milliseconds, then others have their turn."""
+"""Bytes that one page of skipping reads, which takes some milliseconds. Other tasks run between pages."""
 
 
 class PositionMoves:
@@ -31,8 +31,8 @@ class PositionMoves:
         self._subscription = subscription
 
     async def seek(self, target: Position | int) -> None:
-        """Start a new generation: the entry at ``target`` comes next, or the first one that was published at ``target``
-        milliseconds since the epoch or later. Consumers stay connected. Raises :class:`InvalidSeek`."""
+        """Begin a new generation at the entry ``target``, or at the first message published at ``target`` milliseconds
+        since the epoch or later. Consumers stay connected. Raise :class:`InvalidSeek`."""
         subscription = self._subscription
         position = await self._position_before(target)
         subscription.cursor.restart(position)
@@ -46,7 +46,7 @@ class PositionMoves:
         await self.consume_through(self._subscription.topic.log.last)
 
     async def expire(self, published_before_ms: int) -> None:
-        """Treat what was published before a time (milliseconds since the epoch) as consumed."""
+        """Treat messages published before a time (milliseconds since the epoch) as consumed."""
         await self.consume_through(await self._position_before(published_before_ms))
 
     async def consume_through(self, position: Position) -> None:
@@ -55,9 +55,9 @@ class PositionMoves:
             await self._subscription.saved()
 
     async def skip(self, messages: int) -> int:
-        """Treat the next ``messages`` unconsumed ones as consumed; returns how many there were.
+        """Treat the next ``messages`` unconsumed messages as consumed. Return how many there were.
 
-        Ends early when somebody puts the subscription elsewhere meanwhile.
+        It ends early if the subscription is moved meanwhile.
         """
         if messages < 0:
             raise NotAllowedError(f"{messages} messages cannot be skipped")
@@ -90,7 +90,7 @@ class PositionMoves:
         return messages - left
 
     async def _position_before(self, target: Position | int) -> Position:
-        """The last position before ``target`` that there is for this subscription. Raises :class:`InvalidSeek`."""
+        """Return the last position before ``target`` that this subscription can have. Raise :class:`InvalidSeek`."""
         topic = self._subscription.topic
         if self._subscription.cursor.state.read_compacted:
             return await topic.compaction.position_before(target)
@@ -99,7 +99,7 @@ class PositionMoves:
         return await topic.reading.position_at_time(target, after=topic.log.trimmed)
 
     def _consume_through(self, position: Position) -> bool:
-        """To be saved by the caller; returns whether anything changed."""
+        """Treat all up to ``position`` as consumed, without saving it. Return whether anything changed."""
         subscription = self._subscription
         before = subscription.cursor.mark_delete
         changed = subscription.cursor.merge_mark_delete(position, subscription.cursor.generation, announce=True)

@@ -33,7 +33,7 @@ from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
 
 DISPATCH_ENTRIES_MAX: Final = 1000
-"""Entries looked at in one go, so that one busy subscription does not hold up the event loop."""
+"""Limit of entries in one dispatch, so that a busy subscription does not block the event loop."""
 DISPATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 ALONE_BYTES_MAX: Final = 4096
 """Most bytes of an entry that is delivered by itself without a plan. For a larger one the plan takes little of the
@@ -41,13 +41,13 @@ time."""
 DISPATCH_SECONDS_MAX: Final = 0.02
 """Longest time of one dispatch. Redelivered entries may each lie in another block, which must be read whole."""
 SLEEP_SECONDS_MAX: Final = 60.0
-"""A wall clock that is put forward must not leave a delayed message lying for long."""
+"""Longest sleep. So if the wall clock is put forward, a delayed message does not wait for long."""
 
 log = structlog.get_logger(__name__)
 
 
 class Pump:
-    """Reads for one subscription and delivers, whenever something has changed."""
+    """Reads the entries of one subscription and delivers them, whenever something has changed."""
 
     def __init__(
         self,
@@ -72,29 +72,31 @@ class Pump:
         """Ends a pause of dispatch; None if there is none."""
         self.dispatcher: Dispatcher | None = None
         self.read: ReadEntries | None = None
-        """Reads entries in (after, upto], at most so many and so many bytes, at least one if there is one."""
+        """Function that returns entries in (after, upto], up to a number and size, at least one if there is one."""
         self.handed_out: Callable[[LoggedEntry], None] = lambda oldest: None
-        """Told of the oldest entry of each run that reads on, when its messages are with their consumers."""
+        """Function that is called with the oldest entry of each run of new entries, after its messages were
+        delivered."""
         self.ages: Callable[[str, float], None] = lambda origin, seconds: None
-        """Receives the origin of a new entry that was delivered by itself, and its age then."""
+        """Function that receives the origin of a new entry that was delivered by itself, and its age then."""
         self._new: CommittedBlock | None = None
-        """The log's last block, from its commit to the next run."""
+        """Last block of the log, from its commit to the next run."""
         self.delays = True
-        """Whether messages that are to be delivered later wait for their time."""
+        """Whether messages with delayed delivery wait for their time."""
         self.error: str | None = None
-        """Why dispatch stands still, such as a block that cannot be read."""
+        """Reason why dispatch stands still, such as a block that cannot be read; None if it works."""
         self.paused: Callable[[], bool] = lambda: False
-        """Whether nothing is to be dispatched for now; whoever ends that calls :meth:`schedule`."""
+        """Function that returns whether dispatch pauses. Whoever ends the pause calls :meth:`schedule`."""
         self.may_drop: frozenset[str] = frozenset()
         """Names of consumers whose clients may drop entries that came back, as they acknowledged later ones."""
         self._before_restart = cursor.has_uncovered
-        """Whether entries came back before this worker started: what clients acknowledged by then is not known."""
+        """Whether entries came back before this worker started. Acknowledgements that clients sent by then are
+        unknown."""
         self._known: set[int] = set()
-        """Ids of consumers that are in :attr:`may_drop`, or were taken out of it, for that reason."""
+        """Ids of consumers that were added to :attr:`may_drop` for that reason, even if they were removed again."""
         self._batch_size = 1.0
-        """The mean number of messages that the entries read last had for consumers."""
+        """Mean number of messages for consumers in the last entries that were read."""
         self.traces: SubscriptionTraces | None = None
-        """Told what was delivered; None where there are no traces."""
+        """Traces of delivered messages; None if tracing is off."""
 
     @property
     def scheduled(self) -> bool:
@@ -139,7 +141,7 @@ class Pump:
             self.schedule()
 
     def postpone(self) -> None:
-        """Let all that the event loop has before it come first, such as the news of who is active."""
+        """Let callbacks that wait on the event loop come first, such as news of a new active consumer."""
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
@@ -240,10 +242,11 @@ class Pump:
         return served
 
     def _deliver_new(self, new: CommittedBlock, dispatcher: Dispatcher, now_ms: int) -> bool:
-        """Deliver the one small entry of the log's last block, if nothing else is to be done; return whether it was.
+        """Deliver the single small entry of the log's last block, if nothing else waits. Return whether it was
+        delivered.
 
-        This is the usual run where messages come one by one. It does what the rest of :meth:`_run` would do, and makes
-        neither a plan nor candidates.
+        This is the usual case if messages come one by one. The result is that of :meth:`_run`, without plans or
+        candidates.
         """
         position, view = new
         header, cursor, after = view.header, self._cursor, dispatcher.read_position
@@ -332,7 +335,7 @@ class Pump:
     def _candidates(
         self, entries: Sequence[LoggedEntry], subscription_type: SubscriptionType, *, untouched: bool
     ) -> list[Candidate]:
-        """Return what the dispatcher is to know of ``entries``. If they are ``untouched``, nothing of them is
+        """Return candidates for the dispatcher from ``entries``. If they are ``untouched``, nothing in them is
         acknowledged."""
         cursor = self._cursor
         passes_over, acked_indexes = cursor.passes_over, cursor.acked_indexes
@@ -360,7 +363,7 @@ class Pump:
             try:
                 metadata, _ = decode_entry(entry.entry, check=False)  # the block's checksum was checked
             except (EntryCorrupt, MessageTooLarge):
-                # Whatever it is, it is for a consumer to see and to refuse; it must not hold up what follows.
+                # A consumer receives the malformed entry and refuses it. It must not block the entries after it.
                 candidates.append(Candidate(position, entry.batch_size, True))
                 continue
             candidates.append(
@@ -401,7 +404,7 @@ class Pump:
 
 
 def _runs(positions: Sequence[Position]) -> list[tuple[Position, Position]]:
-    """Return sorted positions as runs of neighbours: the first and the last of each."""
+    """Return sorted positions as runs of neighbours: the first and the last position of each run."""
     runs: list[tuple[Position, Position]] = []
     for _, group in groupby(enumerate(positions), key=lambda pair: (pair[1].ledger, pair[1].entry - pair[0])):
         members = [position for _, position in group]

@@ -1,4 +1,4 @@
-"""What a subscription, and the part of a topic that makes subscriptions, ask of the topic that they are on."""
+"""Interface of a topic for its subscriptions, and for the part of the topic that creates them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from replicator.tracing.tracing import Tracing
 
 
 class SubscribedTopic(Protocol):
-    """The topic, as its subscriptions see it."""
+    """Interface of a topic for its subscriptions."""
 
     name: str
     cluster: str
@@ -42,4 +42,4 @@ class SubscribedTopic(Protocol):
     tracing: Tracing | None
 
     def check_there(self) -> None:
-        """Raises why nothing is asked of the topic any more: it is being deleted."""
+        """Raise an error if the topic is being deleted."""

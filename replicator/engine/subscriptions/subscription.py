@@ -1,7 +1,7 @@
-"""A subscription of one topic: what its consumers acknowledge, telling whom it concerns, and saving its state.
+"""A subscription of one topic: takes acknowledgements, tells listeners of them, and saves its state.
 
-The shell around :mod:`replicator.engine.subscriptions.cursor`, which knows what is consumed. The cursor is written to
-the store before an acknowledgement is confirmed.
+It is the shell around :mod:`replicator.engine.subscriptions.cursor`, which knows the consumed messages. The cursor is
+written to the store before an acknowledgement is confirmed.
 
 ============================ ============================================================================
 part                         answers for
@@ -102,9 +102,10 @@ class Subscription:
         """Whether the subscription remains after its consumers have gone, and after a restart."""
         self.cursor = Cursor(topic.log, state)
         self.to_be_saved = False
-        """Whether a save before the engine closes spares telling other clusters again what they know."""
+        """Whether a save before the engine closes would avoid repeated announcements to other clusters."""
         self.locally_active = False
-        """Whether the newest change came from a consumer here, not from another cluster: only then others are told."""
+        """Whether the newest change came from a consumer here, and not from another cluster. Only then other clusters
+        are told."""
         self._saver = CursorSaver(
             topic.loop,
             topic.writer,
@@ -221,7 +222,7 @@ class Subscription:
         self._acknowledged(0, before, resumes=resumes)
 
     def _acknowledge_entries(self, positions: Sequence[Position]) -> None:
-        """Acknowledge whole entries by the shortest way that can."""
+        """Acknowledge whole entries by the fastest method that works for them."""
         if not (self._acknowledge_next(positions[0]) if len(positions) == 1 else self._acknowledge_all(positions)):
             self._acknowledge([(position, None) for position in positions])
 
@@ -319,12 +320,12 @@ class Subscription:
             )
 
     def note_all(self) -> None:
-        """See :meth:`CursorState.note_all`. Not yet saved."""
+        """Note that the whole state is to be announced, as :meth:`CursorState.note_all` does, without saving."""
         self.cursor.state.note_all()
         self.notify_unannounced()
 
     def note_heard(self) -> None:
-        """See :meth:`CursorState.note_heard`. Not yet saved."""
+        """Note news of other clusters, as :meth:`CursorState.note_heard` does, without saving."""
         self.cursor.state.note_heard()
         self.notify_unannounced()
 
@@ -350,7 +351,7 @@ class Subscription:
         await self.saved()
 
     def take_unannounced(self) -> Unannounced:
-        """See :meth:`CursorState.take_unannounced`."""
+        """Return the unannounced changes, as :meth:`CursorState.take_unannounced` does."""
         return self.cursor.state.take_unannounced()
 
     def note_announced(self) -> None:
@@ -362,7 +363,7 @@ class Subscription:
             self.to_be_saved = True
 
     def notify_unannounced(self) -> None:
-        """Tell listeners once that there is something to be told to other clusters, until it is taken."""
+        """Tell listeners once that there are changes to announce to other clusters, until these are taken."""
         unannounced = self.cursor.state.unannounced
         if unannounced is not None and unannounced is not self._notified and unannounced:
             self._notified = unannounced
@@ -448,7 +449,7 @@ class Subscription:
 
     @property
     def mark_delete(self) -> Position:
-        """All up to here is consumed."""
+        """Position up to which everything is consumed."""
         return self.cursor.mark_delete
 
     def last_message(self) -> LastMessage:

@@ -1,4 +1,4 @@
-"""The figures of a subscription, as the status page and the admin paths show them."""
+"""Figures of a subscription for the status page and the admin paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replicator.engine.subscriptions.dispatching import Dispatching
 
 
 class ShownSubscription(Protocol):
-    """The subscription whose figures are shown."""
+    """Interface of a subscription whose figures are shown."""
 
     name: str
     durable: bool
@@ -31,7 +31,7 @@ class ShownSubscription(Protocol):
 
 
 def subscription_status(subscription: ShownSubscription) -> Mapping[str, Any]:
-    """Names of figures, and JSON values; positions are ``ledger:entry``."""
+    """Return figures by name, as JSON values. Positions are ``ledger:entry``."""
     cursor, dispatching = subscription.cursor, subscription.dispatching
     kind, dispatcher = dispatching.type, dispatching.dispatcher
     active = dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None

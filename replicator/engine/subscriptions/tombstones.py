@@ -1,4 +1,4 @@
-"""Tombstones: the replicated subscriptions of a topic that were deleted, each with its generation. Pure.
+"""Tombstones: records of deleted replicated subscriptions of a topic, each with its generation. Pure.
 
 Invariants (DESIGN §3): 6, an announcement from before a deletion does not bring the subscription back: the deletion has
 the next generation, and a subscription that is made again has the generation after that; 11, a topic keeps at most
@@ -11,7 +11,7 @@ tombstones topic id | subscription generation u64 | time of deletion u64 (ms)
 ========== ======================= ===============================================
 
 The highest bit of the time is set if the deletion was not forced, so that a cluster with consumers keeps the
-subscription. The release before this one takes that bit for a part of the time, and only drops such a tombstone later.
+subscription. The release before this one reads that bit as part of the time, and so only drops such a tombstone later.
 
 A row is written in the transaction that deletes the subscription. It is deleted in the transaction that stores the next
 subscription of that name. Beyond the limit the oldest tombstone is dropped. An update of that subscription that is
@@ -28,7 +28,7 @@ from replicator.engine.subscriptions.cursor_rows import RowWrite
 
 TOMBSTONES: Final = "tombstones"
 TOMBSTONES_MAX: Final = 1_000
-"""A topic; about 200 bytes each. Names of subscriptions are rarely made up anew without end."""
+"""Limit of tombstones of a topic; each takes about 200 bytes. New subscription names without end are rare."""
 _TOPIC = struct.Struct(">I")
 _ROW = struct.Struct(">QQ")
 _UNLESS_IN_USE: Final = 1 << 63
@@ -43,14 +43,14 @@ class Tombstones(Mapping[str, int]):
     __slots__ = ("_clock_ms", "_generations", "_topic_id", "_unless_in_use")
 
     def __init__(self, topic_id: int, rows: Iterable[tuple[str, bytes]], wall_clock_ms: Callable[[], int]) -> None:
-        """``rows`` are names and values as they are stored."""
+        """Load the tombstones. ``rows`` are names and values as they are stored."""
         self._topic_id = topic_id
         self._clock_ms = wall_clock_ms
         decoded = [(*_ROW.unpack(value), name) for name, value in rows]
         decoded.sort(key=lambda row: row[1] & ~_UNLESS_IN_USE)
         self._generations: dict[str, int] = {name: generation for generation, _, name in decoded}
         self._unless_in_use: dict[str, None] | None = None
-        """Subscriptions whose deletion was not forced; None while there are none, as most topics have none."""
+        """Names whose deletion was not forced; None if there are none, as for most topics."""
         for _, deleted_ms, name in decoded:
             if deleted_ms & _UNLESS_IN_USE:
                 self._mark(name, unless_in_use=True)

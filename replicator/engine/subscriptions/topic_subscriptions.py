@@ -29,7 +29,7 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 
 
 class TopicSubscriptions(Mapping[str, Subscription]):
-    """The subscriptions of one topic by name, those included that are being made. All methods run on the event loop."""
+    """Subscriptions of one topic by name, including those that are being created. All methods run on the event loop."""
 
     __slots__ = ("_by_name", "_store", "_topic", "news", "tombstones")
 
@@ -40,7 +40,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self.tombstones = Tombstones(
             topic.topic_id, store.tombstones(topic.topic_id).items(), topic.writer.wall_clock_ms
         )
-        """The generations of replicated subscriptions that were deleted."""
+        """Generations of replicated subscriptions that were deleted."""
         self._by_name: dict[str, Subscription] = {}
         for name, (state, rows) in load_cursors(store, topic.topic_id).items():
             self._by_name[name] = Subscription(topic, self, name, state, rows=rows)

@@ -1,10 +1,10 @@
-"""What changed in a subscription here and was not yet announced to other clusters. Pure.
+"""Changes of a subscription here that were not yet announced to other clusters. Pure.
 
-Invariants (DESIGN §3): 5, only what was consumed here (by a consumer, or because an operator, TTL or a quota said so)
-is noted, in positions of this cluster; 11, its size is bounded: positions are compressed runs of the log, and with more
-than :data:`UNANNOUNCED_BATCHES_MAX` open batches "announce all of it" takes their place.
+Invariants (DESIGN §3): 5, only messages that were consumed here (by a consumer, an operator, TTL or a quota) are noted,
+in positions of this cluster; 11, the size is bounded: positions are compressed runs of the log, and more than
+:data:`UNANNOUNCED_BATCHES_MAX` open batches are replaced by "announce the whole state".
 
-What is noted may be announced again and may contain markers: merging is idempotent, and markers are passed over.
+A change may be announced again and may contain markers: merging is idempotent, and skips markers.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 UNANNOUNCED_BATCHES_MAX: Final = 10_000
-"""Batches of which some messages were acknowledged, about 150 bytes each; announcing the whole state costs as much."""
+"""Limit of noted batches that are partly acknowledged, about 150 bytes each. Announcing the whole state costs as
+much."""
 
 
 @dataclass(slots=True)
 class Unannounced:
-    """Taken with :meth:`CursorState.take_unannounced`, and then the taker's to keep."""
+    """Unannounced changes. :meth:`CursorState.take_unannounced` returns them, and the caller may keep them."""
 
     positions: PositionSet = field(default_factory=PositionSet)
     """Entries that are consumed as a whole."""
     batches: dict[Position, None] = field(default_factory=dict)
-    """Batches of which some messages are acknowledged; which ones, the cursor knows."""
+    """Partly acknowledged batches. The cursor has their acknowledged indexes."""
     whole: bool = False
-    """The whole state is: its generation is new, or nobody knows what was announced. Nothing else is noted then."""
+    """Whether the whole state is to be announced, because its generation is new, or nobody knows what was announced.
+    Then nothing else is noted."""
     heard: bool = False
-    """Others said something of messages that are not in this log; what, the taker knows."""
+    """Whether other clusters told something about messages that are not in this log. The taker knows what."""
 
     def __bool__(self) -> bool:
         return self.whole or self.heard or bool(self.positions) or bool(self.batches)
 
     def note(self, position: Position) -> None:
-        """The entry is consumed."""
+        """Note that the entry is consumed."""
         if not self.whole:
             self.positions.add(position)
             if self.batches:
                 self.batches.pop(position, None)
 
     def note_batch(self, position: Position) -> None:
-        """More messages of the batch are acknowledged."""
+        """Note that more messages of the batch are acknowledged."""
         if self.whole:
             return
         self.batches[position] = None
@@ -52,13 +54,13 @@ class Unannounced:
             self.note_all()
 
     def note_runs(self, runs: Iterable[tuple[int, int, int]]) -> None:
-        """Entries ``first`` to ``last`` of each ledger are consumed."""
+        """Note that entries ``first`` to ``last`` of each ledger are consumed."""
         if not self.whole:
             for ledger, first, last in runs:
                 self.positions.add_range(ledger, first, last)
 
     def note_set(self, positions: PositionSet) -> None:
-        """The entries are consumed."""
+        """Note that the entries are consumed."""
         if not self.whole:
             self.positions.update(positions)
 

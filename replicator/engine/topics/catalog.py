@@ -1,9 +1,9 @@
 """The catalog of one cluster: its tenants, namespaces and topics, durable in the store.
 
-What there is in memory is :mod:`replicator.engine.topics.catalog_index`'s; this adds the store and the rules. A
-namespace (and its tenant) is made with the first topic that names it, in the same transaction, and stays until it is
-deleted. Topics are made by :mod:`replicator.engine.topics.topic_making` and deleted by
-:mod:`replicator.engine.topics.topic_deleting`, which tell the index.
+:mod:`replicator.engine.topics.catalog_index` has the catalog in memory. This module adds the store and the rules. A
+namespace (and its tenant) is created in the same transaction as its first topic, and stays until it is deleted.
+:mod:`replicator.engine.topics.topic_making` creates topics, and :mod:`replicator.engine.topics.topic_deleting` deletes
+them; both update the index.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ NAMESPACES: Final = "namespaces"
 
 
 class Changes(Protocol):
-    """What the catalog asks of what is being changed."""
+    """Interface through which the catalog makes its changes."""
 
     @property
     def being_made(self) -> Mapping[str, object]:
-        """By full name, the topics that the writer is making."""
+        """Topics that the writer is creating, by full name."""
 
     def alone(self, change: Callable[[], Awaitable[None]]) -> Awaitable[None]:
-        """Make a change while nobody makes another; whoever waits for it may give up, the change goes on."""
+        """Make a change while nobody makes another. The change goes on if its caller is cancelled."""
 
     async def made(self, names: Iterable[str]) -> None:
-        """Returns when these are not being made any more: they are there, or failed."""
+        """Wait until none of these topics is being created any more: they exist, or their creation failed."""
 
 
 class Deleting(Protocol):
-    """What deletes topics."""
+    """Interface that deletes topics."""
 
     async def delete_all(self, namespace: Namespace, *, force: bool) -> None: ...
 
 
 class Catalog:
-    """What there is in one cluster. A listing costs what it lists; all methods run on the engine's event loop."""
+    """Tenants, namespaces and topics of one cluster. The cost of a listing is proportional to its length. All methods
+    run on the engine's event loop."""
 
     def __init__(
         self,
@@ -68,16 +69,17 @@ class Catalog:
         namespace_changed: Callable[[Namespace], None],
         grants: GrantTable,
     ) -> None:
-        """``index`` is empty; ``namespace_changed`` is called when a namespace has other policies."""
+        """Load tenants and namespaces into ``index``, which must be empty. ``namespace_changed`` is called when the
+        policies of a namespace change."""
         self.index = index
         self.grants = grants
-        """Who may do what; empty where nobody is told apart."""
+        """Permissions of roles; empty if the worker does not authenticate clients."""
         self._writer = writer
         self._changes = changes
         self._deleting = deleting
         self._namespace_changed = namespace_changed
         self._closing: set[str] = set()
-        """Namespaces that are being deleted, and tenants."""
+        """Namespaces and tenants that are being deleted."""
         for tenant in store.tenants():
             self.index.add_tenant(tenant)
         for name, stored in store.namespaces().items():
@@ -89,51 +91,53 @@ class Catalog:
         return self.index.tenants()
 
     def namespaces(self, tenant: str) -> list[str]:
-        """``tenant/namespace``, sorted. Raises :class:`TenantNotFound`."""
+        """Return the names ``tenant/namespace`` of a tenant, sorted. Raise :class:`TenantNotFound`."""
         if not self.index.has_tenant(check_tenant(tenant)):
             raise TenantNotFound(f"there is no tenant {tenant!r}")
         return self.index.namespaces(tenant)
 
     def namespace(self, name: str) -> NamespacePolicies:
-        """The policies of ``tenant/namespace``. Raises :class:`NamespaceNotFound`."""
+        """Return the policies of ``tenant/namespace``. Raise :class:`NamespaceNotFound`."""
         return self._namespace(name).policies
 
     def visible_tenants(self) -> list[str]:
-        """Without that of the service itself, unless somebody else has a namespace in it."""
+        """Return all tenants except that of the service itself. The latter is included if it has other namespaces."""
         return [name for name in self.tenants() if name != SYSTEM_TENANT or self.visible_namespaces(name)]
 
     def visible_namespaces(self, tenant: str) -> list[str]:
-        """``tenant/namespace``, sorted, without that of the service itself. Raises :class:`TenantNotFound`."""
+        """Return the names ``tenant/namespace`` of a tenant, sorted, without the service's own. Raise
+        :class:`TenantNotFound`."""
         return [name for name in self.namespaces(tenant) if name != SYSTEM_NAMESPACE]
 
     def visible_topics(self, namespace: str) -> list[str]:
-        """As :meth:`topics`, without that of the service itself."""
+        """Return topics as :meth:`topics` does, without the service's own topic."""
         return [name for name in self.topics(namespace) if name != EPOCHS_TOPIC]
 
     def topics(self, namespace: str) -> list[str]:
-        """The full name of every topic, partitions included, sorted. Raises :class:`NamespaceNotFound`."""
+        """Return the full name of every topic, partitions included, sorted. Raise :class:`NamespaceNotFound`."""
         return list(self._namespace(namespace).topics)
 
     def partitioned_topics(self, namespace: str) -> dict[str, int]:
-        """How many partitions each partitioned topic has, sorted by name. Raises :class:`NamespaceNotFound`."""
+        """Return the number of partitions of each partitioned topic, sorted by name. Raise
+        :class:`NamespaceNotFound`."""
         partitioned = self._namespace(namespace).partitioned
         return {name: partitioned[name].partitions for name in sorted(partitioned)}
 
     def subscribable(self, namespace: str) -> list[str]:
-        """What consumers can subscribe to: partitioned topics by their base names, and topics that are no partitions;
-        sorted, without internal ones. None in a namespace that there is not: it is made with its first topic."""
+        """Return the names to which consumers can subscribe, sorted: partitioned topics by their base names, and topics
+        that are no partitions, without internal ones. Empty if the namespace does not exist yet."""
         found = self.index.namespace(parse_namespace(namespace))
         return [] if found is None else list(found.subscribable)
 
     # Changing.
 
     async def alone(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Make a change of several parts of the catalog while nobody makes another. It goes on when its caller gives
-        up."""
+        """Change several parts of the catalog while nobody makes another change. The change goes on if its caller is
+        cancelled."""
         await self._changes.alone(change)
 
     async def create_tenant(self, name: str) -> None:
-        """Raises :class:`InvalidTopicName`, :class:`TenantExists`."""
+        """Create a tenant. Raise :class:`InvalidTopicName` or :class:`TenantExists`."""
         check_tenant(name)
 
         async def create() -> None:
@@ -145,7 +149,7 @@ class Catalog:
         await self._changes.alone(create)
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises :class:`TenantNotFound`, and :class:`TenantNotEmpty` while it has namespaces."""
+        """Delete a tenant. Raise :class:`TenantNotFound`, or :class:`TenantNotEmpty` if it has namespaces."""
 
         async def delete() -> None:
             if namespaces := self.namespaces(name):
@@ -163,7 +167,7 @@ class Catalog:
         await self._changes.alone(delete)
 
     async def create_namespace(self, name: str, policies: NamespacePolicies | None = None) -> None:
-        """Make a namespace, and its tenant if there is none.
+        """Create a namespace, and its tenant if there is none.
 
         Raises :class:`InvalidTopicName`, :class:`InvalidPolicies`, :class:`NamespaceExists`.
         """
@@ -178,7 +182,7 @@ class Catalog:
         await self._changes.alone(create)
 
     async def set_namespace(self, name: str, policies: NamespacePolicies) -> None:
-        """Give the namespace other policies; they hold at once for its topics without their own.
+        """Replace the policies of a namespace. They take effect at once for its topics without own policies.
 
         Raises :class:`NamespaceNotFound`, :class:`InvalidPolicies`.
         """
@@ -192,9 +196,9 @@ class Catalog:
         await self._changes.alone(replace)
 
     async def delete_namespace(self, name: str, *, force: bool = False) -> None:
-        """Delete a namespace; with ``force`` with all its topics, and whoever is connected to them.
+        """Delete a namespace. With ``force``, disconnect its clients and delete its topics, too.
 
-        Raises :class:`NamespaceNotFound`, and :class:`NamespaceNotEmpty` while it has topics.
+        Raises :class:`NamespaceNotFound`, and :class:`NamespaceNotEmpty` if it has topics.
         """
 
         async def delete() -> None:
@@ -218,18 +222,19 @@ class Catalog:
         await self._changes.alone(delete)
 
     def rows_of_new(self, namespace: str, new: bool) -> list[tuple[str, bytes, bytes | None]]:
-        """What is stored with the first thing of a namespace that was made by it."""
+        """Return the rows that create a namespace and its tenant, stored with its first topic. Empty if it is not
+        ``new``."""
         if not new:
             return []
         return [(TENANTS, namespace.partition("/")[0].encode(), b""), (NAMESPACES, namespace.encode(), b"{}")]
 
     def policies_of(self, namespace: str) -> NamespacePolicies:
-        """The policies that count in a namespace, whether or not it was made already."""
+        """Return the policies that apply in a namespace, whether or not it exists yet."""
         found = self.index.namespace(namespace)
         return NamespacePolicies() if found is None else found.policies
 
     def check_takes_topics(self, namespace: str) -> None:
-        """Raises :class:`NamespaceNotFound` while the namespace or its tenant is being deleted."""
+        """Raise :class:`NamespaceNotFound` while the namespace or its tenant is being deleted."""
         if namespace in self._closing or namespace.partition("/")[0] in self._closing:
             raise NamespaceNotFound(f"namespace {namespace!r} is being deleted")
 

@@ -1,7 +1,8 @@
-"""Changes of the catalog that are on their way: one at a time, beside topics that the writer is making.
+"""Changes of the catalog under way: one at a time, while topics may be created concurrently.
 
-A change goes on when whoever asked for it gives up, so that the catalog in memory is what the store has. Topics are
-made beside changes and beside each other; a change that must not have them looks at :attr:`CatalogChanges.being_made`.
+A change goes on if its caller is cancelled, so that the catalog in memory matches the store. Topics are created
+concurrently with changes and with each other. A change that must not overlap with them checks
+:attr:`CatalogChanges.being_made`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ _T = TypeVar("_T")
 
 
 class CatalogChanges:
-    """What is being changed in the catalog of one engine."""
+    """Changes of one engine's catalog that are under way."""
 
     __slots__ = ("_lock", "_tasks", "being_made")
 
     def __init__(self) -> None:
         self.being_made: dict[str, asyncio.Task[Topic]] = {}
-        """By full name, the topics that the writer is making."""
+        """Topics that the writer is creating, by full name."""
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def alone(self, change: Callable[[], Awaitable[_T]]) -> _T:
-        """Make a change of the catalog while nobody makes another. The change goes on when its caller gives up."""
+        """Make a change of the catalog while nobody makes another. The change goes on if its caller is cancelled."""
 
         async def make() -> _T:
             async with self._lock:
@@ -40,23 +41,24 @@ class CatalogChanges:
         return await asyncio.shield(task)
 
     async def made_by(self, full_name: str, making: Coroutine[Any, Any, Topic]) -> Topic:
-        """What ``making`` makes. Others find it in :attr:`being_made`; it goes on when its callers give up."""
+        """Run ``making`` and return its topic. Meanwhile :attr:`being_made` has it. It goes on if its callers are
+        cancelled."""
         task = awaited(making, name="making of a topic")
         task.add_done_callback(heard)
         self.being_made[full_name] = task
         return await asyncio.shield(task)
 
     async def made(self, names: Iterable[str]) -> None:
-        """Returns when these topics are not being made any more: they are there, or failed."""
+        """Wait until none of these topics is being created any more: they exist, or their creation failed."""
         await asyncio.gather(*(self.being_made[name] for name in names), return_exceptions=True)
 
     async def done(self) -> None:
-        """Returns when the change that is being made, if there is one, and those that wait before this are made."""
+        """Wait for the change under way, if there is one, and for those that began to wait before this call."""
         async with self._lock:
             pass
 
     async def stop(self) -> None:
-        """Returns when nothing is on its way any more; whoever calls this lets nobody begin anything."""
+        """Wait until no change is under way. The caller must prevent new ones."""
         await asyncio.gather(*self._tasks, *self.being_made.values(), return_exceptions=True)
 
     def _changed(self, task: asyncio.Task[Any]) -> None:

@@ -1,12 +1,12 @@
 """Index of all tenants, namespaces and topics, in memory. Pure.
 
-Invariants: names are kept sorted, so a look-up is O(log n) and a listing costs what it lists; what consumers can
-subscribe to is always the partitioned topics by their base names, and the topics that are no partition of one of
-them; each change returns how that set changed, so that whoever follows the changes has the set.
+Invariants: names are kept sorted, so a look-up is O(log n) and the cost of a listing is proportional to its length;
+consumers can subscribe to the partitioned topics by their base names, and to all topics except their partitions; each
+change returns how that set changed, so that callers can follow the set.
 
 1. A topic comes or goes. If it is a partition of a partitioned topic, the set is as before.
-2. A name becomes partitioned, or gets more partitions: the name is in the set once, and topics that are its partitions
-   from now on leave it.
+2. A name becomes partitioned, or gets more partitions: the set has the name once, and topics that become its
+   partitions leave the set.
 3. A name is not partitioned any more: it leaves the set, and partitions that are still there enter it.
 
 Names whose local part starts with ``__`` are internal, and so is the topic of failovers: they are topics, but never in
@@ -53,7 +53,7 @@ class Namespace:
     """The full name of every topic that has a log, partitions included; sorted."""
     partitioned: dict[str, PartitionedTopic] = field(default_factory=dict)
     subscribable: list[str] = field(default_factory=list)
-    """Sorted."""
+    """Names to which consumers can subscribe, sorted."""
 
     @property
     def empty(self) -> bool:

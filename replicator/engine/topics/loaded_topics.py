@@ -1,4 +1,4 @@
-"""The topics of one engine that have a log, by name and by id, and those who are told what becomes of them.
+"""Topics of one engine that have a log, by name and by id, and listeners to the catalog's changes.
 
 A topic that is being deleted stays here until the store has deleted it.
 """
@@ -65,7 +65,7 @@ class LoadedTopics:
         self._admission = admission
         self._tracing = tracing
         self.cache = cache
-        """The blocks of all topics that were read last."""
+        """Cache of the most recently read blocks of all topics."""
         self._failover = FailoverRegistry()
         self._dispatch_turns = turns_of_this_loop()
         self.starting = Starting()
@@ -76,7 +76,7 @@ class LoadedTopics:
         self.listeners: list[TopicListener[Topic]] = []
 
     def load(self, record: TopicRecord) -> Topic:
-        """Load a topic; the catalog's index does not have it yet, but its namespace from here on."""
+        """Load a topic. The catalog's index learns of its namespace now, but not yet of the topic."""
         topic = Topic(
             record,
             self._store,
@@ -127,7 +127,7 @@ class LoadedTopics:
             listener.on_namespace_policies(namespace.name)
 
     def tell(self, changes: Iterable[Change]) -> None:
-        """Tell listeners what can be subscribed to now, and what cannot any more."""
+        """Tell listeners which topics consumers can subscribe to now, and which not any more."""
         for change in changes:
             for listener in list(self.listeners):
                 if isinstance(change, Appeared):

@@ -1,4 +1,4 @@
-"""What an operator sets for a whole namespace, and how it is stored: as JSON, where a missing name has its default."""
+"""Policies that operators set for a namespace, and their JSON form in the store. A missing name has its default."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from replicator.engine.policies_codec import overrides_from_json, overrides_to_j
 from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 CLUSTERS_MAX: Final = 100
-"""Named in one namespace's policies; a topology has far fewer."""
+"""Limit of clusters in one namespace's policies. A topology has far fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """All policies of one namespace; a topic in it may set topic policies anew for itself."""
+    """All policies of one namespace. A topic in it may have its own topic policies instead."""
 
     topic_policies: PolicyOverrides | None = None
-    """What counts for its topics over the engine's default, and may be set anew for each of them."""
+    """Policies of the namespace's topics, which replace the engine's defaults. Each topic may replace them again."""
     replication_clusters: tuple[str, ...] | None = None
-    """To which of the clusters that links lead to the namespace is copied; None means all of them."""
+    """Clusters to which links copy the namespace; None means all."""
     auto_topic_creation: bool = True
-    """Whether a producer or consumer that names a topic makes it. What links bring is made in any case."""
+    """Whether a topic is created when a producer or consumer uses it. Links create topics in any case."""
     auto_partitions: int = 0
-    """How many partitions a topic that is made so gets; 0 makes plain topics."""
+    """Number of partitions of a topic that is created by use; 0 creates topics without partitions."""
     auto_subscription_creation: bool = True
-    """Whether a consumer that names a durable subscription makes it."""
+    """Whether a durable subscription is created when a consumer uses it."""
 
 
 def namespace_policies_to_json(policies: NamespacePolicies) -> dict[str, Any]:
-    """A JSON object of every policy, by its name."""
+    """Return all policies as a JSON object, by name."""
     clusters = policies.replication_clusters
     return {
         "topic_policies": None if policies.topic_policies is None else overrides_to_json(policies.topic_policies),
@@ -44,7 +44,7 @@ def namespace_policies_to_json(policies: NamespacePolicies) -> dict[str, Any]:
 
 
 def namespace_policies_from_json(stored: Any) -> NamespacePolicies:
-    """The policies of a JSON object; raises :class:`InvalidPolicies`."""
+    """Return the policies of a JSON object. Raise :class:`InvalidPolicies`."""
     if not isinstance(stored, dict):
         raise InvalidPolicies(f"namespace policies must be an object, not {stored!r}")
     known = NamespacePolicies.__slots__
@@ -64,7 +64,7 @@ def namespace_policies_from_json(stored: Any) -> NamespacePolicies:
 
 
 def encode_namespace_policies(policies: NamespacePolicies) -> bytes:
-    """As the store keeps them: what differs from the default."""
+    """Return the policies in the form of the store, which has only differences from the default."""
     default = namespace_policies_to_json(NamespacePolicies())
     row = {name: value for name, value in namespace_policies_to_json(policies).items() if value != default[name]}
     return json.dumps(row, separators=(",", ":")).encode()
@@ -76,7 +76,7 @@ def decode_namespace_policies(stored: bytes) -> NamespacePolicies:
 
 
 def check_namespace_policies(policies: NamespacePolicies) -> NamespacePolicies:
-    """Return ``policies`` if every value makes sense; raises :class:`InvalidPolicies`."""
+    """Return ``policies`` if every value is valid. Raise :class:`InvalidPolicies` otherwise."""
     for name in ("auto_topic_creation", "auto_subscription_creation"):
         if not isinstance(value := getattr(policies, name), bool):
             raise InvalidPolicies(f"{name} must be true or false, not {value!r}")

@@ -7,9 +7,9 @@ store of its origin wrote stays known as such.
 1. A link announces which store of an origin wrote a life of a topic that is here. The first announcement is recorded. A
    later store replaces the recorded one in two cases: the origin's own link announces it, or the later store lists the
    recorded one as its predecessor. A store of an origin that was replaced by another one does not become the newest
-   again, whoever announces it (:class:`~replicator.engine.lineage.NewestStore`).
+   again, no matter which link announces it (:class:`~replicator.engine.lineage.NewestStore`).
 2. A deletion is recorded in the transaction that deletes the topic. Links announce it to their destinations, which
-   record it and announce it to their own destinations. A deletion that is known already is not announced again, so none
+   record it and announce it to their own destinations. A known deletion is not announced again, so no announcement
    goes round in a ring for ever.
 3. A deletion that is recorded for a copy names the last deleted position. If the copy has a later position, its topic
    is in use again.
@@ -114,9 +114,9 @@ class OriginStores:
         self.deletions: dict[tuple[str, str, int], Deletion] = {}
         """Deletions by topic, origin and incarnation, the oldest first."""
         self.listeners: list[Callable[[Sequence[Deletion]], None]] = []
-        """Each is told deletions that were not known before."""
+        """Functions that are called with deletions that were not known before."""
         self.copy_listeners: list[Callable[[Sequence[tuple[str, str, int]]], None]] = []
-        """Each hears of copies, by topic, origin and life, that have a new or another known store."""
+        """Functions that are called with copies whose recorded store changed: their topics, origins and lives."""
         self._cluster = store.cluster
         self._store = store
         self._writer = writer

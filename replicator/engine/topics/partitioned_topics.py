@@ -1,7 +1,7 @@
-"""Partitioned topics of one engine: making, growing and deleting them. What they are is in :mod:`.partitions`.
+"""Creating, growing and deleting partitioned topics of one engine. :mod:`.partitions` says what these are.
 
-1. The number of partitions is stored first, and from then on nobody makes a plain topic of that name.
-2. Then the partitions are made. Whoever finds the number after a crash makes the rest.
+1. The number of partitions is stored first. From then on no plain topic of that name can be created.
+2. Then the partitions are created. After a crash the next start finds the number, and creates the rest.
 3. With the first change that names it, a namespace is made in the same transaction.
 4. A partitioned topic that this cluster deleted on purpose is not made again only because another cluster has it. It is
    made again with the first message, or if the other cluster's topic was made after that deletion.
@@ -30,7 +30,8 @@ from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
 
 PARTITIONS_AT_ONCE: Final = 1_000
-"""Partitions that are made together: they share a commit, and leave room for others in the writer's queue."""
+"""Limit of partitions that are created together. They share a commit, and leave room for others in the writer's
+queue."""
 
 
 class PartitionedTopics:
@@ -59,7 +60,7 @@ class PartitionedTopics:
         self._deleting = deleting
 
     def count(self, name: str) -> int:
-        """How many partitions the topic has; 0 if it is not partitioned, or does not exist."""
+        """Return the number of partitions of a topic; 0 if it is not partitioned, or does not exist."""
         found = self._catalog.index.partitioned(parse_topic(name))
         return 0 if found is None else found.partitions
 
@@ -113,10 +114,10 @@ class PartitionedTopics:
         return False
 
     async def create(self, name: str, partitions: int) -> None:
-        """Make a partitioned topic and its partitions; with the same number again, those that are missing.
+        """Create a partitioned topic and its partitions. If it exists with the same number, create missing partitions.
 
         Raises :class:`InvalidTopicName`, :class:`InvalidPartitions`, and :class:`NotAllowedError` for a name that is
-        taken, or is a partition's.
+        taken, or that is the name of a partition.
         """
         wanted = check_new(name, partitions)
 
@@ -129,9 +130,10 @@ class PartitionedTopics:
         await self._changes.alone(create)
 
     async def grow(self, name: str, partitions: int) -> None:
-        """Give a partitioned topic more partitions; with the number that it has, those that are missing.
+        """Give a partitioned topic more partitions. With its present number, create missing partitions.
 
-        Raises :class:`TopicNotFound`, and :class:`InvalidPartitions` for a number out of range, or fewer than it has.
+        Raises :class:`TopicNotFound`, and :class:`InvalidPartitions` for a number that is out of range or lower than
+        the present one.
         """
         wanted = check_new(name, partitions)
 
@@ -157,9 +159,9 @@ class PartitionedTopics:
     ) -> int:
         """Make or grow a topic so that it has as many partitions as in another cluster, or more. Return their number.
 
-        A topic that is not here is not made if ``unless_deleted`` says so. It is asked when no deletion is under way
-        any more. ``known`` are the deletions that the other cluster knew when its topic was made; None stands for all
-        that are known here.
+        A topic that is not here is not created if ``unless_deleted`` returns a true value. It is called when no
+        deletion is under way any more. ``known`` are the deletions that the other cluster knew when its topic was
+        created; None stands for all that are known here.
 
         Raises the errors of :meth:`create`.
         """
@@ -188,7 +190,7 @@ class PartitionedTopics:
         await self._changes.alone(delete)
 
     async def finish(self) -> None:
-        """Make the partitions that a worker which was killed did not come to; nobody changes anything yet."""
+        """Create partitions that are missing because a worker was killed. Call this before anybody can make changes."""
         for partitioned in list(self._catalog.index.all_partitioned()):
             if len(self._catalog.index.partitions_here(partitioned.name)) < partitioned.partitions:
                 await self._make(partitioned, partitioned)
@@ -196,7 +198,8 @@ class PartitionedTopics:
     async def _make(
         self, wanted: PartitionedTopic, existing: PartitionedTopic | None, known: Mapping[str, int] | None = None
     ) -> None:
-        """Store the number, then make the partitions: whoever finds the number after a crash makes the rest."""
+        """Store the number, then create the partitions. After a crash the next start finds the number, and creates the
+        rest."""
         if existing is not None:
             known = existing.known
         elif known is None:

@@ -1,10 +1,10 @@
-"""Partitioned topics: which names are partitioned, into how many, and making them.
+"""Partitioned topics: their names and numbers of partitions, and checks of new ones.
 
 A partitioned topic is a name and a number; its partitions are topics of their own, named ``NAME-partition-0`` and so
 on. Invariant: a name is a plain topic or a partitioned one, never both, and a partition's index is below the number.
 
-The number is stored before the partitions are made, so that a worker that is killed in between knows that some are
-missing: making the topic again with the same number makes the rest.
+The number is stored before the partitions are created. So a worker that was killed in between knows that some are
+missing. Creating the topic again with the same number creates the rest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from replicator.engine.topic_name import TOPIC_NAME_BYTES_MAX, TopicName, parse_
 
 TABLE: Final = "partitioned"
 PARTITIONS_MAX: Final = 10_000
-"""Of one topic. Each is a log with cursors of its own: some kB of memory."""
+"""Limit of partitions of one topic. Each is a log with its own cursors, which takes some kB of memory."""
 _SUFFIX: Final = "-partition-"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedTopic:
-    """A partitioned topic: its full name, and how many partitions it has."""
+    """A partitioned topic: its full name and its number of partitions."""
 
     name: str
     partitions: int
@@ -35,7 +35,7 @@ class PartitionedTopic:
     deletion with a higher id is one of this topic, or of a later one."""
 
     def partition(self, index: int) -> str:
-        """The full name of one partition."""
+        """Return the full name of one partition."""
         assert 0 <= index < self.partitions
         return f"{self.name}{_SUFFIX}{index}"
 
@@ -51,7 +51,7 @@ class PartitionedTopic:
 
 
 def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:
-    """All partitioned topics by full name."""
+    """Return all partitioned topics by full name."""
     with store.env.begin(db=store.tables[TABLE]) as txn:
         return {
             (name := bytes(key).decode()): PartitionedTopic.decode(name, bytes(value)) for key, value in txn.cursor()
@@ -59,7 +59,7 @@ def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:
 
 
 def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> PartitionedTopic | None:
-    """The one of ``partitioned`` that the topic is a partition of; None if it is a topic by itself."""
+    """Return the partitioned topic to which the topic ``name`` belongs, or None if it is no partition."""
     base, separator, index = name.rpartition(_SUFFIX)
     whole = partitioned.get(base) if separator else None
     if whole is None or not index.isdecimal() or index != str(int(index)) or int(index) >= whole.partitions:
@@ -68,13 +68,13 @@ def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> Part
 
 
 def base_name(partition: str) -> str:
-    """The name without a partition's index."""
+    """Return the partitioned topic's name: ``partition`` without its index."""
     return partition.rpartition(_SUFFIX)[0]
 
 
 def check_new(name: str, partitions: int) -> PartitionedTopic:
-    """The partitioned topic that is asked for; raises :class:`InvalidTopicName`, :class:`InvalidPartitions` or
-    :class:`NotAllowedError`."""
+    """Return a new partitioned topic. Raise :class:`InvalidTopicName`, :class:`InvalidPartitions` or
+    :class:`NotAllowedError` if it is invalid."""
     parsed = parse_topic(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {parsed} can have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
@@ -87,7 +87,8 @@ def check_new(name: str, partitions: int) -> PartitionedTopic:
 
 
 def check_plain(name: TopicName, partitioned: Mapping[str, PartitionedTopic]) -> None:
-    """Raises :class:`NotAllowedError` if ``name`` cannot have a log: it is partitioned, or no partition of what is."""
+    """Raise :class:`NotAllowedError` if ``name`` cannot have a log: it is partitioned, or is no valid partition of a
+    partitioned topic."""
     if (whole := partitioned.get(str(name))) is not None:
         raise NotAllowedError(
             f"{name} has {whole.partitions} partitions and no log of its own: use {whole.partition(0)} and so on"

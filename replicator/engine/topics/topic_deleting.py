@@ -1,10 +1,10 @@
-"""Deleting topics: one, a partitioned one with its partitions, or all of a namespace.
+"""Deleting topics: one, a partitioned one with its partitions, or all topics in a namespace.
 
 Invariant (DESIGN §3): 1, topics that are deleted together go in one transaction, and nobody finds them from then on.
 
-1. Whoever is connected is disconnected, and the topic takes nothing more. If the store refuses, it stays after all.
+1. Clients are disconnected, and the topic takes nothing more. If the store refuses the deletion, the topic stays.
 2. One transaction takes the topics out of the catalog (:mod:`replicator.engine.topics.topic_deletion`).
-3. What they leave in the store is swept later.
+3. The remaining rows of the topics are deleted later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from replicator.engine.topics.topic_sweeper import TopicSweeper
 from replicator.running.supervisor import Supervisor
 
 TOPICS_AT_ONCE: Final = 1_000
-"""Topics that are deleted together: they share a commit, and leave room for others in the writer's queue."""
+"""Limit of topics that are deleted together. They share a commit, and leave room for others in the writer's queue."""
 
 
 class TopicDeleting:
@@ -55,7 +55,7 @@ class TopicDeleting:
         self._grants = grants
         self._loaded = loaded
         self.sweeper = TopicSweeper(writer, supervisor)
-        """Deletes what deleted topics left in the store."""
+        """Task that deletes the remaining rows of deleted topics."""
 
     async def delete(
         self, name: str, *, force: bool = False, keeps_grants: bool = False, on_purpose: bool = True

@@ -1,13 +1,13 @@
-"""Deleting what a topic leaves behind in the store, in transactions of a bounded size.
+"""Deleting the remaining rows of a deleted topic, in transactions of a bounded size.
 
-Invariants (DESIGN §3): 1, the topic is gone from the transaction on that takes its name out of the catalog, also after
-a crash; 10, its id and incarnation come from counters and are never given again, so nothing of it can pass for
-something of a topic that is made anew under its name; 11, one transaction deletes a bounded number of rows.
+Invariants (DESIGN §3): 1, the topic is gone once the transaction that takes its name out of the catalog is durable,
+also after a crash; 10, its id and incarnation come from counters and are never used again, so its rows cannot pass for
+rows of a new topic with its name; 11, one transaction deletes a bounded number of rows.
 
 1. One transaction moves the topic's record from the catalog to the table ``deleted``, by its id. From here on the name
-   is free, and the writer refuses what was still on its way to the topic.
-2. Transaction by transaction its rows are deleted, table by table.
-3. With the last of them the record in ``deleted`` goes. A worker that starts takes up every record that it finds there.
+   is free, and the writer refuses requests for the topic that were still on their way.
+2. Further transactions delete its rows, table by table.
+3. The last one also deletes the record in ``deleted``. A worker that starts goes on with every record there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
 from replicator.engine.log.trim import Leave
 
 SWEEP_ROWS_MAX: Final = 1_000
-"""Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
+"""Limit of rows that one transaction deletes, which takes some milliseconds. Publishes wait behind it no longer than
+that."""
 MARKERS_HANDLED: Final = "markers handled"
 TOPIC_FACTS: Final = (MARKERS_HANDLED, PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN, PUT_BACK_LEDGERS)
-"""Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
+"""Names of small rows in the table ``meta`` that end with a topic's id."""
 
 
 def sweep_topic(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, leave: Leave) -> bool:
-    """Delete rows of a deleted topic; returns whether there may be more of them."""
+    """Delete some rows of a deleted topic. Return whether there may be more of them."""
     prefix = TOPIC_KEY.pack(topic_id)
     left = SWEEP_ROWS_MAX
     for table in TABLES_OF_TOPICS:

@@ -1,8 +1,8 @@
-"""Lists of topic names: the hash by which two sides know that they have the same one, and their difference. Pure.
+"""Lists of topic names: a hash with which two sides find out whether their lists are equal, and their difference. Pure.
 
-The hash is the one of Pulsar's topic lists: CRC32C of the sorted names with commas between them, in UTF-8, written as
-the hexadecimal digits of its four bytes, the lowest first. It tells lists apart that differ by accident; it is no
-defence against names that are chosen to collide, which polls by their own would not find either way.
+The hash is that of Pulsar's topic lists: CRC32C of the sorted names with commas between them, in UTF-8, written as the
+hexadecimal digits of its four bytes, the lowest first. It detects accidental differences, but not names that were
+chosen to collide.
 
 Source: PIP-145.
 """
@@ -16,21 +16,21 @@ import google_crc32c
 
 
 def topic_list_hash(names: Iterable[str]) -> str:
-    """Eight hexadecimal digits that do not depend on the order of ``names``."""
+    """Return the hash of a list of names, in eight hexadecimal digits. It does not depend on their order."""
     return sorted_list_hash(sorted(names))
 
 
 def sorted_list_hash(names: Iterable[str]) -> str:
-    """:func:`topic_list_hash` of names that are sorted already."""
+    """Return the :func:`topic_list_hash` of names that are sorted already."""
     checksum: int = google_crc32c.value(",".join(names).encode())
     return checksum.to_bytes(4, "little").hex()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicListChange:
-    """How to get from one list to another: first without ``deleted``, then with ``added``; both sorted.
+    """Difference between two lists: remove ``deleted`` first, then add ``added``. Both are sorted.
 
-    A name that is in both was deleted and made anew in between.
+    A name that is in both was deleted and created again in between.
     """
 
     added: tuple[str, ...]
@@ -41,6 +41,6 @@ class TopicListChange:
 
 
 def topic_list_change(before: Collection[str], after: Collection[str]) -> TopicListChange:
-    """What was added and deleted between two lists."""
+    """Return the names that were added and deleted between two lists."""
     known, now = frozenset(before), frozenset(after)
     return TopicListChange(tuple(sorted(now - known)), tuple(sorted(known - now)))

@@ -1,4 +1,4 @@
-"""Making topics that have a log: by a user's wish, by a link, or as partitions.
+"""Creating topics that have a log, for users, for links, or as partitions.
 
 Invariant: a name is a plain topic or a partitioned one, never both (:mod:`replicator.engine.topics.partitions`).
 """
@@ -32,7 +32,7 @@ class TopicMaking:
         """Functions that are called with the full name of each topic that was made."""
 
     async def create(self, name: str) -> Topic:
-        """Make a topic. Raises :class:`TopicExists`, :class:`InvalidTopicName`, :class:`NotAllowedError`."""
+        """Create a topic. Raise :class:`TopicExists`, :class:`InvalidTopicName` or :class:`NotAllowedError`."""
         parsed = parse_topic(name)
 
         async def create() -> Topic:
@@ -42,7 +42,8 @@ class TopicMaking:
         return await self._changes.alone(create)
 
     async def make(self, name: TopicName) -> Topic:
-        """The topic of that name. Those who ask at the same time share one making, which goes on when they give up."""
+        """Return the topic ``name``, created if there is none. Concurrent callers share one creation, which goes on if
+        they are cancelled."""
         full_name = str(name)
         if (topic := self._loaded.by_name.get(full_name)) is not None:
             return topic
@@ -55,7 +56,8 @@ class TopicMaking:
         return await self._changes.made_by(full_name, self._make(full_name))
 
     async def make_again(self, name: TopicName, incarnation: int) -> Topic:
-        """A topic that this cluster had, in that life of it, and lost by being restored. Nobody else is there yet."""
+        """Create a topic again that this cluster lost by a restore, in the life ``incarnation``. Nobody else may use it
+        yet."""
         return await self._changes.made_by(str(name), self._make(str(name), incarnation))
 
     async def _make(self, full_name: str, incarnation: int | None = None) -> Topic:

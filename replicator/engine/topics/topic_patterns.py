@@ -4,14 +4,14 @@ A pattern is ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex``
 ``public/default``. Tenant and namespace are names, not regexes: a pattern is over one namespace. The regex stands for
 the whole local name, so ``orders`` is the topic ``orders`` alone, and ``a|b`` is ``a`` or ``b``.
 
-1. The text is read once from left to right, and what is escaped or inside of a class is known: a slash there is a
-   character of the regex, a slash anywhere else ends a part of the name.
-2. What is left of the last such slash is checked as names; more than two of them are names of several namespaces, or
-   of topics that cannot be, because a local name has no slash.
-3. The regex is compiled by RE2: it matches in time linear in the name, whatever the pattern, and in memory that is
-   bounded by :data:`PATTERN_MEMORY_BYTES_MAX`. What such an engine cannot have (look-around, back references) is an
+1. The text is read once from left to right. A slash that is escaped or in a class is a character of the regex. Any
+   other slash ends a part of the name.
+2. The part before the last such slash must be a tenant and a namespace. More parts are an error, because a local name
+   has no slash.
+3. RE2 compiles the regex. Matching takes time linear in the name, for any pattern, and at most
+   :data:`PATTERN_MEMORY_BYTES_MAX` of memory. Features that RE2 does not have (look-around, back references) are an
    error.
-4. RE2 says what it cannot read; where that stands in the text is found here, so that the error names it.
+4. RE2 says what it cannot parse. This module finds its place in the text, so that the error names it.
 
 Source: PIP-145 of Pulsar; RE2's documented syntax.
 """
@@ -29,9 +29,10 @@ from replicator.engine.topic_name import parse_topic
 
 PATTERN_CHARACTERS_MAX: Final = 1_000
 PATTERN_MEMORY_BYTES_MAX: Final = 256 * 1024
-"""Of one compiled pattern with its caches. More would let a few hundred hostile ones fill a worker."""
+"""Limit of the memory of one compiled pattern with its caches. With more, a few hundred hostile patterns could fill a
+worker's memory."""
 CULPRIT_TRIES_MAX: Final = 20
-"""Places that are looked at for what is wrong with a pattern; each costs a compilation."""
+"""Limit of places that are tried to find the error in a pattern. Each costs a compilation."""
 _SCHEME: Final = "persistent://"
 _LOOK_AROUND: Final = ("(?=", "(?!", "(?<")
 
@@ -41,7 +42,7 @@ class TopicPattern:
     """A pattern over the topics of one namespace. Two of the same namespace and regex are equal."""
 
     namespace: str
-    """``tenant/namespace``."""
+    """The namespace, as ``tenant/namespace``."""
     regex: str
     _compiled: Any = field(compare=False, repr=False)
 
@@ -49,12 +50,13 @@ class TopicPattern:
         return f"{_SCHEME}{self.namespace}/{self.regex}"
 
     def matches(self, local_name: str) -> bool:
-        """Whether it is the pattern of this topic in its namespace. Takes time linear in the name's length."""
+        """Return whether the pattern matches the topic ``local_name`` of its namespace, in time linear in the name's
+        length."""
         return self._compiled.fullmatch(local_name) is not None
 
 
 def parse_pattern(text: str) -> TopicPattern:
-    """Parse and compile; raises :class:`InvalidPattern`, which names what is wrong and at which character."""
+    """Return the compiled pattern. Raise :class:`InvalidPattern`, which says what is wrong and at which character."""
     if len(text) > PATTERN_CHARACTERS_MAX:
         raise InvalidPattern(f"a pattern of {len(text)} characters; {PATTERN_CHARACTERS_MAX} are allowed")
     if "\0" in text or not _is_unicode(text):
@@ -117,7 +119,7 @@ def _compile(text: str, at: int) -> Any:
 
 
 def _culprit_at(text: str, at: int, kind: str, culprit: str, options: Any) -> int:
-    """Where in ``text`` that stands which RE2 complains of."""
+    """Return the place in ``text`` of the part that RE2 complains about."""
     match kind:
         case "missing )":
             return _unbalanced(text, at)[0]
@@ -142,7 +144,7 @@ def _culprit_at(text: str, at: int, kind: str, culprit: str, options: Any) -> in
 
 
 def _unbalanced(text: str, at: int) -> tuple[int, int]:
-    """Where the last parenthesis is opened that is never closed, and the first is closed that was never opened."""
+    """Return the places of the last parenthesis that is never closed and of the first that was never opened."""
     opened: list[int] = []
     for place, character in _plain_characters(text, at):
         if character == "(":
@@ -155,7 +157,8 @@ def _unbalanced(text: str, at: int) -> tuple[int, int]:
 
 
 def _plain_characters(text: str, at: int) -> Iterator[tuple[int, str]]:
-    """The characters from ``at`` on, with their places, that are neither escaped nor in a class nor in a quotation."""
+    """Yield the characters from ``at`` on, with their places, that are neither escaped nor in a class or a
+    quotation."""
     in_class = False
     while at < len(text):
         character = text[at]

@@ -1,4 +1,4 @@
-"""The task that deletes what deleted topics left behind; see :mod:`replicator.engine.topics.topic_deletion`."""
+"""Task that deletes the remaining rows of deleted topics; see :mod:`replicator.engine.topics.topic_deletion`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class TopicSweeper:
-    """Deletes what deleted topics left behind, one topic after another, beside everything else."""
+    """Deletes the remaining rows of deleted topics in the background, one topic after another."""
 
     def __init__(self, writer: Writer, supervisor: Supervisor) -> None:
         self._writer = writer
@@ -24,17 +24,17 @@ class TopicSweeper:
         self._stopped = False
 
     def add(self, topic_ids: Iterable[int]) -> None:
-        """These topics are deleted; begin with what they left when the ones before them are done."""
+        """Queue deleted topics. Their remaining rows are deleted after those of earlier topics."""
         self._waiting.extend(topic_ids)
         if self._waiting and not self._stopped:
             self._task.start()
 
     async def swept(self) -> None:
-        """Returns when nothing is left of what was deleted before this call, or the store takes no writes."""
+        """Wait until all rows of topics that were added before this call are deleted, or the store takes no writes."""
         await self._task.done()
 
     async def stop(self) -> None:
-        """What is left is taken up at the next start."""
+        """Stop the task. The next start goes on with the remaining topics."""
         self._stopped = True
         await self._task.stop()
 

@@ -1,21 +1,21 @@
-"""Who watches which pattern, what each of them knows, and what each has to be told. Sans-IO.
+"""Watchers of topic patterns: the names that match, and the changes that each watcher does not know yet. Sans-IO.
 
-Watchers of equal patterns share a :class:`WatchedPattern`, which knows the names that match: a name is matched once
-for all of them, and a hundred consumers of one pattern cost little more than one.
+Watchers of equal patterns share a :class:`WatchedPattern`, which has the matching names. A name is matched once for all
+of them, so a hundred consumers of one pattern cost little more than one.
 
 Algorithm:
 
-1. A created topic is matched and joins the names; a deleted one leaves them. Each watcher that was given a listing
-   gathers the difference until it is taken: at most a name in each of two sets, however often it came and went
-   (invariant 11). Past :data:`CHANGED_NAMES_MAX` only the hash is told; the watcher sees that it is not its own, and
+1. A created topic is matched and joins the names; a deleted one leaves them. Each watcher that got a listing gathers
+   the difference until it is taken: at most a name in each of two sets, however often it came and went (invariant 11).
+   Past :data:`CHANGED_NAMES_MAX`, a notification has only the hash. The watcher sees that its own hash differs, and
    polls.
-2. A listing takes the names from the catalog, which is the truth, not from what was heard: so a poll repairs what was
-   missed. What it finds is told to the other watchers of the pattern too.
-3. A name that was deleted and made anew is told as both, since neither a hash nor a listing shows it; a listing in
-   between does not take that away.
-4. Only names that the last listing did not have are matched: polls of a namespace in which nothing happens cost a
-   comparison. A step of work is one match, so that whoever drives this can pause in between: RE2 is linear, but a
-   hostile pattern over thousands of long names still takes seconds.
+2. A listing takes the names from the catalog, and not from notifications. So a poll repairs missed ones. The changes
+   that it finds go to the other watchers of the pattern, too.
+3. A name that was deleted and created again is notified as both, since neither a hash nor a listing shows it. A listing
+   in between does not cancel that.
+4. Only names that the last listing did not have are matched, so polls of an unchanged namespace only cost a comparison.
+   A step of work is one match, so that the caller can pause in between: RE2 is linear, but a hostile pattern over
+   thousands of long names still takes seconds.
 
 Source: PIP-145.
 """
@@ -32,18 +32,19 @@ from replicator.engine.topics.topic_patterns import TopicPattern
 
 WATCHES_PER_CONNECTION_MAX: Final = 1_000
 WATCHES_MAX: Final = 20_000
-"""Of one worker."""
+"""Limit of watchers of one worker."""
 PATTERNS_MAX: Final = 2_000
-"""Different ones; each may take :data:`~replicator.engine.topics.topic_patterns.PATTERN_MEMORY_BYTES_MAX`."""
+"""Limit of different patterns. Each may take
+:data:`~replicator.engine.topics.topic_patterns.PATTERN_MEMORY_BYTES_MAX`."""
 LISTED_NAMES_MAX: Final = 10_000
-"""That a pattern may match: as many as a consumer may have topics, and what fits in one frame."""
+"""Limit of names that a pattern may match: as many as a consumer may have topics, and as fit in one frame."""
 CHANGED_NAMES_MAX: Final = 1_000
-"""In one notification."""
+"""Limit of names in one notification."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """What a poll is answered: the hash of the names, and the names unless the watcher has them already."""
+    """Answer to a poll: the hash of the names, and the names, or None if the watcher has them already."""
 
     hash: str
     names: tuple[str, ...] | None
@@ -51,7 +52,7 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """What a watcher is told without asking; ``hash`` is that of all names after the change."""
+    """Notification of a watcher about changed names. ``hash`` is that of all names after the change."""
 
     change: TopicListChange
     hash: str
@@ -72,13 +73,13 @@ class TopicWatch:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is a change that the watcher was not told."""
         return bool(self._added or self._deleted or self._flooded)
 
     def listing(self, known_hash: str | None) -> TopicListing:
-        """All names, after :meth:`WatchedPattern.refresh`; none if their hash is ``known_hash``.
+        """Return all names, after :meth:`WatchedPattern.refresh`; without the names if their hash is ``known_hash``.
 
-        Raises :class:`InvalidPattern` for a pattern that matches too many.
+        Raises :class:`InvalidPattern` if the pattern matches too many names.
         """
         if len(self.pattern.names) > LISTED_NAMES_MAX:
             raise InvalidPattern(
@@ -92,7 +93,7 @@ class TopicWatch:
         return TopicListing(names_hash, None if known_hash == names_hash else self.pattern.sorted_names())
 
     def take(self) -> TopicsChanged | None:
-        """What it has not been told, which then counts as told."""
+        """Return the changes that the watcher was not told, or None. They count as told afterwards."""
         if not self.pending:
             return None
         change = TopicListChange(tuple(sorted(self._added)), tuple(sorted(self._deleted)))
@@ -102,13 +103,13 @@ class TopicWatch:
         return TopicsChanged(change, self.pattern.hash())
 
     def created(self, name: str) -> None:
-        """The name joined."""
+        """Note that a matching name appeared."""
         if self._listed and not self._flooded:
             self._added.add(name)
             self._check_room()
 
     def deleted(self, name: str) -> None:
-        """The name left."""
+        """Note that a matching name disappeared."""
         if not self._listed or self._flooded:
             return
         if name in self._added:
@@ -123,7 +124,7 @@ class TopicWatch:
 
 
 class WatchedPattern:
-    """The names that match one pattern, as heard of since the last listing."""
+    """Names that match one pattern: those of the last listing, with the changes since."""
 
     __slots__ = ("_hash", "_seen", "_sorted", "names", "pattern", "watches")
 
@@ -132,24 +133,25 @@ class WatchedPattern:
         self.names: set[str] = set()
         self.watches: dict[TopicWatch, None] = {}
         self._seen: frozenset[str] = frozenset()
-        """The names of the namespace at the last listing: what is not in ``names`` of them does not match."""
+        """All names of the namespace at the last listing. Those that are not in ``names`` do not match."""
         self._hash: str | None = None
         self._sorted: tuple[str, ...] | None = None
 
     def hash(self) -> str:
-        """Of the names."""
+        """Return the hash of the names."""
         if self._hash is None:
             self._hash = sorted_list_hash(self._sorted or sorted(self.names))
         return self._hash
 
     def sorted_names(self) -> tuple[str, ...]:
-        """The names in order; one tuple for all who ask, until the names change: answers may wait for slow readers."""
+        """Return the sorted names. All callers share one tuple until the names change, because answers may wait for
+        slow readers."""
         if self._sorted is None:
             self._sorted = tuple(sorted(self.names))
         return self._sorted
 
     def created(self, name: str) -> None:
-        """A topic of the namespace was made: one match."""
+        """Note that a topic was created in the namespace. This costs one match."""
         if name not in self.names and self.pattern.matches(_local(name)):
             self.names.add(name)
             self._hash = self._sorted = None
@@ -157,7 +159,7 @@ class WatchedPattern:
                 watch.created(name)
 
     def deleted(self, name: str) -> None:
-        """A topic of the namespace was deleted."""
+        """Note that a topic of the namespace was deleted."""
         if name in self.names:
             self.names.remove(name)
             self._hash = self._sorted = None
@@ -165,15 +167,15 @@ class WatchedPattern:
                 watch.deleted(name)
 
     def made_anew(self, name: str) -> None:
-        """A topic of the namespace is not what it was: to those that know it, as if it had been deleted and made."""
+        """Tell the watchers that know the topic ``name`` that it was deleted and created again."""
         if name in self.names:
             for watch in self.watches:
                 watch.deleted(name)
                 watch.created(name)
 
     def refresh(self, topics: frozenset[str]) -> Iterator[None]:
-        """Make ``names`` those of ``topics``, all of the namespace; a step is one match. Nothing else may happen to
-        this pattern until the last step."""
+        """Set ``names`` to the matching names of ``topics``, which are all topics of the namespace. Each step is one
+        match. Nothing else may change this pattern until the last step."""
         names = self.names & topics
         for name in topics - self.names - self._seen:
             if self.pattern.matches(_local(name)):
@@ -192,7 +194,7 @@ class WatchedPattern:
 
 
 class TopicWatchRegistry:
-    """The watched patterns of one worker, by namespace."""
+    """Watched patterns of one worker, by namespace."""
 
     def __init__(self) -> None:
         self._by_pattern: dict[TopicPattern, WatchedPattern] = {}
@@ -202,11 +204,12 @@ class TopicWatchRegistry:
         self._topics: dict[str, frozenset[str]] = {}
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Return the number of watchers."""
         return self._watches
 
     def open(self, connection: Hashable, pattern: TopicPattern) -> TopicWatch:
-        """A watcher, which is told of nothing before its first listing; raises :class:`TooManyWatchers`."""
+        """Return a new watcher, which gets no notifications before its first listing. Raise
+        :class:`TooManyWatchers`."""
         if self._of_connection.get(connection, 0) >= WATCHES_PER_CONNECTION_MAX:
             raise TooManyWatchers(f"{WATCHES_PER_CONNECTION_MAX} patterns are watched over this connection already")
         if self._watches >= WATCHES_MAX:
@@ -224,7 +227,7 @@ class TopicWatchRegistry:
         return watch
 
     def close(self, watch: TopicWatch) -> None:
-        """It watches no longer. Idempotent."""
+        """Remove a watcher. Idempotent."""
         watched = watch.pattern
         if watch not in watched.watches:
             return
@@ -242,12 +245,12 @@ class TopicWatchRegistry:
                 self._topics.pop(namespace, None)
 
     def watching(self, topic: str) -> list[WatchedPattern]:
-        """The patterns over the namespace of a topic, by its full name."""
+        """Return the patterns of the namespace of a topic, which is given by its full name."""
         namespace = topic.removeprefix("persistent://").rpartition("/")[0]
         return list(self._by_namespace.get(namespace, {}).values())
 
     def topics(self, namespace: str, names: Collection[str]) -> frozenset[str]:
-        """``names`` as a set, which the patterns of the namespace share as long as it is the same."""
+        """Return ``names`` as a set. The patterns of the namespace share one set as long as the names are unchanged."""
         known = self._topics.get(namespace)
         if known is not None and len(known) == len(names) and known.issuperset(names):
             return known
@@ -256,5 +259,5 @@ class TopicWatchRegistry:
 
 
 def _local(topic: str) -> str:
-    """The local name of a full one."""
+    """Return the local part of a full topic name."""
     return topic.rpartition("/")[2]

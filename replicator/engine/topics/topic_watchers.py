@@ -1,11 +1,11 @@
 """Watching patterns of topics on an engine: the asyncio shell of :mod:`replicator.engine.topics.topic_watch`.
 
-Owns the work that matching is: each watched pattern has a queue of what happened and what was asked, in order, and one
-task takes a slice of :data:`SLICE_SECONDS` from each queue in turn. So a hostile pattern delays others by slices, never
-the event loop by more than one, and a poll sees what was created before it was asked.
+Each watched pattern has a queue of events and polls, in order. One task works for :data:`SLICE_SECONDS` on each queue
+in turn. So a hostile pattern delays others by slices, and the event loop by one slice at most. A poll sees the topics
+that were created before it.
 
-Notifications of one pattern are told at once, and then at most every :data:`NOTIFY_PAUSE_SECONDS`: who makes thousands
-of topics causes some notifications of many names, not thousands for each watcher.
+The first notification of a pattern is sent at once, and further ones at most every :data:`NOTIFY_PAUSE_SECONDS`. So a
+client that creates thousands of topics causes a few notifications of many names, and not thousands for each watcher.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SLICE_SECONDS: Final = 0.002
 NOTIFY_PAUSE_SECONDS: Final = 0.02
 _OVER: Final = object()
 JOBS_MAX: Final = 100_000
-"""Of one pattern; creations past it are found by the next poll."""
+"""Limit of queued jobs of one pattern. The next poll finds topics that were created beyond the limit."""
 
 Job = Iterator[None]
 
 
 class TopicNames(Protocol):
-    """Where the names are: the engine's catalog."""
+    """Interface of the engine's catalog for watchers."""
 
     def subscribable(self, namespace: str) -> Collection[str]:
-        """The full names of what consumers can subscribe to in ``tenant/namespace``; partitioned topics once. None in
-        a namespace that there is not yet."""
+        """Return the full names to which consumers can subscribe in ``tenant/namespace``, a partitioned topic once.
+        Empty if the namespace does not exist yet."""
 
 
 class TopicWatchers(TopicListener[Topic]):
-    """The watchers of one engine, which tells of its topics by the methods of a :class:`TopicListener`."""
+    """Watchers of one engine. The engine calls them as a :class:`TopicListener`."""
 
     def __init__(self, names: TopicNames, supervisor: Supervisor) -> None:
         self._names = names
@@ -54,15 +54,15 @@ class TopicWatchers(TopicListener[Topic]):
         self._ready: deque[WatchedPattern] = deque()
         self._not_before: dict[WatchedPattern, float] = {}
         self._waking: set[WatchedPattern] = set()
-        """Those that are notified when their pause is over."""
+        """Patterns that are notified when their pause is over."""
         self._task = supervisor.task("topic watchers", "topic watchers", self._work, until_done=True)
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Return the number of watchers."""
         return len(self._registry)
 
     def open(self, connection: Hashable, pattern: str, on_change: Callable[[], None]) -> TopicWatch:
-        """Watch; ``on_change`` is called when there is something to :meth:`TopicWatch.take`, after the first listing.
+        """Add a watcher. After the first listing, ``on_change`` is called when :meth:`TopicWatch.take` has a change.
 
         Raises :class:`InvalidPattern`, :class:`TooManyWatchers`.
         """
@@ -75,13 +75,12 @@ class TopicWatchers(TopicListener[Topic]):
     ) -> None:
         """Call ``answer`` with the names that the pattern matches now, or :class:`InvalidPattern` if they are too many.
 
-        What :meth:`TopicWatch.take` gives from that call on comes after the listing. A watch that is closed before gets
-        no answer.
+        From that call on, :meth:`TopicWatch.take` returns later changes. A watch that is closed before gets no answer.
         """
         self._add_job(watch.pattern, self._listing(watch, known_hash, answer))
 
     def close(self, watch: TopicWatch) -> None:
-        """It watches no longer. Idempotent."""
+        """Remove a watcher. Idempotent."""
         self._registry.close(watch)
         self._on_change.pop(watch, None)
         if not watch.pattern.watches:
@@ -90,17 +89,17 @@ class TopicWatchers(TopicListener[Topic]):
     # What the engine tells.
 
     def on_topic_created(self, topic_name: str) -> None:
-        """Consumers can subscribe to it from now on."""
+        """Note that consumers can subscribe to the topic from now on."""
         for pattern in self._registry.watching(topic_name):
             self._add_job(pattern, _once(pattern.created, topic_name))
 
     def on_topic_deleted(self, topic_name: str) -> None:
-        """They cannot any more."""
+        """Note that consumers cannot subscribe to the topic any more."""
         for pattern in self._registry.watching(topic_name):
             self._add_job(pattern, _once(pattern.deleted, topic_name))
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Those who consume it have to look at its partitions again, as if it had been made anew."""
+        """Report the topic as deleted and created again, so that its consumers look up its partitions again."""
         for pattern in self._registry.watching(topic_name):
             self._add_job(pattern, _once(pattern.made_anew, topic_name))
 
@@ -146,7 +145,7 @@ class TopicWatchers(TopicListener[Topic]):
             await asyncio.sleep(0)
 
     def _notify(self, pattern: WatchedPattern) -> None:
-        """Tell the watchers that have something to take, now or when the pause is over."""
+        """Notify the watchers that have changes to take, now or when the pause is over."""
         if not any(watch.pending for watch in pattern.watches):
             return
         loop = asyncio.get_running_loop()
@@ -159,7 +158,7 @@ class TopicWatchers(TopicListener[Topic]):
         for watch in list(pattern.watches):
             if watch.pending and (on_change := self._on_change.get(watch)) is not None:
                 on_change()
-        # Counted from when all have heard: on a busy machine telling them takes a part of the pause.
+        # The pause begins after the last notification: on a busy machine, notifying takes a part of it.
         self._not_before[pattern] = loop.time() + NOTIFY_PAUSE_SECONDS
 
     def _wake(self, pattern: WatchedPattern) -> None:
@@ -173,7 +172,7 @@ def _once(call: Callable[[str], None], name: str) -> Job:
 
 
 def _work_off(jobs: deque[Job], until: float) -> None:
-    """Take steps until the time is over or nothing is left; at least one."""
+    """Do steps of jobs until the time ``until``, at least one step."""
     while jobs:
         try:
             over = next(jobs[0], _OVER) is _OVER

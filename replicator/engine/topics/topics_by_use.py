@@ -1,9 +1,10 @@
-"""What becomes of a topic that somebody uses and that does not exist, by the policies of its namespace.
+"""Creation of a topic because a client uses it, by the policies of its namespace.
 
-0. Where namespaces are not made by use, one that is not there is an error, also for who makes the topic by name.
-1. A partition of a partitioned topic may always be made: the partitioned topic was.
-2. Where topics are not made by use, it is an error (unless one only asks for the number of partitions).
-3. Where they are made with partitions, the partitioned topic is made; but not of a partition's name.
+0. If namespaces are not created by use, a missing namespace is an error, even for a client that creates the topic
+   explicitly.
+1. A partition of an existing partitioned topic may always be created.
+2. If topics are not created by use, a missing topic is an error, except for a request for its number of partitions.
+3. If topics are created with partitions, the partitioned topic is created, unless its name is that of a partition.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from replicator.engine.topics.topic_making import TopicMaking
 
 
 class TopicsByUse:
-    """Makes topics of one engine because somebody uses them."""
+    """Creates topics of one engine because clients use them."""
 
     __slots__ = ("_catalog", "_cluster", "_loaded", "_making", "_partitioned", "makes_namespaces")
 
@@ -34,7 +35,7 @@ class TopicsByUse:
         *,
         namespaces: bool = True,
     ) -> None:
-        """``namespaces``: whether those are made by use too."""
+        """Remember the parts of the engine. ``namespaces`` says whether namespaces are created by use, too."""
         self.makes_namespaces = namespaces
         self._cluster = store.cluster
         self._catalog = catalog
@@ -43,16 +44,16 @@ class TopicsByUse:
         self._partitioned = partitioned
 
     async def topic(self, name: TopicName) -> Topic:
-        """The topic of that name, made if its namespace lets its use make it.
+        """Return the topic ``name``. Create it if its namespace allows creation by use.
 
-        Raises :class:`TopicNotFound` else, and :class:`NotAllowedError` for a partitioned topic.
+        Raises :class:`TopicNotFound` otherwise, and :class:`NotAllowedError` for a partitioned topic.
         """
         await self._make_by_policy(name)
         return await self._making.make(name)
 
     async def partitions(self, name: str) -> int:
-        """As :meth:`PartitionedTopics.count`, of a topic that somebody is about to use: made if its namespace's
-        policies make partitioned topics."""
+        """Return the number of partitions, as :meth:`PartitionedTopics.count` does, for a client that is about to use
+        the topic. First create the partitioned topic if the namespace's policies create such topics by use."""
         parsed = parse_topic(name)
         topic = self._loaded.by_name.get(str(parsed))
         if topic is None or topic.deleted is not None:
@@ -60,13 +61,14 @@ class TopicsByUse:
         return self._partitioned.count(name)
 
     def check_namespace(self, namespace: str) -> None:
-        """Raises :class:`NamespaceNotFound` for one that is not there, where their use does not make them. Links bring
-        topics whether or not it is: that is how a namespace comes to another cluster."""
+        """Raise :class:`NamespaceNotFound` for a missing namespace if namespaces are not created by use. Links do not
+        check this, because they bring namespaces to other clusters."""
         if not self.makes_namespaces:
             self._catalog.namespace(namespace)
 
     async def _make_by_policy(self, name: TopicName, *, only_partitioned: bool = False) -> None:
-        """Raises :class:`TopicNotFound` for a topic that its use does not make, unless ``only_partitioned``."""
+        """Create a topic if the policies allow it. Otherwise raise :class:`TopicNotFound`, unless
+        ``only_partitioned``."""
         self.check_namespace(name.full_namespace)
         policies = self._catalog.policies_of(name.full_namespace)
         namespace = self._catalog.index.namespace(name.full_namespace)

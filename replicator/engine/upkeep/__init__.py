@@ -1,1 +1,1 @@
-"""What time does to topics: TTL, backlog quotas, retention."""
+"""Upkeep of topics over time: TTL, backlog quotas, retention."""

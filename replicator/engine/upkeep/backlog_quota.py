@@ -1,13 +1,13 @@
-"""What happens when a subscription's backlog is over the topic's quota. Pure decisions; the shell carries them out.
+"""Decisions about subscriptions whose backlog exceeds the topic's quota. Pure; the shell carries them out.
 
 The backlog of a subscription is the log above its mark-delete position; its age is that of the oldest message that it
-has not consumed. Only durable subscriptions count: others hold nothing.
+has not consumed. Only durable subscriptions count, because others keep nothing in the log.
 
 1. A backlog over either limit exceeds the quota.
-2. Where the policy says to hold or refuse publishes, that is what follows, until no backlog is over a limit.
-3. Where it says to evict: a backlog that is too large is cut to :data:`EVICTED_TO` of the limit, so that not every
-   publish evicts again; from one that is too old goes what is older than the limit. Each such subscription moves,
-   not the slowest alone: the next slowest would be over the limit as well.
+2. If the policy says to hold or refuse publishes, do so until no backlog is over a limit.
+3. If the policy says to evict, cut a backlog that is too large to :data:`EVICTED_TO` of the limit, so that not every
+   publish evicts again. From a backlog that is too old, remove the messages older than the limit. Do so with each such
+   subscription and not only with the slowest one, because the next slowest would be over the limit, too.
 
 Source: upstream's backlog quotas (``BacklogQuotaManager``).
 """
@@ -21,22 +21,23 @@ from typing import Final
 from replicator.engine.policies import BacklogQuota, QuotaPolicy
 
 EVICTED_TO: Final = 0.9
-"""As upstream."""
+"""Share of the limit to which a backlog is cut, as upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a durable subscription has not consumed; ``oldest_ms`` is when its oldest message was published."""
+    """Unconsumed part of the log for a durable subscription."""
 
     subscription: str
     size_bytes: int
     oldest_ms: int | None = None
-    """None if there is none."""
+    """Publish time of the oldest unconsumed message; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictBytes:
-    """Move the subscription over its oldest ``size_bytes`` bytes, or the least number of blocks that has as many."""
+    """Decision to move the subscription over its oldest ``size_bytes`` bytes, or over the fewest blocks that have as
+    many."""
 
     subscription: str
     size_bytes: int
@@ -44,7 +45,7 @@ class EvictBytes:
 
 @dataclass(frozen=True, slots=True)
 class EvictOlder:
-    """Move the subscription over what was published before ``published_before_ms``."""
+    """Decision to move the subscription over messages published before ``published_before_ms``."""
 
     subscription: str
     published_before_ms: int
@@ -52,14 +53,14 @@ class EvictOlder:
 
 @dataclass(frozen=True, slots=True)
 class QuotaDecision:
-    """``publishes`` says what is to be done to them, None that they may pass."""
+    """Decision for a topic. ``publishes`` is the policy to apply to publishes; None lets them pass."""
 
     publishes: QuotaPolicy | None
     evictions: tuple[EvictBytes | EvictOlder, ...] = ()
 
 
 def decide(quota: BacklogQuota, backlogs: Iterable[Backlog], now_ms: int) -> QuotaDecision:
-    """What follows from the backlogs as they are."""
+    """Return the decision for the present backlogs."""
     evictions: list[EvictBytes | EvictOlder] = []
     bytes_max, age_max = quota.bytes_max, quota.age_seconds_max
     for backlog in backlogs:

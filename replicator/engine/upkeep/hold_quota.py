@@ -1,14 +1,14 @@
-"""How much of a topic's log a link may keep from retention, and whether it keeps more. Pure.
+"""Quota for the part of a topic's log that a link may keep from retention, and its check. Pure.
 
-A link that is slow, paused or cut off holds the log back at the position up to which its destination has it. Against
-its quota counts what it holds back alone: the log above that position, up to what every subscription is done with.
+A link that is slow, paused or cut off holds the log back at the position up to which its destination has it. Its quota
+counts what only the link holds back: the log above that position, up to where every subscription is done.
 
-1. More bytes than ``bytes_max``, or an oldest message older than ``age_seconds_max``: the quota is exceeded.
-2. ``hold``: the log is held back all the same, and it is said loudly. ``release``: retention goes on as if the link
-   were not there, and the link will find a gap. ``refuse-producers``: the log is held back and publishes are refused.
-3. It is over when the link has come up to where its quota is kept.
+1. The quota is exceeded by more bytes than ``bytes_max``, or by a message older than ``age_seconds_max``.
+2. Then ``hold`` still holds the log back, and reports it loudly. ``release`` lets retention go on as if the link were
+   not there, and the link will find a gap. ``refuse-producers`` holds the log back and refuses publishes.
+3. This ends when the link has come so far that its quota is kept.
 
-Source: replication slots of databases, whose limit is either a full disk or a slot that is lost in silence.
+Source: replication slots of databases, which end in a full disk or in a slot that is silently lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFUSE_PRODUCERS: Final = "refuse-producers"
 
 @dataclass(frozen=True, slots=True)
 class HoldQuota:
-    """Limits of one holder; None is no limit. ``policy`` is what happens past them."""
+    """Limits of one holder; None is no limit. ``policy`` says what to do if they are exceeded."""
 
     bytes_max: int | None = None
     age_seconds_max: int | None = None
@@ -36,14 +36,14 @@ class HoldQuota:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a holder keeps that nobody else needs; ``oldest_ms`` is when its oldest message was published."""
+    """Data that only this holder keeps from retention. ``oldest_ms`` is the publish time of its oldest message."""
 
     size_bytes: int
     oldest_ms: int | None = None
 
 
 def exceeded(quota: HoldQuota, held: Held, now_ms: int) -> bool:
-    """Whether more is held than the quota allows."""
+    """Return whether the holder keeps more than the quota allows."""
     if quota.bytes_max is not None and held.size_bytes > quota.bytes_max:
         return True
     age_max = quota.age_seconds_max

@@ -1,7 +1,8 @@
-"""The engine's periodic pass over its topics: expires messages, watches backlogs, deletes what need not be kept.
+"""The engine's periodic pass over its topics: expires messages, checks backlogs, deletes unneeded blocks.
 
-The thin shell around :mod:`replicator.engine.upkeep.retention` and :mod:`replicator.engine.upkeep.backlog_quota`. Per
-topic, in this order, so that what expires can go in the same pass:
+It is the thin shell around :mod:`replicator.engine.upkeep.retention` and
+:mod:`replicator.engine.upkeep.backlog_quota`. The order of steps for a topic lets expired messages be deleted in the
+same pass:
 
 1. TTL: each durable subscription moves over what was published too long ago. Markers are stepped over as ever.
 2. Backlog quota: publishes are held or refused, or subscriptions are moved. While publishes are held, a subscription
@@ -11,7 +12,7 @@ topic, in this order, so that what expires can go in the same pass:
 4. Retention: the oldest blocks that no subscription or link needs and the policy does not keep are deleted. It waits
    while another cluster takes back its messages from here, unless the store is nearly full.
 5. Deduplication: producers that were not seen for long are forgotten.
-6. Compaction: a pass is started where one is due, if none that was started here is running.
+6. Compaction: a pass is started if one is due, and if none that was started here is running.
 
 After all topics, sparse segments of the store are compacted.
 
@@ -21,8 +22,8 @@ limit was appended. The disk then never holds much more than the limit.
 While other clusters have to tell the states of subscriptions after a disk was lost, steps 1, 2 and 4 wait
 (:mod:`replicator.engine.upkeep.waiting_states`).
 
-A topic without any of these policies costs nothing. Reading headers gives way to others after
-:data:`PAGE_BLOCKS` of them. A topic that fails (a block that is corrupt, a store that is full) does not hold up others.
+A topic without any of these policies costs nothing. After :data:`PAGE_BLOCKS` headers, other tasks run. A topic that
+fails (a block that is corrupt, a store that is full) does not stop the pass for others.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ INTERVAL_SECONDS: Final = 60.0
 """Time between two passes, as between upstream's checks of quotas. A limit can be exceeded by what comes in this
 time."""
 LOOK_SHARE: Final = 8
-"""Retention by size looks again when that part of what is kept has come: within 12.5 % of the limit."""
+"""Divisor of retention's size limit. After that share of the limit was appended, the topic is checked again, so that it
+stays within 12.5 % of the limit."""
 LOOK_BYTES_MIN: Final = 64 * 1024 * 1024
-"""A topic that keeps little is looked at no more often than after these."""
+"""Bytes that must be appended at least before a topic with a low limit is checked again."""
 HELD_BACK_SECONDS: Final = 60.0
 """Time after a reclaim's last request in which retention deletes nothing. It is longer than the pauses between
 requests."""
@@ -69,15 +71,15 @@ HOLD_ROOM_MIN: Final = 0.1
 """Share of the store that must be free while retention is held back, because a reclaim must not fill a store that
 serves clients. If retention deletes messages because of that, the reclaim reports them as lost."""
 TOPICS_AT_ONCE: Final = 100
-"""A topic without policies takes some microseconds; after so many of them others get their turn."""
+"""Topics that a pass handles before other tasks run. A topic without policies takes some microseconds."""
 PAGE_BLOCKS: Final = 1_000
-"""Headers that are read in one go: some milliseconds."""
+"""Headers that are read at once, which takes some milliseconds."""
 
 log = structlog.get_logger(__name__)
 
 
 class Maintenance(TopicListener["Topic"]):
-    """Runs the passes of one engine. ``topics`` gives its topics as they are at the time."""
+    """Runs the passes of one engine. ``topics`` returns its present topics."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Maintenance(TopicListener["Topic"]):
         self._sizes: dict[int, LogSizes] = {}
         self._compacting: Compaction | None = None
         self._moved: set[Topic] = set()
-        """Their quotas are checked next."""
+        """Topics whose quotas are checked next."""
         self._grown: set[Topic] = set()
         """Topics that grew, and whose retention is checked next."""
         self._came_bytes: dict[int, int] = {}
@@ -325,7 +327,7 @@ class Maintenance(TopicListener["Topic"]):
         )
 
     async def _evict_held(self, topic: Topic, eviction: EvictBytes | EvictOlder) -> None:
-        """Keep less for subscriptions whose states were not told."""
+        """Move the position that is kept for subscriptions whose states were not told, and so keep less."""
         before = topic.holds.positions[HOLDER]
         if isinstance(eviction, EvictOlder):
             reached = await topic.reading.position_at_time(eviction.published_before_ms, after=before)
@@ -371,7 +373,7 @@ class Maintenance(TopicListener["Topic"]):
         await topic.trimming.trim(
             topic.log.trimmed if trimming is None else trimming.upto
         )  # also what an earlier pass left
-        # Unless somebody went back meanwhile: then the sums are made again.
+        # If the log was trimmed elsewhere meanwhile, the sums are made again.
         if trimming is not None and topic.log.trimmed == trimming.upto:
             sizes.trim(trimming.upto, trimming.size_bytes)
 

@@ -1,17 +1,16 @@
-"""How much of a log is deleted: nothing that anybody still needs, and of the rest what its policy does not keep. Pure.
+"""Retention: deletes blocks that nobody needs any more and that the policy does not keep. Pure.
 
-Invariant (DESIGN §3): 5, no message goes that a durable subscription has not consumed, or a link has not copied.
+Invariant (DESIGN §3): 5, no message is deleted that a durable subscription has not consumed, or a link has not copied.
 
-1. Done is what lies at or below the lowest mark-delete position of the durable subscriptions, and at or below every
-   position that somebody else holds the log back at. A subscription that is not durable holds nothing back. Without
-   subscriptions everything is done (as upstream: then the policy alone decides).
-2. Of what is done the policy keeps the newest ``bytes_max`` bytes, and of those what is not older than
-   ``age_seconds_max``: both limits must allow it. None is no limit; with both None nothing is ever deleted, with a 0
-   nothing is kept.
-3. Only whole blocks go, oldest first, and the last block of a log never does.
+1. A block is done if it lies at or below the lowest mark-delete position of the durable subscriptions, and at or below
+   the position of every other holder. A subscription that is not durable holds nothing back. Without subscriptions all
+   blocks are done (as upstream: then only the policy decides).
+2. The policy keeps the newest ``bytes_max`` bytes of the done blocks, except messages older than ``age_seconds_max``.
+   None is no limit; with both None nothing is ever deleted, and with a 0 nothing is kept.
+3. Only whole blocks are deleted, oldest first, and never the last block of a log.
 
-Source: upstream's retention policy. Unlike there, the size is that of what is done, not of the whole log, so that a
-large backlog does not make the part that is kept for a replay smaller.
+Source: upstream's retention policy. Unlike there, only the size of done blocks counts, so that a large backlog does not
+shrink the part that is kept for a replay.
 """
 
 from __future__ import annotations
@@ -26,21 +25,22 @@ from snapshots.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Trimming:
-    """Delete the blocks up to ``upto``, which is where one ends; they have ``size_bytes`` together."""
+    """Decision to delete the blocks up to ``upto``, which is the end of a block. They have ``size_bytes`` together."""
 
     upto: Position
     size_bytes: int
 
 
 def done_through(last: Position, mark_deletes: Iterable[Position], held_back: Iterable[Position]) -> Position:
-    """The position up to which nobody needs a log that ends at ``last``."""
+    """Return the position up to which nobody needs a log that ends at ``last``."""
     return min([last, *mark_deletes, *held_back])
 
 
 class RetentionPass:
-    """One pass over the oldest blocks of a log: give them in order until one is kept.
+    """One pass over the oldest blocks of a log. Call :meth:`drop` with the blocks in order until it returns False.
 
-    ``done`` is :func:`done_through`, ``done_bytes`` the size of the blocks that lie wholly at or below it.
+    ``done`` is the result of :func:`done_through`. ``done_bytes`` is the size of the blocks that lie wholly at or below
+    it.
     """
 
     def __init__(self, retention: Retention, done: Position, done_bytes: int, last: Position, now_ms: int) -> None:
@@ -54,7 +54,7 @@ class RetentionPass:
         self._upto: Position | None = None
 
     def drop(self, block: BlockSpan) -> bool:
-        """Whether ``block``, the oldest that was not dropped yet, goes too; if not, the pass is over."""
+        """Return whether ``block``, the next oldest one, is deleted, too. If not, the pass is over."""
         if block.last > self._done or block.last >= self._last:
             return False
         too_much = self._bytes_max is not None and self._left_bytes > self._bytes_max
@@ -67,5 +67,5 @@ class RetentionPass:
 
     @property
     def trimming(self) -> Trimming | None:
-        """What was found to go; None if nothing."""
+        """The blocks to delete; None if there are none."""
         return None if self._upto is None else Trimming(self._upto, self._done_bytes - self._left_bytes)

@@ -1,9 +1,9 @@
 """Deleting the oldest blocks of one topic.
 
-Invariants (DESIGN §3): 5, what a durable subscription or a holder still needs stays; 10, the last block stays, for it
-says which positions were used.
+Invariants (DESIGN §3): 5, blocks that a durable subscription or a holder still needs stay; 10, the last block stays,
+because it says which positions were used.
 
-1. The log's index is trimmed, and subscriptions that are not durable are moved: from here on nobody reads what goes.
+1. The log's index is trimmed, and subscriptions that are not durable are moved. From here on nobody reads the blocks.
 2. The rows are deleted in the writer's turn. A store that fails leaves them, and the next call deletes them.
 """
 
@@ -26,7 +26,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class TrimmedTopic(Protocol):
-    """What trimming asks of its topic."""
+    """Interface of a topic that is trimmed."""
 
     topic_id: int
     log: LogIndex
@@ -52,13 +52,13 @@ class Trimming:
         self._topic = topic
         self._store = store
         self.in_store = topic.log.trimmed
-        """Up to where the log is trimmed for good; not above where it is trimmed."""
+        """Position up to which the store has deleted the blocks. The log's index may be trimmed further."""
 
     async def trim(self, upto: Position) -> None:
-        """Delete the oldest blocks as far as they lie at or below ``upto``; the last block stays (invariant 10), and so
-        does what a durable subscription or a link still needs (invariant 5).
+        """Delete the oldest blocks at or below ``upto``, except the last block (invariant 10) and blocks that a durable
+        subscription or a link still needs (invariant 5).
 
-        What is read from here on starts above them. A subscription that is not durable is moved there if it lags.
+        Reads from now on begin above them. A subscription that is not durable is moved there if it lies below.
         """
         topic = self._topic
         if topic.deleted is not None:
@@ -79,7 +79,7 @@ class Trimming:
         return self._store.trim(self._topic.topic_id) if self._topic.log.trimmed > BEFORE_ALL else Trim()
 
     def ends(self) -> Mapping[str, Sequence[Position]]:
-        """By origin, the last entry of each of its ledgers that was trimmed here, as origin positions in order."""
+        """Return, by origin, the last trimmed entry of each of its ledgers, as origin positions in order."""
         return self.recorded().ends
 
     async def _trim_index(self, upto: Position, subscriptions: Sequence[Subscription]) -> None:

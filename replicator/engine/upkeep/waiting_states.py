@@ -1,7 +1,7 @@
-"""Rule for a store whose messages were taken back: what is kept until other clusters tell its subscriptions. Pure.
+"""Rule for a store that takes back its messages: keep the log until other clusters tell its subscriptions. Pure.
 
-A new store has messages before it has subscriptions. Without a subscription nothing holds back retention, and what a
-subscription has not consumed would go. So other clusters are asked for the states of subscriptions.
+A new store has messages before it has subscriptions. Without a subscription nothing holds back retention, and
+unconsumed messages would be deleted. So other clusters are asked for the states of subscriptions.
 
 Invariant (DESIGN §3): 5, nothing is trimmed that a subscription may need whose state was not told.
 

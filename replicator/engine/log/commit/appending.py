@@ -3,8 +3,8 @@
 A tail is the state of a log's end in memory.
 
 Invariants (DESIGN §3): 2, the high-water mark is written in the same transaction as the block that moves it; 10,
-ledger ids and incarnations come from one counter that is never below the clock, so a store that was restored from an
-old backup does not hand out an id again, and no block is written over another.
+no id is used twice, and no block is written over another. Ledger ids and incarnations come from one counter that is
+never below the clock. So not even a store that was restored from an old backup uses an id again.
 
 1. Before a tail changes for the first time, the whole tail is saved (:meth:`LogAppender.remember`). Before a publish,
    only the fields that the publish changes are saved (:meth:`LogAppender.next_own_position`).
@@ -30,7 +30,7 @@ from replicator.engine.producing.duplicate_chains import Pair
 from snapshots.position import Position
 
 ID_SALTS: Final = 1024
-"""Ids are milliseconds times this, so they stay below 2**53 for any reader in JSON until the year 2248."""
+"""Factor between milliseconds and ids. Ids stay below 2**53, the limit of JSON readers, until the year 2248."""
 LEDGER_ENTRIES_MAX: Final = 2**31
 """A ledger with this many entries is followed by another one."""
 KEPT_BYTES_MAX: Final = 64 * 1024
@@ -74,13 +74,14 @@ class LogAppender:
         self.last_id = last_id
 
     def new_id(self) -> int:
-        """Above every id of this store and, while the clock is right, above those of any newer state of it; the salt
-        tells apart two lives of a store that was put back together with its clock."""
+        """Return an id above every id of this store. While the clock is right, it is also above the ids of any newer
+        state of this store. The salt makes ids of two copies differ if the store was restored together with its
+        clock."""
         self.last_id = max(self.last_id + 1, max(self._now_ms, 0) * ID_SALTS + self._salt())
         return self.last_id
 
     def remember(self, tail: Tail) -> None:
-        """Keep the tail as it is for :meth:`roll_back`."""
+        """Save the whole tail as it is now, for :meth:`roll_back`."""
         if tail.topic_id not in self._before:
             before = Tail(*_TAIL_FIELDS(tail))
             before.high_water = dict(tail.high_water)
@@ -205,7 +206,7 @@ class LogAppender:
         txn.put(key, value, db=self._dbs["high_water"])
 
     def write(self, txn: lmdb.Transaction) -> None:
-        """Write the counter of ids, if one was given."""
+        """Write the counter of ids, if an id was assigned."""
         if self.last_id != self._first_id:
             txn.put(b"last_id", json.dumps(self.last_id).encode(), db=self._dbs["meta"])
 

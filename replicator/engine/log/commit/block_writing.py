@@ -1,4 +1,4 @@
-"""What the parts of a transaction hold that append blocks which are there already, made by this cluster or another."""
+"""Base class of the parts of a transaction that write finished blocks, of this cluster or another."""
 
 from __future__ import annotations
 

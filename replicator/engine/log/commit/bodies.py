@@ -1,7 +1,7 @@
-"""The bodies of the blocks of one transaction: which go to segments, and which leave them.
+"""Bodies of blocks in one transaction: it puts them into segments, and takes them out.
 
-Invariant (DESIGN §3): 1, what is put here is durable before the transaction commits: :meth:`GroupBodies.flush` is
-called in it.
+Invariant (DESIGN §3): 1, bodies are durable before the transaction commits, because it calls
+:meth:`GroupBodies.flush`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from snapshots.position import Position
 
 
 class GroupBodies:
-    """Of one transaction."""
+    """Bodies of blocks that one transaction puts into segments or takes out of them."""
 
     __slots__ = ("_sizes", "_store", "freed", "placed")
 
     def __init__(self, store: Store, appended_bytes: int) -> None:
-        """``appended_bytes`` is about what the transaction appends."""
+        """Prepare for a transaction that appends about ``appended_bytes``."""
         self._store = store
         self._sizes = store.segments.settings.sizes(appended_bytes)
         self.freed: list[Place] = []
         self.placed = False
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether a block of that size goes into a segment."""
+        """Return whether a block of ``size_bytes`` goes into a segment."""
         return size_bytes in self._sizes
 
     def moves(self, size_bytes: int) -> bool:
-        """Whether a block of that size that is in a segment is moved to another one."""
+        """Return whether a block of ``size_bytes`` that lies in a segment is moved to another segment."""
         return size_bytes <= self._store.segments.settings.segment_bytes
 
     def put(self, txn: lmdb.Transaction, key: bytes, prefix: Buffer, block: Buffer, entries: int) -> bytes:
-        """Put a block into a segment; returns its row in table ``blocks``, whose key and prefix are given."""
+        """Put a block into a segment. Return its row for table ``blocks``, with the given key and prefix."""
         view = memoryview(block)
         place = self._store.segments.put(view)
         txn.put(*placed_row(place, key), db=self._store.tables["placed"])
@@ -55,14 +55,15 @@ class GroupBodies:
         return placed_value(prefix, place, view, entries)
 
     def leave(self, txn: lmdb.Transaction, value: Buffer) -> None:
-        """That row of table ``blocks`` is deleted."""
+        """Record that the row ``value`` of table ``blocks`` is deleted, so that its place in a segment becomes free."""
         place = place_in(value)
         if place is not None:
             txn.delete(placed_key(place), db=self._store.tables["placed"])
             self.freed.append(place)
 
     def replace(self, txn: lmdb.Transaction, topic_id: int, first: Position, block: bytes) -> None:
-        """Put the bytes of a block in place of damaged ones. Raises :class:`BlockCorrupt` if it was another block."""
+        """Replace the damaged bytes of a block with ``block``. Raise :class:`BlockCorrupt` if ``block`` is a different
+        block."""
         key = BLOCK_KEY.pack(topic_id, *first)
         value = txn.get(key, db=self._store.tables["blocks"])
         if value is None:
@@ -98,8 +99,8 @@ class GroupBodies:
         txn.put(key, after, db=self._store.tables["blocks"])
 
     def flush(self, txn: lmdb.Transaction) -> None:
-        """What was put is durable when this returns. A store that has segments from now on says so: a version that
-        does not know them refuses it."""
+        """Make all bodies that were put durable. With the first segments, also record the new store format: versions
+        that do not know segments then refuse the store."""
         if self.placed:
             self._store.segments.flush()
             if self._store.head["format"] != FORMAT:
@@ -107,7 +108,7 @@ class GroupBodies:
                 txn.put(HEAD.encode(), json.dumps(head).encode(), db=self._store.tables["meta"])
 
     def commit(self) -> None:
-        """The transaction is durable."""
+        """Note that the transaction is durable."""
         if self.placed:
             self._store.head["format"] = FORMAT
         if self.placed or self.freed:

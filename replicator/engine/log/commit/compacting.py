@@ -1,10 +1,10 @@
-"""Moving what lives in a sparse segment to the open one, inside a transaction, so that the segment becomes free.
+"""Moving the live blocks of a sparse segment to the open one, inside a transaction, so that the segment becomes free.
 
 Invariants (DESIGN §3): 1, a block is moved by the transaction that refers to its new place, after its bytes are durable
 there; 11, one transaction moves a bounded number of bytes.
 
-1. A step takes the next blocks of the sparsest segment, up to :data:`MOVED_BYTES_MAX`, and at least one. What clients
-   write goes between two steps. A crash between them leaves two segments that both hold live blocks, as rows say.
+1. A step takes the next blocks of the sparsest segment, up to :data:`MOVED_BYTES_MAX`, and at least one. Writes of
+   clients go between two steps. A crash between steps leaves live blocks in both segments, as the rows say.
 2. A block whose bytes are damaged stays where it is, and so does its segment: what may be read again must not be lost.
    It is reported, so that other clusters are asked for it. The next step goes on behind it.
 3. A block that is larger than segments are now, or when there are to be none, goes to the store's table.
@@ -27,14 +27,15 @@ from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 from snapshots.position import Position
 
 MOVED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""By one transaction: some milliseconds, for which publishes wait. Only a single block may have more."""
+"""Limit of bytes that one transaction moves, which takes some milliseconds; publishes wait meanwhile. Only a single
+block may be larger."""
 
 log = structlog.get_logger(__name__)
 
 
 def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -> int | None:
-    """Move a bounded number of blocks out of the sparsest segment; returns how many bytes, None where nothing is left
-    to move."""
+    """Move a bounded number of blocks out of the sparsest segment. Return the bytes moved, or None if no segment is
+    sparse."""
     segment = store.segments.space.sparse()
     if segment is None:
         return None
@@ -67,7 +68,7 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
 
 
 def _next_blocks(txn: lmdb.Transaction, store: Store, segment: Segment) -> list[tuple[Place, bytes]]:
-    """Those of one step, each with the key of its row in table ``blocks``."""
+    """Return the blocks that the next step moves, each with the key of its row in table ``blocks``."""
     found: list[tuple[Place, bytes]] = []
     taken = 0
     for place, key in read_placed(txn, store.tables["placed"], segment.number, above=segment.damaged_upto):

@@ -5,7 +5,8 @@ link left out is written as a hole in that transaction, so that no cluster claim
 
 1. Check the whole request first (:mod:`replicator.engine.log.commit.new_blocks`), so that a refused request leaves
    nothing.
-2. Turn a note of what a link left out into a hole, and move the high-water mark. No block is written for it.
+2. Turn a :class:`~replicator.engine.log.left_out.LeftOutNote` into a hole, and move the high-water mark. It adds no
+   block.
 3. Append each block, with the hole before it if there is one, and with the duplicates of its messages that are here
    already.
 4. Write the extent of the block, which maps the entries' origin positions to local positions.
@@ -122,7 +123,7 @@ class BlockCopies(BlockWriting):
         self._appender.put_high_water(txn, tail, origin, HighWater(newest, position))
 
     def _put_extent(self, txn: lmdb.Transaction, tail: Tail, header: BlockHeader, extent: Extent) -> None:
-        """Write the extent, or lengthen the one before it where both sides go on without a gap."""
+        """Write the extent, or lengthen the one before it if it continues without a gap at the origin and here."""
         before = tail.open_extents.get(extent.origin)
         if (
             before is not None

@@ -1,7 +1,7 @@
 """Writing holes: the ranges of an origin's positions whose messages are not here and will not come.
 
-Invariant (DESIGN §3): 5, a hole is written in the transaction of what comes after it, so that nobody claims later to
-have what is in it.
+Invariant (DESIGN §3): 5, a hole is written in the same transaction as the block or mark after it. So no cluster claims
+later to have the missing messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from replicator.engine.log.requests import Tail
 
 
 def put_hole(txn: lmdb.Transaction, dbs: dict[str, Any], tail: Tail, origin: str, hole: Hole) -> None:
-    """The tail must be remembered by the appender: its holes change."""
+    """Add ``hole`` to the holes of ``origin``. The appender must have saved ``tail`` before, because its holes
+    change."""
     before = tail.holes.get(origin)
     if before is None:
         before = tables.read_holes(txn, dbs["left_out"], tail.topic_id, origin)

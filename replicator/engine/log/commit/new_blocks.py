@@ -1,8 +1,8 @@
 """Decision which of the blocks that a link sent are new in this cluster. Pure; :mod:`.copying` writes them.
 
-Invariants (DESIGN §3): 2, what is at or below the destination's high-water mark is dropped, so an entry of an origin is
-here at most once; 3, a block that does not follow the high-water mark is refused, so order is kept; 4, a block of this
-cluster is refused.
+Invariants (DESIGN §3): 2, entries at or below the destination's high-water mark are dropped, so an entry of an origin
+is here at most once; 3, a block that does not follow the high-water mark is refused, so order is kept; 4, a block of
+this cluster is refused.
 
 For each block or note, in the order in which they were sent:
 
@@ -40,10 +40,10 @@ from snapshots.position import BEFORE_ALL, Position
 def select_new(
     blocks: Sequence[CopiedBlock], *, cluster: str, topic: str, high_water: Mapping[str, HighWater]
 ) -> list[NewBlock | NewHole]:
-    """What of ``blocks`` a topic of ``cluster`` that has all up to ``high_water`` does not have; in order, cut to fit.
+    """Return the blocks and holes that a topic with the marks ``high_water`` lacks, in order. Cut off entries it has.
 
     Raises :class:`BlockCorrupt`, :class:`CopyGap`, :class:`IncarnationMismatch`, :class:`NotAllowedError` or
-    :class:`MarkerNewer` if one of them cannot be taken.
+    :class:`MarkerNewer` if one of ``blocks`` cannot be taken.
     """
     selected: list[NewBlock | NewHole] = []
     reached = dict(high_water)
@@ -112,7 +112,8 @@ def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNo
 
 
 def _new_hole(copied: CopiedBlock, *, cluster: str, topic: str, high_water: Mapping[str, HighWater]) -> NewHole | None:
-    """What a note says was left out, if that is above what is here; raises as :func:`select_new` does."""
+    """Return the hole that a link's note describes, or None if it is not above the high-water mark. Raise the errors of
+    :func:`select_new`."""
     note = decode_note(copied.block)
     if note.origin == cluster:
         raise NotAllowedError(f"a note on messages of {note.origin!r} was sent back to where they come from")

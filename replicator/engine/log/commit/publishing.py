@@ -7,8 +7,8 @@ cluster is written with the block.
    target size. Otherwise the run is ended first. Runs of other topics go on meanwhile.
 2. Deduplication looks at each request before it joins, so that a refused one is not part of the run. What its producer
    sent behind a refused one is refused as well (:mod:`replicator.engine.producing.publish_order`).
-3. All runs end before a request that is no publish. Ending a run builds one block of what is stored, appends it, and
-   gives each request its positions. A request all of whose entries are here already gets ``DUPLICATE`` for each.
+3. All runs end before a request that is no publish. Ending a run builds one block of the stored entries, appends it,
+   and gives each request its positions. A request whose entries are all duplicates gets ``DUPLICATE`` for each.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from snapshots.position import Position
 BLOCK_BYTES_TARGET: Final = 1024 * 1024
 """Publishes are merged into blocks of about this size: large enough to copy fast, small enough to read one entry."""
 BLOCK_ENTRIES_TARGET: Final = 10_000
-"""And of about this many entries, so that their messages, however large the batches, fit the block's 32-bit count."""
+"""Most entries of a block, about. So even with the largest batches the messages fit the block's 32-bit count."""
 _new_position = partial(tuple.__new__, Position)
 """Make a ``Position`` of a pair of ledger and entry. This takes a third of the usual time, on the writer's thread."""
 
 
 class _Run:
-    """Run: publishes to one topic that together become its next block."""
+    """Publishes to one topic that together become its next block."""
 
     __slots__ = ("entries", "requests", "size_bytes")
 

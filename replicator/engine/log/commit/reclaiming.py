@@ -1,15 +1,14 @@
-"""Reclaiming within one transaction: appends this cluster's own blocks, which others have and a restored log lacks, at
-the positions that they had.
+"""Reclaiming within one transaction: appends this cluster's own blocks, which a restored log lacks and other clusters
+still have, at the positions that they had.
 
-Invariants (DESIGN §3): 2 and 10, a block is appended at its own position or not at all, and no id at or below one that
-is seen here is given out again; 5, what nobody has any more is written as a hole of this cluster's own, which it never
+Invariants (DESIGN §3): 2 and 10, a block is appended at its own position or not at all, and no id at or below a seen
+one is used again; 5, messages that no cluster has any more are written as a hole of this cluster, which it never
 claims.
 
 1. A block lies where its origin position says: that is this cluster's own position.
-2. Positions between two blocks of one ledger were those of entries of other clusters, or of local markers. Links bring
-   the former again, at new positions; the old ones are filled with local markers that say nothing, as positions of a
-   ledger have no gaps.
-3. The log then goes on in another ledger, as after any start: what came next in this one may have been somebody's.
+2. Positions between two blocks of one ledger had entries of other clusters, or local markers. Links bring those
+   entries again, at new positions. Empty local markers fill the old positions, because a ledger has no gaps.
+3. The log then goes on in another ledger, as after any start: the next positions of this one may have been used.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
 FILLER_MARKER: Final = 101
-"""The marker type of a filler; nobody reads it. See :class:`snapshots.markers.MarkerType`."""
+"""Marker type of a filler, which nobody reads. See :class:`snapshots.markers.MarkerType`."""
 FILLED_AT_ONCE: Final = 10_000
 _FILLER: Final = encode_entry(
     MessageMetadata(producer_name="replicator", sequence_id=0, publish_time=0, marker_type=FILLER_MARKER), b""
@@ -40,12 +39,12 @@ _FILLER: Final = encode_entry(
 
 
 class Reclaims(BlockWriting):
-    """Writes what is reclaimed in one transaction."""
+    """Writes the reclaimed blocks of one transaction."""
 
     __slots__ = ()
 
     def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> None:
-        """Raises :class:`NotReclaimed` before anything of the request is written."""
+        """Append the blocks and holes of ``request``. Raise :class:`NotReclaimed` before anything is written."""
         self._check(request)
         tail = request.tail
         self._appender.remember(tail)
@@ -90,7 +89,7 @@ class Reclaims(BlockWriting):
             next_at = Position(header.origin_last.ledger, header.origin_last.entry + 1)
 
     def _go_to(self, txn: lmdb.Transaction, tail: Tail, at: Position, publish_time_ms: int) -> None:
-        """The next position is to be ``at``. A ledger that begins need not begin at 0."""
+        """Make ``at`` the next position, with fillers before it. A new ledger need not begin at entry 0."""
         if tail.ledger != at.ledger:
             tail.ledger, tail.next_entry = at
         self._fill(txn, tail, at.entry - tail.next_entry, publish_time_ms)
@@ -106,7 +105,7 @@ class Reclaims(BlockWriting):
 def filler_blocks(
     cluster: str, incarnation: int, first: Position, entries: int, publish_time_ms: int
 ) -> Iterator[tuple[BlockHeader, Buffer]]:
-    """Yield blocks of local markers that say nothing, for ``entries`` positions from ``first`` on, in one ledger."""
+    """Yield blocks of fillers (empty local markers) for ``entries`` positions from ``first`` on, in one ledger."""
     for done in range(0, entries, FILLED_AT_ONCE):
         count = min(entries - done, FILLED_AT_ONCE)
         at = Position(first.ledger, first.entry + done)

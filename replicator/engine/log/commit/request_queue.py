@@ -24,14 +24,14 @@ from typing import Final, Generic, TypeVar
 from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
 
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bounds the memory and the time of one transaction."""
+"""Most bytes of one group. It bounds the memory and the time of one transaction."""
 GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of producers' entries in one group. A producer keeps so much unconfirmed under way, and no more. If all of it
 were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
 keep more under way."""
 GROUP_REQUESTS_MAX: Final = 4096
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Past this, publishers wait."""
+"""While the queue has more bytes than this, publishers wait."""
 TURN_BYTES_MAX: Final = 256 * 1024
 """Bytes of one turn of the event loop that are handed over at once: the thread can write them while the turn goes
 on."""
@@ -46,7 +46,8 @@ WAITING_BYTES_MAX: Final = 256 * 1024
 SLOW_COMMIT_SECONDS: Final = 0.002
 """After a commit that took longer, no group waits: more than a wait would bring has come meanwhile."""
 PASSES_MAX: Final = 64
-"""Groups that pass without a wait at most, before a wait is tried again: it costs one in a hundred then."""
+"""Most groups that pass without a wait before a wait is tried again. At this limit, waits are about one in a hundred
+groups."""
 
 
 class Patience:

@@ -1,7 +1,7 @@
-"""The catalog's rows within one transaction: makes topics, terminates them, and takes deleted ones out.
+"""Rows of the catalog within one transaction: creates, terminates and removes topics.
 
-Invariant (DESIGN §3): 10, a topic that is made anew under the same name has another id and another incarnation, so
-nothing of the deleted one is taken for something of the new one.
+Invariant (DESIGN §3): 10, a topic that is created again under the same name has another id and another incarnation.
+So rows of the deleted topic never pass for rows of the new one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from replicator.engine.topic_name import parse_topic
 from snapshots.position import BEFORE_ALL
 
 TOPIC_ID_MAX: Final = 2**32 - 2
-"""Keys have four bytes for it, and the id after the last one must fit, too: it ends a range."""
+"""Limit of topic ids. Keys have four bytes for an id, and the id after the last one must fit, too, because it ends a
+range."""
 
 
 def create_topic(
     txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender, incarnation: int | None = None
 ) -> TopicRecord:
-    """The topic's record, made with its tenant and namespace if there is none; with ``incarnation`` as a topic that was
-    here before the store was restored."""
+    """Return the topic's record. If there is none, create the topic, and its tenant and namespace. ``incarnation``
+    restores a topic that was here before the store was restored."""
     stored = txn.get(name.encode(), db=dbs["topics"])
     if stored is not None:
         record = json.loads(bytes(stored))
@@ -103,7 +104,7 @@ def delete_topics(
 
 
 def terminate_topic(txn: lmdb.Transaction, dbs: dict[str, Any], tail: Tail, appender: LogAppender) -> None:
-    """From here on producers are refused; whatever came before in the writer's queue is stored."""
+    """Terminate a topic: refuse producers from now on. Publishes that came earlier in the writer's queue are stored."""
     appender.remember(tail)
     tail.terminated = True
     txn.put(tables.TOPIC_KEY.pack(tail.topic_id), b"", db=dbs["terminated"])

@@ -1,11 +1,11 @@
-"""The files of the segments: preallocated, written past the page cache where the file system allows it.
+"""Files of segments: preallocated, and written past the page cache if the file system allows it.
 
-Invariant (DESIGN §3): 1, :meth:`SegmentFile.sync` returns when all that was written is durable. After one that failed
-the file is not written again: what reached the disk is unknown. And the file is the one that a restart finds: nothing
-is confirmed that was written to one which was deleted or replaced while it was open.
+Invariant (DESIGN §3): 1, :meth:`SegmentFile.sync` returns when all written bytes are durable. After a failed sync the
+file is not written again, because nobody knows which bytes reached the disk. Nothing is confirmed that was written to a
+file which was deleted or replaced while it was open: a restart would not find it.
 
-How a write past the page cache has to be aligned is found out with a write of that kind: file systems differ, and some
-refuse it whatever its alignment. There it goes through the page cache, which costs speed and nothing else.
+File systems differ in the alignment that writes past the page cache need, and some refuse such writes. A test write
+finds out. If it is refused, writes go through the page cache, which only costs speed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from replicator.engine.log.disk_room import DiskRoom, is_full
 from replicator.engine.log.store_files import identity
 
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
-"""What the kernel is asked to read behind what is read now: catching up reads on."""
+"""Bytes that the kernel is asked to read ahead, for readers that catch up."""
 PAGE_BYTES: Final = mmap.PAGESIZE
 _NAME: Final = re.compile(r"([0-9]{10})\.segment")
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """How segments are written in a directory. ``reason`` says why not past the page cache, if not."""
+    """How segments are written in a directory. ``reason`` says why they are not written past the page cache, if they
+    are not."""
 
     direct: bool
     alignment: int
@@ -41,7 +42,7 @@ class Medium:
 
 
 def probe(directory: Path) -> Medium:
-    """Find out how; leaves nothing behind."""
+    """Find out how segments can be written in ``directory``. No file stays behind."""
     name = directory / "probe"
     alignment = max(PAGE_BYTES, os.statvfs(directory).f_bsize)
     alignment = alignment if alignment <= 65_536 and not alignment % PAGE_BYTES else PAGE_BYTES
@@ -68,13 +69,13 @@ def segment_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """Of which segment the file of that name is, if it is one's."""
+    """Return the number of the segment whose file has this name, or None if it is not a segment's file."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def listed(directory: Path) -> Iterator[tuple[int, int]]:
-    """Number and size of each segment's file. One that is deleted meanwhile may be missing."""
+    """Yield number and size of each segment's file. A file that is deleted meanwhile may be missing."""
     for entry in directory.iterdir():
         if (number := segment_number(entry.name)) is not None:
             try:
@@ -85,7 +86,7 @@ def listed(directory: Path) -> Iterator[tuple[int, int]]:
 
 
 def check_access(directory: Path, number: int) -> None:
-    """Raise :class:`PermissionError` if this user may not read and write a segment. Its blocks would otherwise look
+    """Raise :class:`PermissionError` if this user may not read and write a segment. Its blocks would otherwise seem
     damaged."""
     path = directory / segment_name(number)
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -93,7 +94,8 @@ def check_access(directory: Path, number: int) -> None:
 
 
 def preallocate(directory: Path, number: int, capacity: int) -> None:
-    """Make the file of a segment, with room for all of it, durably. Raises :class:`OSError` and leaves none then."""
+    """Make the file of a segment durably, with all its disk blocks. If that fails, raise :class:`OSError` and leave no
+    file."""
     if not DiskRoom.of(os.statvfs(directory)).takes_segment(capacity):
         raise OSError(ENOSPC, os.strerror(ENOSPC))
     path = directory / segment_name(number)
@@ -111,7 +113,7 @@ def preallocate(directory: Path, number: int, capacity: int) -> None:
 
 
 def delete(path: Path) -> None:
-    """If it cannot be deleted it is found, and free, at the next start."""
+    """Delete a segment's file. If that fails, the next start finds the file, and its segment is free."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
@@ -125,17 +127,17 @@ def sync_directory(directory: Path) -> None:
 
 
 class SegmentGone(Exception):
-    """A segment's file was deleted or replaced while it was written. What was written would be gone after a restart."""
+    """A segment's file was deleted or replaced while it was written. A restart would not find what was written."""
 
 
 class SegmentFile:
-    """One segment's file, open. Written by one thread at a time; read by any."""
+    """The open file of one segment. One thread at a time may write it, and any thread may read it."""
 
     def __init__(self, directory: Path, number: int, *, direct: bool) -> None:
         self.number = number
         self.path = directory / segment_name(number)
         self._asked_ahead = (0, 0)
-        """From where to where the kernel was asked to read, last."""
+        """Range that the kernel was last asked to read ahead."""
         self._writing = os.open(self.path, os.O_RDWR | (os.O_DIRECT if direct else 0))
         try:
             self._identity = identity(self._writing)
@@ -150,7 +152,7 @@ class SegmentFile:
                 os.close(file)
 
     def write(self, offset: int, content: memoryview) -> None:
-        """All of it, aligned as the medium says. Raises :class:`OSError`."""
+        """Write all of ``content``, which is aligned as the medium requires. Raise :class:`OSError`."""
         while content:
             written = os.pwrite(self._writing, content, offset)
             if written == len(content):
@@ -161,13 +163,14 @@ class SegmentFile:
             offset, content = offset + written, content[written:]
 
     def sync(self) -> None:
-        """Raises :class:`OSError` and :class:`SegmentGone`; do not use the file any more then."""
+        """Make all written bytes durable. After :class:`OSError` or :class:`SegmentGone` the file must not be used any
+        more."""
         os.fdatasync(self._writing)
         if (gone := self.gone()) is not None:
             raise SegmentGone(f"segment {self.path} was {gone} while the worker runs")
 
     def gone(self) -> str | None:
-        """Whether the file is not the one of its name any more, and what was done to it."""
+        """Return "deleted" or "replaced" if the file in the directory is not this one any more, else None."""
         try:
             found = identity(self.path)
         except FileNotFoundError:
@@ -175,8 +178,8 @@ class SegmentFile:
         return None if found == self._identity else "replaced"
 
     def read(self, offset: int, buffer: memoryview, *, ahead: bool = True) -> None:
-        """Fill the buffer; with ``ahead`` the kernel is asked for what follows. Raises :class:`BlockCorrupt` where the
-        disk does not give it."""
+        """Fill the buffer from ``offset`` on. With ``ahead``, ask the kernel to read what follows. Raise
+        :class:`BlockCorrupt` if the disk cannot read it."""
         size, done = len(buffer), 0
         try:
             while done < size:
@@ -190,7 +193,8 @@ class SegmentFile:
             raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
 
     def _read_ahead(self, begin: int, end: int) -> None:
-        """Ask anew when half of what was asked for is read: to ask costs nearly as much as to read what is there."""
+        """Ask the kernel for more once half of the last range is read. Asking costs nearly as much as a read from the
+        page cache."""
         asked_begin, asked_end = self._asked_ahead
         if asked_begin <= begin and end + READ_AHEAD_BYTES // 2 <= asked_end:
             return

@@ -1,7 +1,7 @@
-"""Which files of segments are open: as many as are used, and some of those that were used last.
+"""Open files of segments: those in use, and some of those that were used last.
 
-Invariant (DESIGN §3): 11, a store of many segments holds a bounded number of descriptors. A file is never closed under
-somebody who reads or writes it: its number would be another file's by then.
+Invariant (DESIGN §3): 11, a store of many segments holds a bounded number of descriptors. A file is never closed while
+somebody reads or writes it, because its descriptor could then belong to another file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from replicator.engine.log.segments.files import SegmentFile, segment_name
 
 OPEN_MAX: Final = 64
-"""Two descriptors each, of the 1,024 that a process may have by default."""
+"""Limit of open segments. Each has two descriptors; by default a process may have 1,024."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Open:
 
 
 class OpenFiles:
-    """Safe to use from several threads."""
+    """Open files of segments. Safe to use from several threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class OpenFiles:
 
     @contextmanager
     def using(self, number: int, *, direct: bool) -> Iterator[SegmentFile]:
-        """The file of that segment, within. Raises :class:`OSError`."""
+        """Yield the open file of segment ``number``, and keep it open meanwhile. Raise :class:`OSError`."""
         found = self._begin(number, direct=direct)
         try:
             yield found.file
@@ -64,7 +64,8 @@ class OpenFiles:
             return found
 
     def gone(self, number: int) -> bool:
-        """Whether the file of that segment is not there any more; if it is open, whether another one is."""
+        """Return whether the file of a segment is missing or, if the segment is open, whether another file has replaced
+        it."""
         with self._lock:
             found = self._kept.get(number)
         if found is not None:
@@ -72,7 +73,7 @@ class OpenFiles:
         return not (self._directory / segment_name(number)).exists()
 
     def forget(self, number: int) -> None:
-        """Its segment is deleted."""
+        """Close the file of a deleted segment as soon as it is not in use."""
         with self._lock:
             if number in self._kept:
                 self._drop(number)

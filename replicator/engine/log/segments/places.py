@@ -1,15 +1,15 @@
-"""Where the bytes of a block lie in the segments, and the rows that say so.
+"""Places of blocks in segments, and the rows that store them.
 
 A row of table ``blocks`` has after its local prefix either the block itself or, if the bytes lie in a segment, this,
 big-endian::
 
     "RSG1" | segment u32 | offset u64 | size u32 | the block's head
 
-The head is everything before the entries. So whoever counts, seeks or passes over needs no segment. A block that has
-parts (:mod:`replicator.engine.log.parts`) is never in a segment.
+The head is everything before the entries. So counting, seeking and skipping need no segment. A block that has parts
+(:mod:`replicator.engine.log.parts`) is never in a segment.
 
-Table ``placed`` has a row for each such block, by segment and offset: the key of its row in ``blocks``, and its size.
-What it does not name is free: that is the only record of what lives in a segment.
+Table ``placed`` has a row for each block in a segment, by segment and offset: the key of its row in ``blocks``, and its
+size. It is the only record of the used space in segments: bytes that it does not name are free.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD_AT: Final = LOCAL_PREFIX.size + _PLACE.size
 
 
 class Place(NamedTuple):
-    """``size`` bytes from ``offset`` of a segment."""
+    """A block's bytes: ``size`` bytes from ``offset`` on in a segment."""
 
     segment: int
     offset: int
@@ -39,8 +39,8 @@ class Place(NamedTuple):
 
 
 class BlockRow(NamedTuple):
-    """One row of table ``blocks``. ``head`` is the block, or what stands before its entries if they lie in ``place``;
-    it ends with the transaction that the row was read in."""
+    """One row of table ``blocks``. ``head`` is the whole block or, if its entries lie in ``place``, the part before its
+    entries. ``head`` is valid until the transaction that read the row ends."""
 
     header: BlockHeader
     size_bytes: int
@@ -49,7 +49,7 @@ class BlockRow(NamedTuple):
 
 
 def parse_row(value: Buffer) -> BlockRow:
-    """Raises :class:`~replicator.engine.errors.BlockCorrupt`."""
+    """Return the parsed row. Raise :class:`~replicator.engine.errors.BlockCorrupt`."""
     view = memoryview(value)
     if bytes(view[LOCAL_PREFIX.size : LOCAL_PREFIX.size + 4]) != ELSEWHERE:
         block = view[LOCAL_PREFIX.size :]
@@ -60,7 +60,8 @@ def parse_row(value: Buffer) -> BlockRow:
 
 
 def place_in(value: Buffer) -> Place | None:
-    """As :func:`parse_row`, the place alone: for who deletes rows, damaged ones too."""
+    """Return the place of a row's block, or None if the block is in the row. This works for damaged rows, too, so that
+    they can be deleted."""
     if bytes(value[LOCAL_PREFIX.size : LOCAL_PREFIX.size + 4]) != ELSEWHERE:
         return None
     _, segment, offset, size = _PLACE.unpack_from(value, LOCAL_PREFIX.size)
@@ -68,18 +69,18 @@ def place_in(value: Buffer) -> Place | None:
 
 
 def placed_value(prefix: Buffer, place: Place, block: memoryview, entries: int) -> bytes:
-    """The row of a block whose bytes lie in ``place``."""
+    """Return the row of table ``blocks`` for a block whose bytes lie in ``place``."""
     head = block[: head_bytes(block, entries)]
     return b"".join((prefix, _PLACE.pack(ELSEWHERE, *place), head))
 
 
 def moved_value(value: bytes, place: Place) -> bytes:
-    """The same row after its block was moved."""
+    """Return the row ``value`` of table ``blocks``, changed to the new place of its block."""
     return b"".join((value[: LOCAL_PREFIX.size], _PLACE.pack(ELSEWHERE, *place), value[_HEAD_AT:]))
 
 
 def placed_row(place: Place, block_key: bytes) -> tuple[bytes, bytes]:
-    """Key and value of the row of table ``placed``."""
+    """Return key and value of a block's row in table ``placed``."""
     return placed_key(place), _PLACED_SIZE.pack(place.size) + block_key
 
 
@@ -90,8 +91,8 @@ def placed_key(place: Place) -> bytes:
 def read_placed(
     txn: lmdb.Transaction, database: Any, segment: int | None = None, *, above: int = -1
 ) -> Iterator[tuple[Place, bytes]]:
-    """Each block that lies in a segment, or in that one from an offset ``above`` on, and the key of its row in table
-    ``blocks``, in the order of their places."""
+    """Yield the place of each block in segments, and the key of its row in table ``blocks``, in the order of places.
+    With ``segment``, yield only blocks of that segment with an offset greater than ``above``."""
     cursor = txn.cursor(db=database)
     more = cursor.set_range(_PLACED_KEY.pack(segment or 0, above + 1))
     while more:

@@ -1,13 +1,13 @@
-"""The bytes that were written last, in memory, for those who read the tail: links and dispatchers.
+"""The last written bytes of segments, in memory, for readers of the tail: links and dispatchers.
 
-A buffer stands for a stretch of one segment. It is filled from its start while the segment is; slices of it are handed
-out without a copy, and keep it alive after it has left here. So what readers of the tail need does not depend on what
-the page cache keeps, and whoever reads far behind takes nothing from them.
+A buffer mirrors a range of one segment, and is filled together with it. Readers get slices without a copy. A slice
+keeps its buffer alive after the buffer was evicted. So readers of the tail do not depend on the page cache, and readers
+far behind take nothing from them.
 
-A buffer that nobody has any more is used again (:mod:`replicator.engine.log.buffers`).
+A buffer without references is used again (:mod:`replicator.engine.log.buffers`).
 
-Invariant (DESIGN §3): 11, a reader that stands still with a small slice of each buffer would keep them all. So what is
-kept alive by slices alone is counted, and past a limit readers get copies.
+Invariant (DESIGN §3): 11, a reader that stops with a small slice of each buffer would keep all buffers. So buffers that
+only slices keep alive are counted, and past a limit readers get copies.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.segments.places import Place
 
 SPARE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What waits to be used again: two buffers."""
+"""Memory that waits to be used again: two buffers."""
 
 
 @dataclass(slots=True)
 class Span:
-    """``memory`` holds a segment's bytes from ``start`` on, as far as ``filled``; it begins at a page's start."""
+    """A range of a segment in memory: its bytes from ``start`` on, up to ``filled``. ``memory`` begins at a page
+    boundary."""
 
     segment: int
     start: int
     memory: memoryview
     filled: int = 0
     pending: int = 0
-    """From here on it is not handed to the disk yet."""
+    """Offset in ``memory`` from which on bytes are not yet handed to the disk."""
 
     @property
     def room(self) -> int:
@@ -49,8 +50,8 @@ class _OfSegment:
 
 
 class RecentBytes:
-    """The youngest spans of about ``bytes_max``, at least the one that is being filled; and those of which slices are
-    out, about as much again at most. Safe for several threads."""
+    """The newest spans, of about ``bytes_max``, at least the one that is being filled. Evicted spans that slices keep
+    alive may take about as much again. Safe for several threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -60,7 +61,7 @@ class RecentBytes:
         self._segments: dict[int, _OfSegment] = {}
         self._buffers = Buffers(SPARE_BYTES_MAX)
         self._lent: list[tuple[weakref.ref[Any], int]] = []
-        """What has left here and is still alive, with its size."""
+        """Evicted buffers that may still be alive, each with its size."""
         self._lent_bytes = 0
 
     @property
@@ -68,7 +69,8 @@ class RecentBytes:
         return self._bytes
 
     def new_span(self, segment: int, start: int, size: int) -> Span:
-        """A buffer for ``size`` bytes of a segment from ``start`` on, which is here from now on as it fills."""
+        """Return a new buffer for ``size`` bytes of a segment from ``start`` on. Readers find its bytes as soon as they
+        are filled in."""
         span = Span(segment, start, self._buffers.take_aligned(size))
         self._add(span)
         return span
@@ -87,7 +89,7 @@ class RecentBytes:
                 self._drop(self._order[0])
 
     def forget(self, segment: int, offset: int = 0) -> None:
-        """What is kept of that segment from ``offset`` on: it is written over."""
+        """Forget the bytes of a segment from ``offset`` on, because they are written over."""
         with self._lock:
             found = self._segments.get(segment)
             for start in list(found.starts) if found else ():

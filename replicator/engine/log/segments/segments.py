@@ -1,15 +1,15 @@
 """The segments of one store: bodies are put into them in a transaction of the writer, and read by their places.
 
-Invariants (DESIGN §3): 1, :meth:`Segments.flush` comes before the transaction that refers to what it wrote; 11, the
-memory for what is written is bounded.
+Invariants (DESIGN §3): 1, :meth:`Segments.flush` comes before the commit of the transaction that refers to the bodies;
+11, the memory for writing is bounded.
 
-1. A body is copied once, into an aligned buffer that stands for a stretch of a segment (:mod:`.recent`).
-2. What is gathered is written by a thread of its own while more is gathered; three writes are on their way at most.
-   What is left at the end of a group is written, and all of it is synced.
-3. The transaction commits: what was written lives. Or it fails: its room is used again.
-4. Segments are made before they are needed, on a thread: when half of the one before is used, or at once where they are
-   filled so fast that one transaction goes on from one to the next. The first one is made when the first body comes.
-   Those that are of no use any more are deleted by that thread, too.
+1. A body is copied once, into an aligned buffer that mirrors a range of a segment (:mod:`.recent`).
+2. A thread of its own writes gathered bodies while more are gathered, with at most three writes under way. At the end
+   of a group the rest is written, and everything is synced.
+3. If the transaction commits, the bodies are live. If it fails, their space is used again.
+4. A thread makes segments before they are needed: when half of the segment before is used, or at once if one
+   transaction fills a segment and goes on in the next. The first segment is made for the first body. The same thread
+   deletes unused segments.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from replicator.engine.log.segments.space import Readers, Segment, SegmentSpace
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 WRITE_BYTES: Final = 2 * 1024 * 1024
-"""So much is handed to the disk while more is gathered."""
+"""Bytes that are handed to the disk at once, while more are gathered."""
 ON_THEIR_WAY_MAX: Final = 3
 ASIDE_BYTES_MIN: Final = 1024 * 1024
-"""Less is written by the writer's thread itself: waking another one takes longer."""
+"""Fewer bytes than this are written by the writer's thread itself, because waking another thread takes longer."""
 READ_SPARE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of blocks that were read: a link has three frames of them on their way."""
+"""Memory for blocks that were read which waits to be used again: a link has three frames of them on their way."""
 
 log = structlog.get_logger(__name__)
 
 
 class NoRoom(Exception):
-    """The disk has no room. The transaction as a whole is tried again with fewer requests."""
+    """The disk has no room. The caller tries the whole transaction again with fewer requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,11 @@ class Lacking:
 
 
 class Segments:
-    """``directory`` need not be there. All but :meth:`read` and the figures is for the writer's thread."""
+    """Segments of one store. ``directory`` need not exist. Only the writer's thread may use it, except for reads and
+    figures."""
 
     def __init__(self, directory: Path, settings: SegmentSettings, placed: Iterable[Place]) -> None:
-        """``placed`` is what the store refers to."""
+        """Take over the existing segments. ``placed`` are the places that the store refers to."""
         self._directory = directory
         self.settings = settings
         self.readers = Readers()
@@ -79,7 +80,7 @@ class Segments:
         self._files = OpenFiles(directory)
         self._buffers = Buffers(READ_SPARE_BYTES_MAX)
         self._touching = ExitStack()
-        """What is written is not closed before it is synced."""
+        """Keeps the written files open until they are synced."""
         self._written: list[Place] = []
         self._touched: dict[int, files.SegmentFile] = {}
         self._span: Span | None = None
@@ -88,7 +89,7 @@ class Segments:
         self._making: Future[Segment] | None = None
         self._maker: ThreadPoolExecutor | None = None
         self._deleted: Future[None] | None = None
-        """The last file that is deleted; those before it went before."""
+        """Deletion of the most recently deleted file. Deletions run in order, so all earlier ones end before it."""
         self._lacking: Lacking | None = None
         """The last body for which the disk had no room. None once a body of that size was stored, or would fit."""
         if directory.is_dir():
@@ -126,7 +127,8 @@ class Segments:
         return place
 
     def _next_span(self, size: int) -> Span:
-        """The buffer for what follows: of the rest of the open segment, or of another one if that has no room."""
+        """Return the buffer for the next bodies, for the rest of the open segment. If that has no room, open another
+        segment."""
         space = self.space
         space.align()
         if not space.has_room(size):
@@ -142,8 +144,8 @@ class Segments:
         return self._span
 
     def flush(self) -> None:
-        """All that was put is durable when this returns. Raises :class:`NoRoom` and :class:`OSError`; after the latter
-        what reached the disk is unknown."""
+        """Make all bodies durable that were put. Raise :class:`NoRoom` or :class:`OSError`. After :class:`OSError`,
+        nobody knows which bytes reached the disk."""
         if not self._written:
             return
         self._hand_over(last=True)
@@ -157,7 +159,8 @@ class Segments:
         self._span.filled = self._span.pending
 
     def commit(self, freed: Sequence[Place]) -> None:
-        """The transaction is durable that refers to what was put, and no more to what is ``freed``."""
+        """Record that the transaction is durable: the bodies that were put are live, and the ``freed`` ones are
+        dead."""
         self.space.commit(self._written, freed)
         if self._lacking is not None:
             taken = max((place.size for place in self._written), default=-1)
@@ -183,8 +186,8 @@ class Segments:
         self._span = None
 
     def _hand_over(self, *, last: bool = False, whole: bool = True) -> None:
-        """Begin to write what the buffer holds; if not ``whole``, without the page that is not full yet. With ``last``
-        it is done here and now, if it is little."""
+        """Begin to write the gathered bytes; if not ``whole``, without the last page if it is not full. With ``last``,
+        write a small rest immediately, on this thread."""
         span = self._span
         if span is None or span.filled <= span.pending:
             return
@@ -268,7 +271,8 @@ class Segments:
             return self._make(wanted)
 
     def _next_capacity(self, size: int) -> int:
-        """As much as there is already: a store with a few large messages takes little of the disk."""
+        """Return the capacity of the next segment: as much as all segments have together, within limits. So a store
+        with a few large messages takes little of the disk."""
         there = sum(each.capacity for each in self.space.segments.values())
         return min(max(FIRST_BYTES, there, size), self.settings.segment_bytes)
 
@@ -287,7 +291,8 @@ class Segments:
         return -(-wanted // self.medium.alignment) * self.medium.alignment
 
     def _make_ahead(self, used_from: float = 0.5) -> None:
-        """The next segment, when that much of the open one is used and no free one is there."""
+        """Begin to make the next segment once the share ``used_from`` of the open one is used, unless a free segment is
+        there."""
         now = self.space.open
         if now is None or now.used < used_from * now.capacity or self._making is not None:
             return
@@ -312,15 +317,15 @@ class Segments:
             self._deleted.result()
 
     def _background(self) -> ThreadPoolExecutor:
-        """Where files are made and deleted, one after another: the file system may take a quarter of a second for a
-        large one."""
+        """Return the thread that makes and deletes files, one after another. For a large file the file system may take
+        a quarter of a second."""
         if self._maker is None:
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="segment maker")
         return self._maker
 
     def look_for_gone(self) -> None:
-        """Find segments whose files were deleted or replaced since they were made. What lives in them is to be moved,
-        as long as it can be read from the file that is open. The one that is written is looked at by its syncs."""
+        """Find segments whose files were deleted or replaced since they were made. Their live blocks must be moved
+        while the open file can still be read. The segment that is written is not checked here, but by its syncs."""
         for segment in list(self.space.segments.values()):
             if segment is self.space.open or not segment.capacity or not self._files.gone(segment.number):
                 continue
@@ -331,7 +336,7 @@ class Segments:
     # Reading.
 
     def read(self, place: Place, head: memoryview, *, ahead: bool = True) -> memoryview:
-        """The block at ``place``, which begins with ``head``. Raises :class:`BlockCorrupt`."""
+        """Return the block at ``place``, which begins with ``head``. Raise :class:`BlockCorrupt`."""
         block = self.read_unchecked(place, ahead=ahead)
         if block[: len(head)] != head:
             raise BlockCorrupt(
@@ -340,8 +345,8 @@ class Segments:
         return block
 
     def read_unchecked(self, place: Place, *, ahead: bool = True) -> memoryview:
-        """What lies at ``place``, whatever it is. Raises :class:`BlockCorrupt` where the disk does not give it. What
-        follows is read next, if ``ahead``."""
+        """Return the bytes at ``place`` without a check. With ``ahead``, ask the kernel to read what follows. Raise
+        :class:`BlockCorrupt` if the disk cannot read them."""
         if (found := self.recent.find(place)) is not None:
             return found
         try:
@@ -354,8 +359,8 @@ class Segments:
             raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None
 
     def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
-        """As :meth:`read`, on the writer's thread: what the running transaction has put is read too. Single blocks
-        are: what lies between them is mostly dead."""
+        """Return the block at ``place`` on the writer's thread, even if the running transaction has put it there. Read
+        nothing ahead, because the bytes between such blocks are mostly dead."""
         if self.recent.find(place) is None:
             while self._on_their_way:
                 self._wait_for_one()

@@ -1,4 +1,4 @@
-"""How large segments are and which bodies go there."""
+"""Settings of segments: their sizes, and the bodies that go there."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ SEGMENT_BYTES: Final = 256 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 64 * 1024
 SEGMENT_BYTES_MAX: Final = 16 * 1024**3
 FIRST_BYTES: Final = 16 * 1024 * 1024
-"""The first segment of a store; later ones are as large as all that are there, up to the setting."""
+"""Size of the first segment of a store. Later ones are as large as all existing ones together, up to the setting."""
 BODY_BYTES_MIN: Final = 64 * 1024
 GROUP_BYTES_MIN: Final = 512 * 1024
-"""A group that has less is committed faster without a segment: that has a sync of its own (docs/benchmarks.md)."""
+"""Smaller groups do not use segments: a segment needs a sync of its own, so they commit faster without
+(docs/benchmarks.md)."""
 RECENT_BYTES_MAX: Final = 128 * 1024 * 1024
 FREE_KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """``segment_bytes`` is the size of the largest. 0: bodies of any size lie in the store's table; those that are in
-    segments stay there."""
+    """Settings of segments. ``segment_bytes`` is the size of the largest segment. With 0, new bodies of any size go to
+    the store's table; bodies in segments stay there."""
 
     segment_bytes: int = SEGMENT_BYTES
     body_bytes_min: int = BODY_BYTES_MIN
-    """Blocks of that size and larger ones go to segments,"""
+    """Smallest block that goes to a segment."""
     group_bytes_min: int = GROUP_BYTES_MIN
-    """if all that is appended by their transaction has at least that size."""
+    """Bytes that a transaction must append for its blocks to go to segments."""
     recent_bytes_max: int = RECENT_BYTES_MAX
-    """Memory for what was written last."""
+    """Memory for the bytes that were written last."""
     free_kept: int = FREE_KEPT
-    """Segments in which nothing lives that stay on the disk to be used again; further ones are deleted."""
+    """Number of free segments that stay on the disk to be used again. Further ones are deleted."""
 
     def sizes(self, appended_bytes: int) -> range:
-        """Of the blocks that go to segments in a transaction that appends about so much: none, if it is not worth its
-        sync."""
+        """Return the sizes of blocks that go to segments in a transaction that appends ``appended_bytes``. The range is
+        empty if the transaction is too small to be worth a segment's sync."""
         return (
             range(self.body_bytes_min, self.segment_bytes + 1) if appended_bytes >= self.group_bytes_min else range(0)
         )

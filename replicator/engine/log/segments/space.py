@@ -1,13 +1,13 @@
-"""Which bytes of the segments live, and where the next ones go. Pure: it knows no files.
+"""Used and free space in segments, and the place of the next body. Pure: it knows no files.
 
-Invariants (DESIGN §3): 1, bytes that a committed row refers to are not given out again; 11, what is dead is bounded.
+Invariants (DESIGN §3): 1, bytes that a committed row refers to are not given out again; 11, dead bytes are bounded.
 
 1. Bodies are written one after another into the open segment. One that does not fit ends it.
-2. A segment that is not open and in which nothing lives any more is free. It is given out again once nobody reads by
-   rows of a time in which something lived there (:class:`Readers`).
-3. What one transaction took is given back when it fails (:meth:`SegmentSpace.roll_back`).
-4. A pass of compaction takes each segment once at most. The nearer the store is to its limit, the less has to be dead
-   in a segment that it takes (:func:`share_under`).
+2. A segment that is not open and has no live bodies is free. It is used again once no reader has rows from a time in
+   which a body lived there (:class:`Readers`).
+3. If a transaction fails, the space that it took is free again (:meth:`SegmentSpace.roll_back`).
+4. A pass of compaction takes each segment at most once. The nearer the store is to its limit, the smaller is the dead
+   share from which on a segment is compacted (:func:`share_under`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Segment:
     live: int = 0
     free_since: int | None = None
     damaged_upto: int = -1
-    """Compaction leaves what lives up to that offset: it is damaged."""
+    """Offset up to which compaction leaves live bodies where they are, because they are damaged."""
     stuck: bool = False
     """Whether compaction found nothing in the segment that it could move."""
     gone: bool = False
-    """Its file was deleted while the worker runs."""
+    """Whether its file was deleted while the worker runs."""
 
 
 class Readers:
@@ -116,7 +116,8 @@ class SegmentSpace:
         segment.free_since = self._readers.next()
 
     def revive(self, places: Iterable[Place]) -> None:
-        """What the store says at its start that lives. The segment with the most room at its end is gone on with."""
+        """Record the live bodies that the store has at its start. The begun segment with the most room at its end
+        becomes the open one."""
         for place in places:
             segment = self.segments.setdefault(place.segment, Segment(place.segment, 0))
             segment.live += place.size
@@ -135,7 +136,7 @@ class SegmentSpace:
         return self.open is not None and self.open.used + size <= self.open.capacity
 
     def take(self, size: int) -> Place:
-        """Room for a body in the open segment, which must have it."""
+        """Take space for a body in the open segment, which must have room for it."""
         assert self.open is not None
         place = Place(self.open.number, self.open.used, size)
         self.open.used += size
@@ -143,7 +144,7 @@ class SegmentSpace:
         return place
 
     def align(self) -> None:
-        """What comes next begins where a write may begin."""
+        """Move the end of the open segment to the next offset where a write may begin."""
         if self.open is not None:
             self.open.used = self._aligned(self.open.used)
 
@@ -172,7 +173,7 @@ class SegmentSpace:
         self._taken.append(segment)
 
     def commit(self, written: Iterable[Place], freed: Iterable[Place]) -> None:
-        """The transaction is durable."""
+        """Record that the transaction is durable, which wrote and freed these bodies."""
         for place in written:
             self.segments[place.segment].live += place.size
         ended = [each for each in (self._before[0], *self._taken) if each is not None and each is not self.open]

@@ -1,1 +1,2 @@
-"""Which consumer of a subscription gets which entry: one dispatcher a subscription type, all of them pure."""
+"""Dispatchers: they decide which consumer of a subscription gets which entry. One for each subscription type; all are
+pure."""

@@ -1,4 +1,4 @@
-"""Which dispatcher a subscription gets."""
+"""Choice of the dispatcher for a subscription type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_dispatcher(
     topic: str,
     partition: int,
 ) -> Dispatcher:
-    """A dispatcher without consumers that reads from after ``read_position``."""
+    """Return a dispatcher without consumers that reads from after ``read_position``."""
     if subscription_type.one_active:
         return SingleActiveDispatcher(subscription_type, read_position, topic=topic, partition=partition)
     limits = unacked_limits(policies)

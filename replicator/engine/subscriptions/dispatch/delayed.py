@@ -1,8 +1,8 @@
-"""Messages that are to be delivered later: positions by the time at which they are due. Pure; the time is passed in.
+"""Messages with delayed delivery: their positions by due time. Pure; the time is passed in.
 
-Nothing of this is stored: after a restart the log is read again from the mark-delete position, and what is still
-not due comes here again. Times are rounded up to ticks of :data:`TICK_MS`, so that nothing comes early and a million
-messages for about the same time cost a few compressed bitmaps.
+They are not stored. After a restart the log is read again from the mark-delete position, and messages that are not due
+yet come here again. Times are rounded up to ticks of :data:`TICK_MS`. So no message comes early, and a million messages
+for about the same time cost a few compressed bitmaps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from snapshots.position_set import PositionSet
 
 TICK_MS: Final = 10
 TICKS_AT_ONCE: Final = 10_000
-"""Ticks that are taken in one go, some milliseconds: after a long sleep a million may be due."""
+"""Ticks that are taken at once, which takes some milliseconds. After a long sleep a million may be due."""
 DELAYED_MAX: Final = 1_000_000
-"""Entries of one subscription that may wait; past it nothing more is read until some are due (invariant 11)."""
+"""Limit of delayed entries of one subscription. Beyond it nothing more is read until some are due (invariant 11)."""
 
 
 class DelayedEntries:
-    """The delayed entries of one subscription."""
+    """Delayed entries of one subscription."""
 
     __slots__ = ("_by_tick", "_kept", "_passed", "_ticks", "_waiting")
 
@@ -29,9 +29,9 @@ class DelayedEntries:
         self._by_tick: dict[int, PositionSet] = {}
         self._ticks: list[int] = []
         self._waiting = PositionSet()
-        """What is not among them does not wait any more, though it may still be among the ticks."""
+        """Entries that still wait. Other entries among the ticks do not count any more."""
         self._kept = 0
-        """Entries among the ticks."""
+        """Number of entries among the ticks."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -42,7 +42,7 @@ class DelayedEntries:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first is due, by the wall clock; None if there is none."""
+        """Wall-clock time at which the first entry is due; None if there is none."""
         return self._ticks[0] * TICK_MS if self._ticks else None
 
     def add(self, position: Position, deliver_at_ms: int) -> None:
@@ -61,7 +61,8 @@ class DelayedEntries:
         return bool(self._ticks) and self._ticks[0] * TICK_MS <= now_ms
 
     def take_due(self, now_ms: int) -> PositionSet:
-        """Remove and return what is due, or its beginning if that is much: then :attr:`next_due_ms` is still past."""
+        """Remove and return due entries. Of many, return only the first: :attr:`next_due_ms` is then still in the
+        past."""
         due = PositionSet()
         for _ in range(TICKS_AT_ONCE):
             if not self._ticks or self._ticks[0] * TICK_MS > now_ms:
@@ -75,14 +76,14 @@ class DelayedEntries:
         return due
 
     def discard_through(self, position: Position) -> None:
-        """All up to ``position`` is consumed: it does not count any more, whenever it was due."""
+        """Forget the entries up to ``position``, which are consumed."""
         if not self._kept:
             return
         self._waiting.discard_through(position)
         self._sweep_if_worth_it()
 
     def discard_all(self, positions: PositionSet) -> None:
-        """These are consumed, whenever they were due."""
+        """Forget the entries at ``positions``, which are consumed."""
         self._waiting.difference_update(positions)
         self._sweep_if_worth_it()
 
@@ -93,7 +94,7 @@ class DelayedEntries:
         self._kept = 0
 
     def _sweep_if_worth_it(self) -> None:
-        # Ticks are looked through once they hold more that has gone than that waits: so each entry costs little.
+        # Ticks are swept once they hold more entries that have gone than that wait. So each entry costs little.
         if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
             self._sweep()
 

@@ -4,10 +4,10 @@ The time is passed in. A dispatcher decides which consumer gets which entry; the
 The shell asks what to read (:meth:`Dispatcher.next_read`), reads it, and hands it in (:meth:`Dispatcher.assign`). Each
 subscription type is one subclass: :mod:`single_active` (Exclusive, Failover), :mod:`shared`, :mod:`key_shared`.
 
-What holds for all of them:
+Rules for all of them:
 
 1. An entry is with at most one consumer. When that one leaves, its entries go to others.
-2. What is to be sent again goes before the tail of the log.
+2. Entries that are sent again go before the tail of the log.
 3. Permits are messages, not entries; a batch is not split, so the last one may overdraw them (as upstream).
 """
 
@@ -25,21 +25,21 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 READ_AGAIN_MAX: Final = 1000
-"""Positions in one plan to read again: what is looked at in one go, so that nothing holds up the event loop."""
+"""Limit of positions in one plan to read again, so that reading them does not block the event loop."""
 
 
 @dataclass(slots=True)
 class ConsumerState:
-    """One connected consumer, as a dispatcher sees it."""
+    """State of one connected consumer."""
 
     id: int
     options: SubscribeOptions
     permits: int = 0
     pending: PositionSet = field(default_factory=PositionSet)
-    """Sent to it and not acknowledged."""
+    """Entries that were sent to the consumer and not acknowledged."""
     unacked_messages: int = 0
     blocked: bool = False
-    """It has too many unacknowledged messages."""
+    """Whether the consumer has too many unacknowledged messages."""
 
     @property
     def ready(self) -> bool:
@@ -47,7 +47,7 @@ class ConsumerState:
 
 
 class Dispatcher(ABC):
-    """The dispatch state of one subscription whose consumers are all of one type."""
+    """Dispatch state of one subscription. All its consumers have the same type."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Dispatcher(ABC):
         self.consumers[consumer_id].permits -= permits
 
     def take_active_changes(self) -> list[ActiveChange]:
-        """Return the changes of the active consumer since the last call, of which consumers must be told."""
+        """Return the changes of the active consumer since the last call. Consumers must be told of them."""
         changes, self._active_changes = self._active_changes, []
         return changes
 
@@ -95,11 +95,11 @@ class Dispatcher(ABC):
     @property
     @abstractmethod
     def permits(self) -> int:
-        """Messages that may be sent now, to all consumers together."""
+        """Number of messages that may be sent now to all consumers together."""
 
     @abstractmethod
     def next_read(self, now_ms: int) -> ReadPlan | None:
-        """Return what to read next; None while nothing could be sent."""
+        """Return what to read next, or None if nothing could be sent now."""
 
     @abstractmethod
     def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
@@ -127,7 +127,7 @@ class Dispatcher(ABC):
         """
         return True
 
-    # What becomes of what was sent.
+    # Entries that were sent.
 
     @property
     @abstractmethod
@@ -152,14 +152,12 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
-        """Send again what the consumer holds: all of it (None), or those of ``positions`` that it holds.
-
-        A type with one active consumer always sends all of it again, so that order is kept.
-        """
+        """Send again entries that the consumer holds: all (None), or those at ``positions``. A type with one active
+        consumer always sends all again, so that order is kept."""
 
     @abstractmethod
     def restart(self, position: Position) -> None:
-        """Read again from after ``position`` (seek, reset): nothing is pending any more."""
+        """Read again from after ``position`` (seek, reset), with no entries pending any more."""
 
     # Figures.
 
@@ -182,7 +180,7 @@ class Dispatcher(ABC):
             "blocked_on_unacked": state.blocked,
         }
 
-    # What a type adds.
+    # For subclasses.
 
     def _admit(self, consumer_id: int, options: SubscribeOptions) -> None:  # noqa: B027 - Shared takes everybody
         """Refuse a consumer that the type does not take."""

@@ -1,8 +1,8 @@
-"""What the consumers of a Shared or Key_Shared subscription hold, and the limits on it. Pure.
+"""Unacknowledged entries of consumers of a Shared or Key_Shared subscription, and limits on them. Pure.
 
-Invariant 11 (DESIGN §3): messages that are sent and not acknowledged are limited for each consumer and for the
-subscription. At a limit dispatch pauses (the consumer, or everything), until half of it is left: so that it does not
-stutter at the limit, one message at a time.
+Invariant 11 (DESIGN §3): unacknowledged messages are limited for each consumer and for the subscription. At a limit
+dispatch to the consumer, or all dispatch, pauses until half of the limit is left. So dispatch does not go on with one
+message at a time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from snapshots.position_set import PositionSet
 
 
 class HeldEntry(NamedTuple):
-    """One entry that is out."""
+    """One entry that a consumer holds."""
 
     consumer_id: int
     unacked: int
-    """Its messages that are not acknowledged."""
+    """Number of its messages that are not acknowledged."""
     key_hash: int
 
 
 class HeldEntries:
-    """Every entry that is with a consumer, by position, and the counts by consumer."""
+    """All entries that consumers hold, by position, and the counts by consumer."""
 
     __slots__ = ("_consumers", "_entries", "_limits", "_positions", "blocked", "unacked_messages")
 
@@ -39,7 +39,7 @@ class HeldEntries:
         self._positions = PositionSet()
         self.unacked_messages = 0
         self.blocked = False
-        """The subscription has too many unacknowledged messages."""
+        """Whether the subscription has too many unacknowledged messages."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -83,7 +83,7 @@ class HeldEntries:
         return entry
 
     def remove_through(self, position: Position) -> list[HeldEntry]:
-        """Remove all up to ``position`` and return them; each counts once for its consumer, however many they are."""
+        """Remove and return all entries up to ``position``. Each consumer's counts are updated once."""
         if not self._entries:
             return []
         removed, unacked = self._take(takewhile(lambda held: held <= position, self._positions))
@@ -96,7 +96,8 @@ class HeldEntries:
         return removed
 
     def remove_all(self, positions: PositionSet) -> list[HeldEntry]:
-        """Remove those of ``positions`` that are out, and return them; each counts once for its consumer."""
+        """Remove and return the entries at ``positions`` that consumers hold. Each consumer's counts are updated
+        once."""
         removed, unacked = self._take(out := self._positions.common(positions))
         if removed:
             self._positions.difference_update(out)
@@ -107,7 +108,7 @@ class HeldEntries:
         return removed
 
     def _take(self, positions: Iterable[Position]) -> tuple[list[HeldEntry], Counter[int]]:
-        """The entries at ``positions``, and their messages by consumer."""
+        """Return the entries at ``positions``, and the number of their messages by consumer."""
         removed: list[HeldEntry] = []
         unacked: Counter[int] = Counter()
         for held in positions:
@@ -117,7 +118,7 @@ class HeldEntries:
         return removed, unacked
 
     def shrink(self, position: Position, unacked: int) -> None:
-        """Some messages of the entry are acknowledged; ``unacked`` are left."""
+        """Note that some messages of an entry are acknowledged, and ``unacked`` are not."""
         entry = self._entries.get(position)
         if entry is not None:
             self._entries[position] = entry._replace(unacked=unacked)

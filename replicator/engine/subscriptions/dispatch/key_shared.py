@@ -1,22 +1,22 @@
 """Key_Shared: entries are spread over consumers by their key, and a key is with one consumer at a time. Pure.
 
-The selector (:mod:`replicator.engine.subscriptions.key_shared`) says whose a key is; it changes when consumers come
-and go. What keeps the order of a key is here:
+The selector (:mod:`replicator.engine.subscriptions.key_shared`) assigns keys to consumers, and changes when consumers
+come and go. This module keeps the order of each key:
 
-1. An entry may go to its key's consumer only if nobody else holds an entry of that key. So a newcomer waits for those
-   of its own keys that another consumer still holds, and for nothing else: they drain (PIP-379). Keys are told apart
-   by the 32-bit hash.
-2. An entry that may not go now waits, in order, and the reading of the log goes on: other keys are not held up. What
-   waits is bounded by :data:`WAITING_MAX`; at the bound no more is read until some of it has gone.
+1. An entry may go to its key's consumer only if no other consumer holds an entry of that key. So a new consumer waits
+   only for those of its own keys that another consumer still holds, which is draining (PIP-379). Keys with the same
+   32-bit hash count as one.
+2. An entry that may not go now waits, in order. Reading the log goes on, so other keys are not delayed. At most about
+   :data:`WAITING_MAX` entries wait; at the limit no more is read until some have gone.
 3. An entry waits either with its consumer (which has no permits) or with its key (which is draining). When the last
-   entry of a draining key is acknowledged or taken back, what waits moves to the consumer whose key it is now.
-4. When consumers come or go, what waits is sorted anew, before the next entry is given out.
-5. The log is read on only when no consumer that could take something has anything waiting. So nothing overtakes an
-   earlier entry of its key: where one waits, its consumer has no permits, or the key is draining.
+   entry of a draining key is acknowledged or taken back, its waiting entries move to the key's present consumer.
+4. When consumers come or go, waiting entries are sorted again before the next entry is given out.
+5. The log is read on only if no consumer that could take an entry has one waiting. So no entry overtakes an earlier
+   entry of its key: if one waits, its consumer has no permits, or the key is draining.
 
-With ``allow_out_of_order_delivery`` rule 1 does not ask who holds the key. With the older ordering of seed 000
-(recently joined) a newcomer gets, besides rule 1, nothing that was sent after it came until everything that was sent
-before is acknowledged; "sent" and not "read", as PIP-282 corrected it.
+With ``allow_out_of_order_delivery``, rule 1 ignores holders of the key. With the older ordering of seed 000 (recently
+joined), a new consumer also gets no entry that is sent after it came until all entries that were sent before are
+acknowledged; "sent" and not "read", as PIP-282 corrected it.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 WAITING_MAX: Final = 20_000
-"""Entries that wait for a consumer; only their positions and hashes are kept, about 200 bytes each."""
+"""Limit of entries that wait for a consumer. Each takes about 200 bytes, because only its position and hash are
+kept."""
 HASHES_SHOWN_MAX: Final = 20
 """Hashes of a stuck consumer that the stats show."""
 RANGES_SHOWN_MAX: Final = 200
 
 
 class KeySharedDispatcher(ManyActiveDispatcher):
-    """The dispatch state of a Key_Shared subscription."""
+    """Dispatch state of a Key_Shared subscription."""
 
     def __init__(
         self,
@@ -71,23 +72,24 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         self._sticky = False
         self._out_of_order = False
         self._holders: dict[int, tuple[int, int]] = {}
-        """Key hash → the consumer that holds entries of it, and how many."""
+        """By key hash, the consumer that holds entries of the key, and their number."""
         self._waiting: dict[Position, int] = {}
-        """Key hashes of the entries that wait."""
+        """By position, the key hash of each entry that waits."""
         self._waiting_order = PositionSet()
         self._queues: dict[int | None, PositionSet] = {}
-        """Consumer → what waits for it; None: nobody's slots."""
+        """By consumer, the entries that wait for it. None has the entries whose hash belongs to no consumer."""
         self._draining: dict[int, PositionSet] = {}
-        """Key hash → what waits until its holder has let go."""
+        """By key hash, the entries that wait until the key's holder has acknowledged its entries."""
         self._sorted = True
-        """Whether what waits lies in these two as it should; else :meth:`_sort_waiting` will see to it."""
+        """Whether the waiting entries are in the right one of these two; if not, :meth:`_sort_waiting` moves them."""
         self._due = PositionSet()
-        """Was delayed and is due; its keys are not known before it is read again."""
+        """Delayed entries that are due now. Their keys are unknown until they are read again."""
         self._clock_ms = 0
         self._last_sent = BEFORE_ALL
         self._mark_delete = read_position
         self._joined_at: dict[int, Position] = {}
-        """Recently joined consumers: they get nothing above this until all up to it is acknowledged."""
+        """By recently joined consumer, a position. The consumer gets nothing above it until all up to it is
+        acknowledged."""
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
         if self._held.blocked:
@@ -206,7 +208,8 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         }
 
     def consumer_status(self, consumer_id: int) -> Mapping[str, Any]:
-        """Also the consumer's ranges, and the hashes that others wait for it to let go."""
+        """Return the figures of one consumer, with its ranges, and the hashes that it holds while others wait for
+        them."""
         assert self._selector is not None
         self._sort_waiting()
         holds = self._hashes_held_by(consumer_id)
@@ -222,14 +225,16 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         }
 
     def _hashes_held_by(self, consumer_id: int) -> list[int]:
-        """In ascending order; from what it holds, because there may be a thousand consumers to ask for."""
+        """Return the key hashes that a consumer holds, in ascending order. Only its own entries are read, because the
+        stats may ask for a thousand consumers."""
         entries = (self._held.get(position) for position in self.consumers[consumer_id].pending)
         hashes = {entry.key_hash for entry in entries if entry is not None}
-        # Out of order a key can have two holders, of which the newer is remembered, and forgotten when it lets go.
+        # Out of order, a key can have two holders. Only the newer one is remembered, until it holds no entry.
         return sorted(hash_ for hash_ in hashes if self._holders.get(hash_, (None, 0))[0] == consumer_id)
 
     def _ranges(self) -> Mapping[int, Sequence[HashRange]]:
-        """The selector's ranges; kept, because the stats ask for each consumer's and a ring has a hundred of each."""
+        """Return the selector's ranges. They are cached, because the stats ask for each consumer's, and a ring has a
+        hundred of each."""
         assert self._selector is not None
         if self._ranges_of != self._selector.version:
             self._ranges_of, self._ranges_shown = self._selector.version, self._selector.ranges()
@@ -289,7 +294,7 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         self._sorted = False
 
     def _sort_waiting(self) -> None:
-        """Put what waits where it belongs, once for all the consumers that came and went since it was asked for."""
+        """Sort the waiting entries, once for all consumers that came and went since the last time."""
         if self._sorted:
             return
         self._sorted = True
@@ -301,7 +306,7 @@ class KeySharedDispatcher(ManyActiveDispatcher):
     # One entry.
 
     def _receiver(self, candidate: Candidate) -> ConsumerState | None:
-        """The consumer that may have the entry now."""
+        """Return the consumer that may have the entry now, or None."""
         if self._held.blocked:
             return None
         key_hash = candidate.key_hash
@@ -331,7 +336,7 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         return None if self._selector is None else self._selector.select(key_hash)
 
     def _take_back(self, position: Position) -> bool:
-        """The entry is not with its consumer any more, and waits."""
+        """Take an entry back from its consumer, so that it waits again. Return whether a consumer held it."""
         entry = self._held.remove(position)
         if entry is None:
             return False
@@ -354,14 +359,14 @@ class KeySharedDispatcher(ManyActiveDispatcher):
             del self._holders[entry.key_hash]
 
     def _drained(self, key_hash: int) -> None:
-        """If nobody holds the key any more, what waits for that goes to the queue of its consumer."""
+        """If nobody holds the key any more, move its waiting entries to the queue of its consumer."""
         if key_hash in self._holders or not self._sorted:
             return
         waiting = self._draining.pop(key_hash, None)
         if waiting is not None:
             self._queues.setdefault(self._select(key_hash), PositionSet()).update(waiting)
 
-    # What waits.
+    # Waiting entries.
 
     def _park(self, position: Position, key_hash: int) -> None:
         self._count_waiting(position, key_hash)
@@ -397,7 +402,7 @@ class KeySharedDispatcher(ManyActiveDispatcher):
         queue.discard(position)
 
     def _forget(self, position: Position) -> None:
-        """The entry is consumed or gone: nobody is to get it."""
+        """Forget an entry that is consumed, or that the log does not have any more."""
         if position in self._waiting:
             self._unpark(position)
         self._due.discard(position)

@@ -1,7 +1,7 @@
-"""What Shared and Key_Shared have in common: entries are spread over all consumers that have permits. Pure.
+"""Base of the dispatchers for Shared and Key_Shared, which spread entries over all consumers with permits. Pure.
 
-Each entry that is out is counted for its consumer and for the subscription; at a limit of unacknowledged messages
-dispatch pauses (:mod:`held`). Entries that are to be delivered later are set aside until they are due (:mod:`delayed`).
+Each unacknowledged entry counts for its consumer and for the subscription; at a limit dispatch pauses (:mod:`held`).
+Entries with delayed delivery are set aside until they are due (:mod:`delayed`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from snapshots.position_set import PositionSet
 
 
 class ManyActiveDispatcher(Dispatcher):
-    """The dispatch state of a subscription all of whose consumers are active."""
+    """Dispatch state of a subscription whose consumers are all active."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ManyActiveDispatcher(Dispatcher):
         now."""
 
     def set_limits(self, limits: UnackedLimits) -> None:
-        """The policies changed."""
+        """Apply changed policies."""
         self._held.set_limits(limits)
 
     def held(self) -> dict[Position, int]:
@@ -78,4 +78,4 @@ class ManyActiveDispatcher(Dispatcher):
 
     @abstractmethod
     def _take_back(self, position: Position) -> bool:
-        """The entry is to be sent again; returns whether it was out."""
+        """Take an entry back from its consumer, so that it is sent again. Return whether a consumer held it."""

@@ -1,4 +1,4 @@
-"""The values that pass between a dispatcher and its shell: what to read, what was read, and who gets it."""
+"""Values that pass between a dispatcher and its shell: plans to read, entries that were read, and assignments."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from snapshots.position import Position
 
 
 class Candidate(NamedTuple):
-    """An entry that may be sent. ``wanted`` is False for markers and for what is consumed: it is passed over."""
+    """An entry that may be sent. ``wanted`` is False for markers and consumed entries, which are skipped."""
 
     position: Position
     messages: int
-    """The size of its batch: what it costs in permits."""
+    """Number of messages in its batch, which it costs in permits."""
     wanted: bool
     unacked: int = 0
-    """How many of its messages are not acknowledged; 0 means all."""
+    """Number of its messages that are not acknowledged; 0 means all."""
     key_hash: int = 0
-    """The 32-bit hash of its key; only Key_Shared looks at it."""
+    """32-bit hash of its key, which only Key_Shared uses."""
     deliver_at_ms: int = 0
-    """Not to be sent before then, by the wall clock; only Shared and Key_Shared look at it."""
+    """Wall-clock time before which it must not be sent. Only Shared and Key_Shared use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTail:
-    """Read what follows ``after``, to the end of the log."""
+    """Plan to read the entries after ``after``, to the end of the log."""
 
     after: Position
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Read these positions, which are in order. One that the log does not have any more is left out."""
+    """Plan to read these positions, which are in order. Positions that the log does not have any more are skipped."""
 
     positions: Sequence[Position]
 
@@ -42,7 +42,7 @@ ReadPlan = ReadTail | ReadAgain
 
 
 class Assignment(NamedTuple):
-    """The candidate at index ``candidate`` goes to ``consumer_id``."""
+    """Assignment of the candidate at index ``candidate`` to ``consumer_id``."""
 
     consumer_id: int
     candidate: int
@@ -50,7 +50,7 @@ class Assignment(NamedTuple):
 
 
 class ActiveChange(NamedTuple):
-    """A Failover consumer became the active one, or is not any more."""
+    """News that a Failover consumer became the active one, or is not any more."""
 
     consumer_id: int
     active: bool
@@ -58,7 +58,7 @@ class ActiveChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnackedLimits:
-    """Messages that may be sent and not acknowledged; at a limit dispatch pauses until half of it is left."""
+    """Limits of unacknowledged messages. At a limit dispatch pauses until half of it is left."""
 
     per_consumer: int | None = None
     per_subscription: int | None = None

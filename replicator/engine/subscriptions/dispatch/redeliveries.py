@@ -1,8 +1,8 @@
-"""How often each entry was sent again. Kept in memory, bounded, and forgotten when the entry is consumed, or the last
-consumer leaves. Pure.
+"""Counts of redeliveries of each entry. They are in memory, bounded, and forgotten when the entry is consumed, or when
+the last consumer leaves. Pure.
 
-A disconnect does not count: a consumer that crashes has often prefetched what it never looked at, and dead letter
-policies go by this count.
+A disconnect does not count. A consumer that crashes has often prefetched messages that it never processed, and dead
+letter policies use this count.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 TRACKED_MAX: Final = 1_000_000
-"""About 150 MB at worst. Past it the oldest entry's count is forgotten: it then goes to a dead letter topic later."""
+"""Limit of counted entries, about 150 MB at worst. Beyond it the oldest entry's count is forgotten: that entry goes to
+a dead letter topic later."""
 
 
 class RedeliveryCounts:
-    """Counts by position."""
+    """Redelivery counts by position."""
 
     __slots__ = ("_counts", "_positions")
 

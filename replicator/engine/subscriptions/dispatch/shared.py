@@ -1,9 +1,9 @@
 """Shared: entries are spread over all consumers, in turns. Pure; the time is passed in.
 
 1. Replays go before the tail of the log, lowest position first.
-2. Consumers of the highest priority (the lowest number) that have permits take turns; only when none of them has any
-   are those of the next priority served. A turn is up to :data:`TURN_MESSAGES_MAX` messages, and no more than permits.
-3. An entry that is to be delivered later is set aside until it is due; then it is a replay.
+2. Consumers of the highest priority (the lowest number) that have permits take turns. Only if none of them has any are
+   those of the next priority served. A turn is up to :data:`TURN_MESSAGES_MAX` messages, and no more than permits.
+3. An entry with delayed delivery is set aside until it is due; then it is a replay.
 4. A consumer at its limit of unacknowledged messages gets nothing, as if it had no permits; at the subscription's limit
    nobody does.
 """
@@ -34,7 +34,7 @@ TURN_MESSAGES_MAX: Final = 100
 
 
 class SharedDispatcher(ManyActiveDispatcher):
-    """The dispatch state of a Shared subscription."""
+    """Dispatch state of a Shared subscription."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SharedDispatcher(ManyActiveDispatcher):
         super().__init__(SubscriptionType.SHARED, read_position, limits)
         self._replay = PositionSet()
         self._turns: list[int] = []
-        """Consumers in the order in which they are served: by priority, and within one in turns."""
+        """Consumers in the order in which they are served: by priority, and in turns within a priority."""
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
         if self._held.blocked or self.permits == 0:

@@ -1,14 +1,15 @@
-"""Exclusive and Failover: one consumer gets everything, in order; the others of a Failover stand by. Pure.
+"""Dispatcher for Exclusive and Failover: one consumer gets everything, in order; the others of a Failover stand by.
+Pure.
 
-Who is active (seed 000, upstream's ``AbstractDispatcherSingleActiveConsumer``):
+Choice of the active consumer (seed 000, upstream's ``AbstractDispatcherSingleActiveConsumer``):
 
 1. Only consumers of the highest priority (the lowest number) count.
-2. A partition: they are sorted by name, and partition i goes to the one at ``i mod n``.
-3. A topic that is not partitioned: the one that subscribed first; but where the same set of consumers subscribes to
-   several such topics, the one whose name hashes highest together with the topic's, so that the topics spread.
+2. On a partition they are sorted by name, and partition i goes to the one at ``i mod n``.
+3. On a topic without partitions it is the one that subscribed first. If the same consumers subscribe to several such
+   topics, it is the one whose name hashes highest together with the topic's, so that the topics spread.
 
-When another one becomes active, everything that is unacknowledged is sent to it, from the first on. What the old one
-has prefetched it may still process: Failover orders messages, it does not fence consumers.
+A new active consumer gets everything that is unacknowledged, from the first entry on. The old one may still process
+messages that it prefetched: Failover orders messages, it does not fence consumers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NOT_PARTITIONED = -1
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """The dispatch state of an Exclusive or Failover subscription."""
+    """Dispatch state of an Exclusive or Failover subscription."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class SingleActiveDispatcher(Dispatcher):
         self._spread = False
         self._replay = PositionSet()
         self.active: int | None = None
-        """The id of the consumer that gets everything."""
+        """Id of the consumer that gets everything."""
 
     def spread_over_topics(self, spread: bool) -> None:
         """Note whether the consumers subscribe to several topics that are not partitioned."""
@@ -132,7 +133,8 @@ class SingleActiveDispatcher(Dispatcher):
         self.read_position = max(self.read_position, position)
 
     def redeliver(self, consumer_id: int, positions: Iterable[Position] | None) -> None:
-        """Everything of it, whatever is asked for: single messages would come out of order. A standby has nothing."""
+        """Send all entries of the consumer again, whatever ``positions`` are: single ones would come out of order. A
+        standby has none."""
         state = self.consumers[consumer_id]
         for position in state.pending:
             self.redeliveries.add(position)

@@ -1,1 +1,1 @@
-"""Which Key_Shared consumer gets which key: hashing and the assignment algorithms; pure."""
+"""Assignment of keys to Key_Shared consumers: hashing and the selectors. Pure."""

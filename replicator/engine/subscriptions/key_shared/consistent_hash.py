@@ -1,21 +1,21 @@
-"""Consistent hashing: 100 points of a ring a consumer. Every consumer shares evenly, and gives a little to a newcomer.
+"""Consistent hashing: each consumer has 100 points of a ring. Shares are about even, and all give some to a newcomer.
 
-Keeps invariant 3 of DESIGN §3 possible: each hash has one owner, and it depends on who is connected, not on the
-order in which they came.
+It makes invariant 3 of DESIGN §3 possible: each hash has one owner, which depends on the connected consumers, and not
+on the order in which they came.
 
 1. The ring is all 32-bit hashes, 0 after 2³²-1. A consumer's points are the hashes of its name + "1" to name + "100".
 2. A key belongs to the first point at or after its own hash, clockwise.
-3. A point can be that of several consumers: by chance, as ``pod-1`` + "11" is also ``pod-11`` + "1", or at all 100
-   points where two consumers bear the same name. They stand there sorted by name, then id, and a key goes to the one at
-   index ``hash % number of them``.
+3. Several consumers can share a point: by chance, as ``pod-1`` + "11" is also ``pod-11`` + "1", or all 100 points if
+   two consumers have the same name. They are sorted by name, then id, and a key goes to the one at index
+   ``hash % number of them``.
 
-Movement: a join takes keys from everybody, for the newcomer only; a leave moves the leaver's only. Exception: where two
-or more stand at a point already, one more changes the divisor of rule 3, so keys of that point's arc also move among
+Movement: a join moves keys from all consumers to the newcomer only; a leave moves only the leaver's keys. Exception: if
+two or more share a point already, one more changes the divisor of rule 3, so keys of that point's arc also move among
 those that were there. That takes three consumers of one name, or a rare accident.
 
 Balance: with distinct names each consumer's share is between half of the mean and twice the mean. A share is the sum of
-100 random arcs, near enough Gamma-distributed with a standard deviation of 10 % of the mean: it falls below the lower
-bound with a probability of at most 4e-9, above the upper one of 5e-14. Consumers of one name share what one would have.
+100 random arcs, about Gamma-distributed with a standard deviation of 10 % of the mean. It falls below the lower bound
+with a probability of at most 4e-9, and above the upper one of 5e-14. Consumers of one name divide a single share.
 
 Source: seed 000, "Auto-split Consistent Hashing".
 """
@@ -31,7 +31,7 @@ from replicator.engine.subscriptions.key_shared.tiling import refuse_sticky_rang
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 POINTS_PER_CONSUMER: Final = 100
-"""As upstream: shares within about 10 %, at 5 kB of memory a consumer."""
+"""Points of each consumer, as upstream. Shares differ by about 10 %, and a consumer takes 5 kB of memory."""
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ class ConsistentHashSelector:
         self._owners: list[int | tuple[int, ...]] = []
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
-        """Raises :class:`InvalidHashRanges` for a consumer with sticky ranges."""
+        """Add a consumer. Raise :class:`InvalidHashRanges` if it has sticky ranges."""
         assert consumer_id not in self._names
         refuse_sticky_ranges(name, policy)
         self._names[consumer_id] = name
@@ -67,7 +67,7 @@ class ConsistentHashSelector:
         self.version += 1
 
     def remove(self, consumer_id: int) -> None:
-        """Its keys go to whoever stands at the next points."""
+        """Remove a consumer. Its keys go to the owners of the next points."""
         emptied: list[int] = []
         for point in _points(self._names.pop(consumer_id)):
             index = bisect_left(self._points, point)
@@ -83,7 +83,7 @@ class ConsistentHashSelector:
         self.version += 1
 
     def select(self, key_hash: int) -> int | None:
-        """The consumer at the next point clockwise; None without consumers."""
+        """Return the consumer at the next point clockwise, or None without consumers."""
         points = self._points
         if not points:
             return None
@@ -92,7 +92,8 @@ class ConsistentHashSelector:
         return owner if isinstance(owner, int) else owner[key_hash % len(owner)]
 
     def ranges(self) -> dict[int, list[HashRange]]:
-        """Each consumer's arcs of 0..2³²-1, touching ones as one; an arc of several consumers is told of each."""
+        """Return each consumer's arcs of 0..2³²-1, with touching arcs joined. An arc of several consumers is listed for
+        each."""
         owned: dict[int, list[HashRange]] = {consumer_id: [] for consumer_id in self._names}
         for arc, owner in self._arcs():
             for consumer_id in (owner,) if isinstance(owner, int) else owner:
@@ -104,10 +105,10 @@ class ConsistentHashSelector:
         return owned
 
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
-        """Load does not matter here."""
+        """Ignore the load."""
 
     def _arcs(self) -> Iterator[tuple[HashRange, int | tuple[int, ...]]]:
-        """All hashes in ascending order, as the arcs that end at each point."""
+        """Yield all hashes in ascending order, as the arcs that end at each point, with their owners."""
         start = 0
         for point, owner in zip(self._points, self._owners, strict=True):
             yield HashRange(start, point), owner
@@ -122,7 +123,7 @@ class ConsistentHashSelector:
 
 
 def _points(name: str) -> list[int]:
-    """A consumer's points, ascending, each once."""
+    """Return a consumer's points, ascending and without repetition."""
     return sorted({key_hash(f"{name}{number}".encode()) for number in range(1, POINTS_PER_CONSUMER + 1)})
 
 
@@ -130,7 +131,7 @@ def _points(name: str) -> list[int]:
 
 
 def _inserted(values: list[_T], at: Sequence[int], fresh: Sequence[_T]) -> list[_T]:
-    """``values`` with ``fresh[i]`` in front of what was at index ``at[i]``; ``at`` is ascending."""
+    """Return ``values`` with ``fresh[i]`` inserted before index ``at[i]``. ``at`` is ascending."""
     result: list[_T] = []
     done = 0
     for index, value in zip(at, fresh, strict=True):
@@ -142,7 +143,7 @@ def _inserted(values: list[_T], at: Sequence[int], fresh: Sequence[_T]) -> list[
 
 
 def _deleted(values: list[_T], at: Sequence[int]) -> list[_T]:
-    """``values`` without what is at the ascending indexes ``at``."""
+    """Return ``values`` without the items at the ascending indexes ``at``."""
     result: list[_T] = []
     done = 0
     for index in at:

@@ -1,10 +1,10 @@
 """Auto-split hash range: the largest range is halved for a newcomer. Cheap, moves few keys, and shares unevenly.
 
-Keeps invariant 3 of DESIGN §3 possible: each slot has one owner, and a change touches one other consumer only.
+It makes invariant 3 of DESIGN §3 possible: each slot has one owner, and a change affects one other consumer only.
 
 1. The first consumer owns slots 0..65535.
-2. A newcomer takes the lower half of the largest range; its owner keeps the upper half. Among equals the one with the
-   lowest slots is split: so four joins give C3 | C2 | C4 | C1, as the seed draws it.
+2. A newcomer takes the lower half of the largest range; its owner keeps the upper half. Among equal ranges the one with
+   the lowest slots is split. So four joins give C3 | C2 | C4 | C1, as in the seed's drawing.
 3. A leaver's range goes to its right neighbour, the last range to its left one.
 
 Balance: after j joins since the last leave no range has more than ``2 * (65536 // j) + 1`` slots. (While the largest
@@ -26,7 +26,7 @@ class HashRangeSelector(Tiling):
     """Implements :class:`~replicator.engine.subscriptions.key_shared.selector.KeySelector`."""
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
-        """Raises :class:`InvalidHashRanges` for a consumer with sticky ranges, or the 65,537th."""
+        """Add a consumer. Raise :class:`InvalidHashRanges` if it has sticky ranges, or is the 65,537th."""
         refuse_sticky_ranges(name, policy)
         if not self._owners:
             self._first(consumer_id)
@@ -37,9 +37,9 @@ class HashRangeSelector(Tiling):
         self._split(largest, consumer_id, newcomer_is_lower=True)
 
     def remove(self, consumer_id: int) -> None:
-        """The range goes to the right neighbour, the last one to the left."""
+        """Remove a consumer. Its range goes to the right neighbour, the last one to the left."""
         index = self._owners.index(consumer_id)
         self._merge(index, into_right=index + 1 < len(self._owners))
 
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
-        """Load does not matter here."""
+        """Ignore the load."""

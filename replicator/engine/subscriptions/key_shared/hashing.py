@@ -1,7 +1,7 @@
-"""From an entry to the hash of its key, and from the hash to a slot.
+"""Key of an entry, hash of the key, and slot of the hash.
 
-The key of a message decides its consumer, so every worker and every restart must come to the same number: 32-bit
-Murmur3, x86 variant, seed 0, unsigned. Invariant 3 (key order holds across a failover) rests on it.
+The key of a message decides its consumer, so every worker and every restart must compute the same number: 32-bit
+Murmur3, x86 variant, seed 0, unsigned. Invariant 3 (key order holds across a failover) depends on it.
 Source: seed 000, "Key_Shared".
 """
 
@@ -15,18 +15,18 @@ import mmh3
 from replicator.metadata.metadata_pb2 import MessageMetadata
 
 SLOTS: Final = 65_536
-"""How many slots hash ranges are made of, as upstream: so many consumers at most share a subscription by ranges."""
+"""Number of slots that hash ranges divide, as upstream. At most so many consumers share a subscription by ranges."""
 HASH_SPACE: Final = 2**32
-"""Hashes are 0..HASH_SPACE-1."""
+"""Number of hashes, which are 0..HASH_SPACE-1."""
 NON_KEY: Final = b"NON_KEY"
-"""The key of everything that has none: it all goes to one consumer, in order."""
+"""Key of all entries without a key. They all go to one consumer, in order."""
 
 
 def entry_key(metadata: MessageMetadata) -> bytes:
-    """The key by which an entry is assigned: its ordering key, else its partition key, else :data:`NON_KEY`.
+    """Return the key by which an entry is assigned: its ordering key, else its partition key, else :data:`NON_KEY`.
 
-    A batch counts as a whole, by the key of the entry that holds it. A partition key that is marked as base64 and is
-    not is taken as it stands: the same text is still the same key, and a producer's mistake does not stop dispatch.
+    A batch counts as a whole, by the key of its entry. A partition key that is marked as base64 but is malformed is
+    used unchanged: the same text is still the same key, and a producer's mistake does not stop dispatch.
     """
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
@@ -39,17 +39,17 @@ def entry_key(metadata: MessageMetadata) -> bytes:
 
 
 def key_hash(key: bytes) -> int:
-    """The 32-bit unsigned hash of a key."""
+    """Return the 32-bit unsigned hash of a key."""
     return mmh3.hash(key, 0, signed=False)
 
 
 def slot(hash_of_key: int) -> int:
-    """The slot of a hash, 0..SLOTS-1."""
+    """Return the slot of a hash, 0..SLOTS-1."""
     return hash_of_key % SLOTS
 
 
 def _decoded(text: bytes) -> bytes:
-    # What a lenient decoder takes differs between versions of Python; what encodes to the same text again does not.
+    # Lenient decoders differ between versions of Python. Text that encodes to itself again is valid in all of them.
     try:
         key = binascii.a2b_base64(text)
     except binascii.Error:

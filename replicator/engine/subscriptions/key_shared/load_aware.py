@@ -1,18 +1,18 @@
 """Load-aware ranges: a newcomer relieves the busiest consumer, a leaver's keys go to its less busy neighbour.
 
-Keeps invariant 3 of DESIGN §3 possible: each slot has one owner, and a change touches one other consumer only.
+It makes invariant 3 of DESIGN §3 possible: each slot has one owner, and a change affects one other consumer only.
 
 1. The first consumer owns slots 0..65535.
-2. Each consumer's load is what was dispatched to it in the last :data:`WINDOW_SECONDS`, counted in buckets of
-   :data:`BUCKET_SECONDS`. The time is that of the latest dispatch to anybody: without dispatches loads stand still.
+2. Each consumer's load is the number of messages dispatched to it in the last :data:`WINDOW_SECONDS`, in buckets of
+   :data:`BUCKET_SECONDS`. The time is that of the latest dispatch to any consumer, so without dispatches loads stay.
 3. A newcomer takes the upper half of the range of the busiest consumer that has two slots or more; among equally busy
-   ones of the largest range, then of the lowest. Half of the load moves along, as the estimate for the keys that move:
-   otherwise all newcomers of one second would halve the same consumer, down to a sliver.
+   ones of the largest range, then of the lowest. Half of the load moves along, as an estimate for the moved keys.
+   Otherwise all newcomers of one second would halve the range of the same consumer again and again.
 4. A leaver's range and its load go to the less busy neighbour; of equally busy ones to the one with the smaller range,
    then to the right one.
 
 Balance: a join never raises the highest load, and halves that of the consumer it relieves, to within one message a
-bucket (by estimate; what is measured replaces it within a window). Where there is no load it is as in
+bucket (by estimate; measurements replace it within a window). Without load it is as in
 :mod:`~replicator.engine.subscriptions.key_shared.hash_range`: after j joins since the last leave no range has more than
 ``2 * (65536 // j) + 1`` slots. One hot key cannot be split: it ends up in a range of a single slot, and then the next
 busiest is relieved.
@@ -30,11 +30,11 @@ from replicator.engine.subscriptions.key_shared.tiling import Tiling, refuse_sti
 from replicator.engine.types import KeySharedPolicy
 
 BUCKET_SECONDS: Final = 1.0
-"""How finely load is forgotten: a tenth of the window."""
+"""Length of a bucket, in which load is forgotten: a tenth of the window."""
 BUCKETS: Final = 10
 WINDOW_SECONDS: Final = BUCKET_SECONDS * BUCKETS
-"""Long enough that one large batch does not make a consumer the busiest, short enough that in a rolling deployment,
-which brings a consumer every few seconds, each join sees the load as the ones before it left it."""
+"""Time over which load is measured. It is so long that one large batch does not make a consumer the busiest. It is so
+short that in a rolling deployment, with a join every few seconds, each join sees the effect of the joins before."""
 
 
 class LoadAwareSelector(Tiling):
@@ -47,7 +47,7 @@ class LoadAwareSelector(Tiling):
         self._bucket = 0
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
-        """Raises :class:`InvalidHashRanges` for a consumer with sticky ranges, or the 65,537th."""
+        """Add a consumer. Raise :class:`InvalidHashRanges` if it has sticky ranges, or is the 65,537th."""
         refuse_sticky_ranges(name, policy)
         if not self._owners:
             self._first(consumer_id)
@@ -62,7 +62,7 @@ class LoadAwareSelector(Tiling):
         self._split(index, consumer_id, newcomer_is_lower=False)
 
     def remove(self, consumer_id: int) -> None:
-        """The range goes to the less busy neighbour."""
+        """Remove a consumer. Its range goes to the less busy neighbour."""
         index = self._owners.index(consumer_id)
         sent = self._sent.pop(consumer_id)
         neighbours = [other for other in (index + 1, index - 1) if 0 <= other < len(self._owners)]
@@ -73,27 +73,27 @@ class LoadAwareSelector(Tiling):
         self._merge(index, into_right=heir > index)
 
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
-        """Count a dispatch; times that go back count as the latest seen."""
+        """Count dispatched messages. A time before the latest one counts as the latest."""
         bucket = int(now_seconds // BUCKET_SECONDS)
         if bucket > self._bucket:
             self._advance(bucket)
         self._sent[consumer_id][self._bucket % BUCKETS] += messages
 
     def loads(self) -> dict[int, float]:
-        """Each consumer's dispatch rate over the window, in messages a second."""
+        """Return each consumer's dispatch rate over the window, in messages per second."""
         return {consumer_id: sum(sent) / WINDOW_SECONDS for consumer_id, sent in self._sent.items()}
 
     def _relief(self, index: int) -> tuple[bool, int, int]:
-        """How much the consumer at ``index`` needs relief, the highest first."""
+        """Return a sort key: the consumer at ``index`` with the highest one needs relief most."""
         size = self._size(index)
         return size > 1, self._load(index), size
 
     def _load(self, index: int) -> int:
-        """Messages that the consumer at ``index`` got within the window."""
+        """Return the number of messages dispatched to the consumer at ``index`` within the window."""
         return sum(self._sent[self._owners[index]])
 
     def _advance(self, bucket: int) -> None:
-        """Empty the buckets that time has come round to."""
+        """Empty the buckets between the last one and ``bucket``, whose old counts are out of the window."""
         stale = [(self._bucket + 1 + step) % BUCKETS for step in range(min(bucket - self._bucket, BUCKETS))]
         for sent in self._sent.values():
             for index in stale:

@@ -1,9 +1,9 @@
-"""What every assignment of keys to Key_Shared consumers offers, and the choice among them.
+"""Interface of selectors, which assign keys to Key_Shared consumers, and the choice among them.
 
-A selector knows which consumers are connected and tells which of them owns a key *now*. It does not know what is
-pending: that a key stays with its old consumer until that one is done with it is the dispatcher's business.
+A selector knows which consumers are connected, and which of them owns a key *now*. It does not know pending entries.
+The dispatcher makes sure that a key stays with its old consumer until that one has acknowledged its entries.
 
-Every selector keeps, and the property tests check:
+Every selector keeps the following rules, and property tests check them:
 
 1. Cover: with consumers, each hash has exactly one owner (sticky ranges may leave gaps: nobody's).
 2. Minimal movement: a join moves keys to the newcomer only, a leave moves the leaver's keys only. (One exception,
@@ -26,38 +26,39 @@ from replicator.engine.types import HashRange, KeySharedPolicy
 
 
 class KeySelector(Protocol):
-    """Owners of keys among the connected consumers of one subscription."""
+    """Interface that assigns keys to the connected consumers of one subscription."""
 
     @property
     def version(self) -> int:
-        """Grows by each change of owners; while it stands, what ``select`` said holds."""
+        """Number that grows with each change of owners. While it is unchanged, results of ``select`` stay valid."""
 
     @property
     def hash_space(self) -> int:
-        """``ranges`` are in terms of hash modulo this: 65,536 slots, or the whole ring of 2³²."""
+        """Number of hashes that ``ranges`` divides: 65,536 slots, or the whole ring of 2³²."""
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
-        """A consumer joins, with an id that none of the connected ones has.
+        """Add a consumer. No connected consumer may have its id.
 
-        Raises :class:`InvalidHashRanges` if it brings ranges that cannot be had, brings none where they are needed or
-        some where the subscription assigns them, or if there is nothing left to split; nothing is changed then.
+        Raises :class:`InvalidHashRanges`, and changes nothing, if its sticky ranges are invalid or taken, if it has
+        none but needs some, if it has some but the subscription assigns them, or if no range is left to split.
         """
 
     def remove(self, consumer_id: int) -> None:
-        """A consumer that was added leaves."""
+        """Remove a consumer that was added."""
 
     def select(self, key_hash: int) -> int | None:
-        """The id of the consumer that owns a 32-bit unsigned hash; None if nobody does."""
+        """Return the id of the consumer that owns a 32-bit unsigned hash, or None if nobody does."""
 
     def ranges(self) -> dict[int, list[HashRange]]:
-        """What each consumer owns, in ascending order, modulo ``hash_space``. For reports: not cheap on a ring."""
+        """Return each consumer's ranges in ascending order, modulo ``hash_space``. Only for reports: on a ring the call
+        is slow."""
 
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
-        """``messages`` were dispatched to the consumer at ``now_seconds`` of a clock that does not go back."""
+        """Note that ``messages`` were dispatched to a consumer at ``now_seconds`` of a monotonic clock."""
 
 
 def make_selector(assignment: KeyAssignment, sticky: bool) -> KeySelector:
-    """A selector without consumers; ``sticky`` is whether the first consumer brings its own ranges."""
+    """Return a selector without consumers. ``sticky`` says whether the first consumer brings its own ranges."""
     if sticky:
         return StickySelector()
     match assignment:

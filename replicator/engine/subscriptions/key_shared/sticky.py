@@ -1,10 +1,10 @@
 """Sticky ranges: each consumer brings the slots that it wants, and gets these or is refused.
 
-1. Ranges must be there, lie in 0..65535, start no later than they end, and overlap neither each other nor those of a
-   connected consumer; otherwise the consumer is refused, and all is as if it had never tried.
-2. A slot that nobody brought has no owner: its messages wait until somebody brings it.
+1. A consumer must bring ranges. They must lie in 0..65535, start no later than they end, and overlap neither each other
+   nor those of a connected consumer. Otherwise the consumer is refused, and nothing changes.
+2. A slot that nobody brought has no owner: its messages wait until a consumer brings it.
 
-Movement: none at all, a join takes only what nobody had. Balance: what the users make of it.
+Movement: none, because a join takes only slots without an owner. Balance: it depends on the ranges of the users.
 Source: seed 000, "Sticky".
 """
 
@@ -33,7 +33,8 @@ class StickySelector:
         self._owners: list[int] = []
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
-        """Raises :class:`InvalidHashRanges` with the range that is wrong, and the consumer that has it."""
+        """Add a consumer. Raise :class:`InvalidHashRanges`, which names the wrong range, and the consumer that has
+        it."""
         assert consumer_id not in self._names
         wanted = _checked(name, policy)
         for brought in wanted:
@@ -47,7 +48,7 @@ class StickySelector:
         self.version += 1
 
     def remove(self, consumer_id: int) -> None:
-        """Its slots are nobody's until another consumer brings them."""
+        """Remove a consumer. Its slots have no owner until another consumer brings them."""
         del self._names[consumer_id]
         kept = [at for at, owner in enumerate(self._owners) if owner != consumer_id]
         self._ranges = [self._ranges[at] for at in kept]
@@ -56,20 +57,20 @@ class StickySelector:
         self.version += 1
 
     def select(self, key_hash: int) -> int | None:
-        """The consumer that brought the hash's slot; None if nobody did."""
+        """Return the consumer that brought the hash's slot, or None if nobody did."""
         slot = key_hash % SLOTS
         at = bisect_right(self._starts, slot) - 1
         return self._owners[at] if at >= 0 and slot <= self._ranges[at].end else None
 
     def ranges(self) -> dict[int, list[HashRange]]:
-        """What each consumer brought, in the order in which they joined."""
+        """Return the ranges that each consumer brought, in the order in which they joined."""
         owned: dict[int, list[HashRange]] = {consumer_id: [] for consumer_id in self._names}
         for owner, brought in zip(self._owners, self._ranges, strict=True):
             owned[owner].append(brought)
         return owned
 
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
-        """Load does not matter here."""
+        """Ignore the load."""
 
     def _refuse_if_taken(self, name: str, brought: HashRange) -> None:
         # Of the ranges that start at or before this one's end, the last reaches furthest: it overlaps, or none does.
@@ -82,7 +83,8 @@ class StickySelector:
 
 
 def _checked(name: str, policy: KeySharedPolicy) -> list[HashRange]:
-    """What the consumer brings, sorted; raises :class:`InvalidHashRanges` for what is wrong in itself."""
+    """Return the ranges that a consumer brings, sorted. Raise :class:`InvalidHashRanges` if they are invalid by
+    themselves."""
     if not policy.sticky_ranges:
         raise InvalidHashRanges(
             f"consumer {name!r} brings no sticky ranges, and those of this subscription do: give it the slots that it "

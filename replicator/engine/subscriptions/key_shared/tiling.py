@@ -1,6 +1,6 @@
-"""Slots 0..65535 as ranges that touch each other, one range a consumer: what splits and merges keep true.
+"""Slots 0..65535 as ranges that touch each other, one for each consumer, with operations to split and merge them.
 
-Common to the two assignments that split ranges; which range is split, and where a leaver's goes, is theirs to say.
+It is the base of the two selectors that split ranges. They choose the range to split, and the new owner of a leaver's.
 
 Invariant: ``_starts`` is strictly ascending and begins with 0; each range ends where the next one starts, the last one
 at the last slot. So each slot has exactly one owner, by construction.
@@ -17,7 +17,7 @@ from replicator.engine.types import HashRange, KeySharedPolicy
 
 
 def refuse_sticky_ranges(name: str, policy: KeySharedPolicy) -> None:
-    """Raises :class:`InvalidHashRanges` if a consumer brings ranges to a subscription that assigns them itself."""
+    """Raise :class:`InvalidHashRanges` if a consumer brings ranges to a subscription that assigns them itself."""
     if policy.sticky_ranges is not None:
         raise InvalidHashRanges(
             f"consumer {name!r} brings sticky ranges, and this subscription assigns ranges to its consumers itself: "
@@ -26,7 +26,7 @@ def refuse_sticky_ranges(name: str, policy: KeySharedPolicy) -> None:
 
 
 class Tiling:
-    """The ranges and their owners. Costs a few dozen bytes a consumer; a look-up bisects."""
+    """Ranges and their owners. A consumer takes a few dozen bytes. A look-up is a binary search."""
 
     hash_space: Final = SLOTS
 
@@ -36,25 +36,25 @@ class Tiling:
         self._owners: list[int] = []
 
     def select(self, key_hash: int) -> int | None:
-        """The owner of a hash; None without consumers."""
+        """Return the owner of a hash, or None without consumers."""
         if not self._owners:
             return None
         return self._owners[bisect_right(self._starts, key_hash % SLOTS) - 1]
 
     def ranges(self) -> dict[int, list[HashRange]]:
-        """Each consumer's range, in the order of slots."""
+        """Return each consumer's range, in the order of slots."""
         return {
             owner: [HashRange(start, start + self._size(index) - 1)]
             for index, (start, owner) in enumerate(zip(self._starts, self._owners, strict=True))
         }
 
     def _size(self, index: int) -> int:
-        """How many slots the range at ``index`` has."""
+        """Return the number of slots of the range at ``index``."""
         end = self._starts[index + 1] if index + 1 < len(self._starts) else SLOTS
         return end - self._starts[index]
 
     def _first(self, consumer_id: int) -> None:
-        """The only consumer owns everything."""
+        """Give all slots to the first consumer."""
         assert not self._owners
         self._starts = [0]
         self._owners = [consumer_id]
