@@ -1,4 +1,4 @@
-"""Snapshot mappings: the coarse one, by topic and peer."""
+"""Snapshot mappings (the coarse mapping), by topic and peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snapshots.repository.rows import Rows
 
 
 class Mappings(Rows):
-    """The part of the repository that holds snapshot mappings."""
+    """Part of the repository that holds snapshot mappings."""
 
     async def record_mappings(self, mappings: Sequence[tuple[str, SnapshotMapping]]) -> None:
         """Write mappings, each with its topic."""
