@@ -11,7 +11,7 @@ A session goes through these states; any other step is an error of the client or
 1. Opening takes a while, and the client may close the id meanwhile, and even open it again. So the opener holds a
    :class:`Slot`, and :meth:`Sessions.opened` says whether that slot still counts.
 2. The client may still be sending to a session that the server let go of. Such an id is GONE for a while, at most
-   :data:`GONE_MAX` of them: its commands are dropped, and are no error of the client.
+   :data:`GONE_MAX` of them: its commands are dropped without an error.
 """
 
 from __future__ import annotations

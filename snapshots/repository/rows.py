@@ -1,4 +1,4 @@
-"""What all tables of the repository share: connections, upserts of whole batches, and errors of our own."""
+"""Base of all tables' repositories: connections, upserts of whole batches, and errors of our own."""
 
 from __future__ import annotations
 
