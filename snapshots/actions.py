@@ -143,8 +143,10 @@ class ApplyUpdate:
     starts: Starts = field(default_factory=dict)
     unless_in_use: bool = False
     answer: str = ""
-    """Last question of this cluster that the source had heard. With the last part of a whole state, which answers it:
-    after this update, all is here that the source knew when it heard the question."""
+    """Last question of this cluster that the source had heard, in the last part of a whole state.
+
+    After this update, everything is here that the source knew when it heard the question.
+    """
 
 
 Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate

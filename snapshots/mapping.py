@@ -36,7 +36,7 @@ DENSE: Final = 16
 MAPPINGS_MAX: Final = 512
 """Limit of mappings in one table: 17 dense, 8 for each of 60 doublings, and the oldest; about 100 bytes each."""
 _RESTORED_NEXT: Final = 2**62
-"""Number that follows the newest restored mapping. It is so round that every age below gets its own trailing zeros."""
+"""Number of the newest restored mapping. It is so round that every age below gets its own trailing zeros."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,7 +327,7 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
         clusters=_clusters_to_wire(update.clusters),
         generation=update.generation,
         acks=[_acks_to_wire(origin, acks) for origin, acks in sorted(update.acks.origins.items())],
-        # What is not so is left out: most updates are one subscription's small change.
+        # False values are left out: most updates are one subscription's small change.
         whole=update.whole or None,
         deleted=update.deleted or None,
         asks=update.asks or None,

@@ -91,7 +91,7 @@ class Tracing:
 
     @contextmanager
     def appending(self, topic: str, blocks: Sequence[CarriedNotes]) -> Iterator[None]:
-        """Make the append spans of messages that a link brought with these notes. Wrap the appending in it."""
+        """Trace the appending of blocks that a link brought with these notes. It must happen inside this context."""
         start_ns = self.now_ns()
         began: list[tuple[CarriedNotes, Note, TraceContext]] = []
         for block in blocks:

@@ -70,7 +70,7 @@ class Mappings(Rows):
             return int((await connection.execute(query)).scalar_one())
 
     async def keep_mappings(self, topic: str, peer: str, kept: Collection[Position]) -> int:
-        """Remove the mappings of a topic and peer whose local position is not in ``kept``; returns how many."""
+        """Remove the mappings of a topic and peer whose local position is not in ``kept``; return their number."""
         row = SnapshotMappingRow
         statement = delete(row).where(row.cluster == self._cluster, row.topic == topic, row.peer == peer)
         if kept:

@@ -26,7 +26,7 @@ from snapshots.models import (
 )
 
 ROWS_AT_ONCE: Final = 200
-"""Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
+"""Limit of rows in one statement, sent or named: so many delay other statements by some milliseconds at most."""
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres does not take in a text: NUL, and surrogates of UTF-16."""

@@ -336,7 +336,7 @@ class Consumer(Receiver):
         """Return messages to the front of the receiver queue. The cluster does not learn of it."""
         self._inbox.put_back(messages)
 
-    # What the channel reports.
+    # Events of the channel.
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         """Handle the arrival of entries."""
@@ -387,7 +387,7 @@ class Consumer(Receiver):
         else:
             self._fail(error)
 
-    # What a receiver asks for.
+    # Methods for the receiver.
 
     def _pop(self) -> Message | None:
         self._check_open()

@@ -168,7 +168,7 @@ class MultiTopicsConsumer(Receiver):
         """Return the sums over all topics."""
         return sum((consumer.stats() for consumer in self._turns), ConsumerStats())
 
-    # What a receiver asks for.
+    # Methods for the receiver.
 
     def _pop(self) -> Message | None:
         self._check_open()

@@ -147,7 +147,7 @@ class Receiver(ClosedAtExit):
         self._own_listening().pause()
 
     def resume_message_listener(self) -> None:
-        """Go on handing messages to the listener."""
+        """Resume handing messages to the listener."""
         self._check_open()
         self._own_listening().resume()
 

@@ -45,7 +45,7 @@ class PendingEntries:
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._flush_waiters: list[tuple[int, asyncio.Future[PulsarException | None]]] = []
         self.messages = 0
-        """Messages that are not confirmed, those that are not sealed yet among them."""
+        """Number of unconfirmed messages, including those that are not sealed yet."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)

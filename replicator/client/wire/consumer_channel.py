@@ -56,7 +56,7 @@ from snapshots.position import BEFORE_ALL, Position
 CLOSE_SECONDS_MAX: Final = 2.0
 POSITIONS_PER_COMMAND_MAX: Final = 10_000
 PERMITS_MAX: Final = 1_000_000
-"""Limit of unused permits of a consumer at a cluster of ours."""
+"""Limit of permits in one request, which a cluster of ours sets."""
 
 T = BaseCommand.Type
 

@@ -77,7 +77,7 @@ def draw(report: Report) -> list[Drawing]:
 
 
 def _drawn(name: str, title: str, plot: Plot, rows: Sequence[Row], report: Report) -> Drawing:
-    # The same salt makes the same ids, so that the same report is the same bytes.
+    # A fixed salt makes fixed ids, so that equal reports are equal bytes.
     with rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH_INCHES, 3.6), layout="constrained")
         axes = figure.subplots()

@@ -147,7 +147,7 @@ class Carrier:
     async def _run(self) -> None:
         try:
             await until_all_end(self._fetch(), self._send(), self._receive(), self._notice_end(), names="carrier")
-        except Exception as error:  # noqa: BLE001 - whoever asked for a segment is told
+        except Exception as error:  # noqa: BLE001 - the callers get it with their segments
             self._give_up(error)
         finally:
             self._give_up(PipelineError("the carrier was closed"))
@@ -158,7 +158,7 @@ class Carrier:
             future = self._unfinished.pop()
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever asked may have gone, and of several one is looked at
+                future.exception()  # its caller may have gone, or look at another segment's
 
     async def _fetch(self) -> None:
         while True:

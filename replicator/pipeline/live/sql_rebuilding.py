@@ -88,7 +88,7 @@ class Rebuilding:
             for entry in np.searchsorted(starts, first[sealed]).tolist():
                 start, size = int(starts[entry]), int(view.batch_sizes[entry])
                 self._keep[start : start + size] = True
-                if self.masks:  # whoever writes them anew refuses to
+                if self.masks:  # so that rewriting it raises CannotMask
                     self._masked[start] = Masked()
         seen = np.flatnonzero(~sealed)
         numbers = first[seen] + rows.column(4).take(pa.array(seen)).to_numpy(zero_copy_only=False)

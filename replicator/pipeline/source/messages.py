@@ -237,7 +237,7 @@ def _message_starts(entries: Entries) -> Int64s:
     if not len(which):
         return np.zeros(0, np.int64)
     content = entries.content
-    # What was decompressed lies behind the rest, so the batches need not lie in the order of their entries.
+    # Decompressed payloads lie behind the others, so the batches need not lie in the order of their entries.
     by_place = which[np.argsort(entries.payload_starts[which], kind="stable")]
     starts, ends, sizes = entries.payload_starts[by_place], entries.payload_ends[by_place], entries.sizes[by_place]
     if int((ends - starts).sum()) > LARGE_MESSAGE_BYTES * int(sizes.sum()):

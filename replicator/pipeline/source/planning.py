@@ -110,7 +110,7 @@ def first_position(topic: TopicPositions, start: Position, on_gap_skip: bool) ->
     Raises :class:`TopicChanged` if entries above ``start`` are gone, and gaps are not skipped.
     """
     if start == BEFORE_ALL:
-        return topic.trimmed  # whoever has read nothing wants what there is
+        return topic.trimmed  # a reader that has read nothing wants all that exists
     if topic.replaced_since(start):
         reason = f"was deleted and made anew after {start}, up to where it was read"
     elif topic.lost_after(start):

@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for url, of_cluster in self._standings.items():
             for name, topic in of_cluster.topics.items():
                 if self._options.wants(name):
-                    # What has no span has nothing after its start.
+                    # A topic without a span has no entries after its start.
                     read[of_cluster.cluster][name] = starts.get((url, name), topic.last)
         return encode_offset(read)
 

@@ -4,7 +4,7 @@ A message is a run of ``tag varint | value``. All messages are read in step: in 
 work is some array operations a field, however many messages there are.
 
 1. Each round reads a tag and a number (the value of a varint field, the length of a field of bytes) of every message
-   that has not ended, byte by byte of the varints, most of which have one or two.
+   that has not ended. Varints are read byte by byte; most have one or two.
 2. Wanted fields are kept; the last one counts if a field comes twice, as in protobuf. Repeated ones are all kept.
 3. A malformed message (a field beyond its end, a type that the format does not use) is left, and marked.
 

@@ -60,8 +60,9 @@ def acked_at_broker(name: str, cursor: BrokerCursor) -> Acked:
 def only_acked_at_source(common: Common, source: Acked, destination: Acked | None) -> Int64s:
     """Return the indexes in ``common`` of entries that are acknowledged at the source only.
 
-    A destination without the subscription has acknowledged nothing. An entry from which a link left messages out does
-    not count: consuming the rest of a batch does not consume the batch."""
+    A destination without the subscription has acknowledged nothing. An entry that lacks messages at the source, and has
+    other content at the destination, does not count: consuming the rest of a batch does not consume the batch.
+    """
     here, at_source = common.source, common.at_source
     log, at = common.destination, common.at_destination
     acked = source.contains(here.ledger[at_source], here.entry[at_source])

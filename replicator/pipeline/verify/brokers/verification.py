@@ -183,7 +183,7 @@ class _Verification:
             try:
                 found[name] = await asyncio.to_thread(_standings_of, url)
             except PipelineError:
-                continue  # whoever reads the picture says so
+                continue  # the reader of the picture reports it
         return found
 
     def _goals(self, standings: Mapping[str, Mapping[str, Standing]]) -> dict[tuple[str, str], Position]:
@@ -284,7 +284,7 @@ class _Verification:
             left_out[whose] = [*left_out.get(whose, ()), *ranges]
         own = Life(origin, (standing.high_water or {}).get(origin, (0, BEFORE_ALL))[0])
         end = BEFORE_ALL if internals is None else internals.last
-        # What others had published of it by then is not above the end, unless nobody ever published it here.
+        # Entries that others had published by then are not above the end, unless nobody ever published them here.
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
             stored = end if internals is not None and internals.entries else BEFORE_ALL
@@ -319,7 +319,7 @@ class _Verification:
         url = self._urls[name]
         try:
             log = await asyncio.to_thread(read_worker, url, topic, standing, self._since_ms)
-            # What was trimmed meanwhile is not missing.
+            # Entries that were trimmed meanwhile are not missing.
             trimmed = (await asyncio.to_thread(_standings_of, url)).get(topic, standing)
         except PipelineError as error:
             self._found.remarks.append(f"{topic}: the log of {name} is not compared with brokers: {error}")
