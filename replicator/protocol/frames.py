@@ -93,7 +93,7 @@ class FrameDecoder:
         """Pieces of a frame that is not whole yet, beginning with its size."""
         self._begun_bytes = 0
         self._wanted = 0
-        """How many bytes it has in all; 0 while not even its size is there."""
+        """Total size in bytes of the frame that has begun; 0 while its size field is incomplete."""
 
     @property
     def waits(self) -> int:

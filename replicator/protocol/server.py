@@ -158,7 +158,7 @@ class ServerConnection:
         self._pending: Pending | None = None
         """Running check of the client's credentials."""
         self._answer_by: float | None = None
-        """When a client that was asked for newer credentials has to have shown them."""
+        """Time by which a client that was asked for newer credentials must show them; None if it was not asked."""
 
     @property
     def over(self) -> bool:

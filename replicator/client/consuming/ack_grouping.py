@@ -147,7 +147,7 @@ class AckGrouping:
         """Number of messages of each batch; 0: unknown."""
         self._batch_index_acks = batch_index_acks
         self._partial: dict[Position, BitMap] = {}
-        """Without batch-index acknowledgement: the indexes of entries that are not complete."""
+        """Acknowledged indexes of incomplete entries, if batch-index acknowledgement is off."""
         self._cumulative: _Cumulative | None = None
         self._cumulative_size = 0
         self._count = 0

@@ -83,11 +83,11 @@ class Acknowledger:
                     self.acknowledge(each, index, batch_size)
 
     def acknowledged(self, position: Position) -> BitMap | bool:
-        """See :meth:`AckGrouping.acknowledged`."""
+        """Return which part of this entry is acknowledged; see :meth:`AckGrouping.acknowledged`."""
         return self._grouping.acknowledged(position)
 
     def settled(self, position: Position, batch_index: int) -> bool:
-        """See :meth:`Moves.settled`."""
+        """Return whether a message was acknowledged by a former position; see :meth:`Moves.settled`."""
         return self._moves.settled(position, batch_index)
 
     def arrived(self, position: Position, identity: tuple[str, Position], batch_size: int) -> None:

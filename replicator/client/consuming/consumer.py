@@ -106,7 +106,7 @@ class Consumer(Receiver):
             self._letters = LetterSender(letter_policy, settings.subscription, letter_topics)
             self._inbox.give_up_with(letter_policy, self._letters)
         self._places = 0
-        """How often the subscription was put elsewhere."""
+        """Count of seeks and resets of the subscription."""
         self._channel: ConsumerChannel | None = None
         self._cluster: str | None = None
         """The one that the last channel led to."""
@@ -115,7 +115,7 @@ class Consumer(Receiver):
         self._closing: asyncio.Task[None] | None = None
         self._reached_end = False
         self._error: PulsarException | None = None
-        """Why nothing more can be received; None while open."""
+        """Error that ended this consumer; None while it is open."""
         if message_listener is not None:
             self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
         self._stats_interval_seconds = stats_interval_seconds

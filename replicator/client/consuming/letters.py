@@ -138,7 +138,7 @@ class DeadLetters:
         self._given_up: deque[Message] = deque()
         self._burying: SupervisedTask | None = None
         self._places = 0
-        """How often the subscription was put elsewhere: what was given up before is not acknowledged after."""
+        """Count of seeks and resets of the subscription. Messages given up before one are not acknowledged after it."""
 
     def is_over(self, redelivery_count: int) -> bool:
         """Return whether an entry with this count is to be given up without being shown."""

@@ -53,7 +53,7 @@ class Reader(ClosedAtExit):
         self._next, self._skipped = seek_target(start_message_id, inclusive=settings.start_message_id_inclusive)
         """Next entry to read, and the part of it that was read already."""
         self._at_latest = start_message_id == MessageId.latest
-        """Not connected yet, to read what is published from then on."""
+        """Whether the reader starts at the end of the topic, and has not connected yet."""
         self._sought_ms: int | None = None
         """Nothing was read since a seek to this publish time."""
         self._consumer = Consumer(

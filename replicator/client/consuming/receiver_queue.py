@@ -64,7 +64,7 @@ class ReceiverQueue(Generic[T]):
         self._queued = 0
         self._owed = 0
         self._granted = 0
-        """With size 0: permits that the cluster has not used yet; below 0 after a batch larger than its permits."""
+        """Permits that the cluster has not used yet, for size 0; below 0 after a batch larger than its permits."""
 
     def __len__(self) -> int:
         """Return the number of messages that the application can take, at most: some may turn out to be

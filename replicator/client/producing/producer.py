@@ -102,7 +102,7 @@ class Producer(MessageSender):
         self._reopening: SupervisedTask | None = None
         self._closing: asyncio.Task[None] | None = None
         self._error: PulsarException | None = None
-        """Why nothing more can be sent; None while open."""
+        """Error that ended this producer; None while it is open."""
 
     async def connect(self) -> None:
         """Open the channel, which sets the producer's name and its next sequence id. The client calls this once."""

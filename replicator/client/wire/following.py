@@ -90,8 +90,9 @@ class FollowingConnector:
         self._checking = asyncio.Lock()
         self._checked_at = 0.0
         self._doubtful = False
-        """Something could not be opened where clients belonged: ask again before the next attempt, as a cluster that
-        refuses may take clients of its own a moment later, when these belong elsewhere."""
+        """Whether to ask the providers before the next attempt, because something could not be opened.
+
+        A cluster that refuses may take its own clients a moment later."""
         self._closed = False
 
     @property

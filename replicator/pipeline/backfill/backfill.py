@@ -154,9 +154,9 @@ class BackfillRun:
         self._before: Mapping[str, Mapping[str, Any]] = {}
         """The topics of the destination when the backfill began."""
         self._lives: Mapping[str, Mapping[str, Sequence[str]]] = {}
-        """By topic and origin, messages of earlier lives that the destination must have."""
+        """Messages of earlier lives that the destination must have, by topic and origin."""
         self._told: dict[str, Mapping[str, Any]] = {}
-        """By topic, the subscription states that the destination must have."""
+        """Subscription states that the destination must have, by topic."""
         self._plan: Plan | None = None
         self._bytes_max = SEGMENT_BYTES_MAX
         self._backfill: Backfill

@@ -42,13 +42,13 @@ class TopicGoal:
     """State that the destination must reach for one topic."""
 
     marks: Mapping[str, Mark]
-    """For each origin, the position that the destination must reach."""
+    """Position that the destination must reach, for each origin."""
     messages: int
     """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """For each origin, the newest message of each earlier life of the topic that the source has."""
+    """Newest message of each earlier life of the topic that the source has, for each origin."""
     unreplicated: tuple[str, ...] = ()
     """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 

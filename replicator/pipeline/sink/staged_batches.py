@@ -78,7 +78,7 @@ class StagedBatches:
         used = {"topic": columns.topic, "key": columns.key, "properties": columns.properties}
         self._texts = [name for name, is_used in used.items() if is_used]
         self._partitions: dict[str, tuple[str, int]] = {}
-        """By topic as rows name it, its full name and how many partitions it has."""
+        """Full name and number of partitions of each topic, by the name in the rows."""
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_bytes = 0
         self.entries = self.messages = self.left_out = 0

@@ -141,7 +141,7 @@ class _Verification:
             if self._wanted(topic)
         }
         goals: dict[tuple[str, str], Position] = {}
-        """By topic and origin."""
+        """Positions that must be reached everywhere, by topic and origin."""
         while True:
             standings = await self._standings()
             await self._ask_bridges()

@@ -248,7 +248,7 @@ def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) ->
 
 
 _Places = tuple[Bools, Int64s, Int64s]
-"""For all intervals: whether a cluster has the interval, and the ledger and entry where the interval lies there."""
+"""Places of all intervals in a cluster: whether it has the interval, and the interval's ledger and entry there."""
 
 
 def _acknowledged(
