@@ -1,1 +1,1 @@
-"""The protocol that keeps subscriptions in step across clusters; pure but for its Postgres repository."""
+"""Protocol that keeps subscriptions in step across clusters. It is pure, except for its Postgres repository."""

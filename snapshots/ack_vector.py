@@ -5,7 +5,7 @@ A message's identity is (origin, origin position, batch index). For each origin 
 - *ranges* ``(after, upto]``: all messages of the origin in between. The claimant has all of them, or knows that other
   positions hold no message of that origin. The part up to mark-delete is announced as ranges;
 - *positions* beyond: whole entries, in compressed bitmaps;
-- *batches*: entries of which some messages are acknowledged, each with the bitmap of their indexes.
+- *batches*: partly acknowledged entries, each with the bitmap of its acknowledged indexes.
 
 Merging is by union of each, so it is commutative, associative and idempotent (invariant 6). A topic that was deleted
 and made anew at its origin has several lives. Positions of a later life are greater than all of an earlier one, so a
@@ -28,14 +28,14 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 PART_BYTES_TARGET: Final = 1024 * 1024
-"""A marker is an entry, and an entry has a limit of about 5 MiB."""
+"""Target size of one part of a vector. A part is sent in a marker; a marker is an entry, of at most about 5 MiB."""
 BITMAP_POSITIONS_MAX: Final = 1 << 22
-"""Most positions between the first and the last of one bitmap on the wire: at most 64 containers of 8 kB each."""
+"""Longest distance between the first and the last position of one bitmap on the wire: 64 containers of 8 kB each."""
 _RANGE_BYTES: Final = 48
 _BATCH_BYTES: Final = 24
 
 Range = tuple[Position, Position]
-"""``(after, upto]``."""
+"""Positions after the first one, up to and including the second: ``(after, upto]``."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class OriginAcks:
     """Acknowledged positions of one origin's messages. Ranges ascend and are disjoint."""
 
     incarnation: int
-    """The newest life of the topic at the origin that the claimant knows."""
+    """Newest incarnation of the topic at the origin that the claimant knows."""
     ranges: list[Range] = field(default_factory=list)
     positions: PositionSet = field(default_factory=PositionSet)
     batches: dict[Position, BitMap] = field(default_factory=dict)
@@ -61,13 +61,13 @@ class OriginAcks:
             self.batches[position] = indexes if mine is None else mine | indexes
 
     def discard_through(self, position: Position) -> None:
-        """Forget what concerns the origin's entries up to ``position``."""
+        """Remove the acknowledgements of the origin's entries up to ``position``."""
         self.ranges = [(max(after, position), upto) for after, upto in self.ranges if upto > position]
         self.positions.discard_through(position)
         self.batches = {at: indexes for at, indexes in self.batches.items() if at > position}
 
     def discard_above(self, position: Position) -> None:
-        """Forget what concerns the origin's entries after ``position``."""
+        """Remove the acknowledgements of the origin's entries after ``position``."""
         self.ranges = [(after, min(upto, position)) for after, upto in self.ranges if after < position]
         self.positions.discard_above(position)
         self.batches = {at: indexes for at, indexes in self.batches.items() if at <= position}
@@ -83,7 +83,7 @@ class OriginAcks:
 
 @dataclass(slots=True)
 class AckVector:
-    """For each origin what is acknowledged; an origin without anything says that the claimant knows the origin."""
+    """Acknowledgements by origin. An origin without acknowledgements is one that the claimant knows."""
 
     origins: dict[str, OriginAcks] = field(default_factory=dict)
 
@@ -222,7 +222,7 @@ def claimed(acks: Mapping[str, Any]) -> list[Range]:
 
 
 def bitmap_pieces(bitmap: BitMap) -> Iterator[BitMap]:
-    """Yield the bitmap in compact pieces, each of which spans at most :data:`BITMAP_POSITIONS_MAX`."""
+    """Yield the bitmap in compact pieces that span at most :data:`BITMAP_POSITIONS_MAX` positions each."""
     rank = 0
     while rank < len(bitmap):
         low = bitmap[rank]

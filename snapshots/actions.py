@@ -1,4 +1,4 @@
-"""Values that cross the controller's border: what it is told of the log, and what it asks its shell to do."""
+"""Values at the controller's border: its settings, the state of the log, and the actions that its shell carries out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from snapshots.starts import Starts
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves; ``whole_interval_ms``
-    is how often a subscription that changes is told whole. ``update_interval_ms`` is the least between two updates."""
+    """Intervals of the controller, in milliseconds.
+
+    ``snapshot_interval_ms`` bounds how far the coarse state is behind while the topic moves. ``whole_interval_ms`` is
+    the time between announcements of a changing subscription's whole state, ``update_interval_ms`` the shortest between
+    two updates."""
 
     snapshot_interval_ms: int = 200
     snapshot_timeout_ms: int = 30_000
@@ -29,12 +32,12 @@ def _holds_all(origin: str, position: Position) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The local log at one moment.
+    """State of the local log at one moment.
 
-    ``vector``: for each origin, the local cluster included, the highest origin position in the log. ``messages``: the
-    same of message entries only; without it the vector stands in, which is true but may make a peer wait for markers
-    that never come. ``holds``: whether an origin's entry, at or below where the vector is, is or was in the log; not
-    so if the origin was restored from an old copy and others have more of it than it has left.
+    ``vector`` has, by origin (the local cluster included), the highest origin position in the log. ``messages`` is the
+    same for message entries only. Without it the vector is used, which is true but may make a peer wait for markers
+    that never come. ``holds`` tells whether an origin's entry at or below the vector is or was in the log. That can be
+    false if the origin was restored from an old copy, and other clusters have more of it than it has left.
     """
 
     lac: Position
@@ -45,7 +48,7 @@ class LogState:
     """Last position of each earlier life of an origin that is here. The keys are names that no origin has."""
 
     def reached(self) -> dict[str, Position]:
-        """Return for each origin the position of the last message that is here."""
+        """Return, by origin, the position of the last message that is here."""
         return dict(self.vector if self.messages is None else self.messages)
 
     def said(self) -> dict[str, Position]:
@@ -57,8 +60,9 @@ class LogState:
         return {**self.reached(), **self.earlier_lives}
 
     def lacking(self, response: SnapshotResponse, local: str) -> set[str]:
-        """Return the origins of which the cluster that answered had more than the log has. Its own and ``local`` do not
-        count."""
+        """Return the origins in whose log the answering cluster is further than this log.
+
+        The answering cluster's own origin and ``local`` do not count."""
         return {
             origin
             for origin, reached in response.vector.items()
@@ -139,8 +143,10 @@ class ApplyUpdate:
     starts: Starts = field(default_factory=dict)
     unless_in_use: bool = False
     answer: str = ""
-    """Last question of this cluster that the source had heard. With the last part of a whole state, which answers it:
-    after this update, all is here that the source knew when it heard the question."""
+    """Last question of this cluster that the source had heard, in the last part of a whole state.
+
+    After this update, everything is here that the source knew when it heard the question.
+    """
 
 
 Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | WriteUpdate | ApplyUpdate
@@ -153,14 +159,14 @@ class ControllerStats:
     requests: int = 0
     """Requests written here."""
     answers: int = 0
-    """Responses written here, for others."""
+    """Responses written here, to requests of other clusters."""
     responses: int = 0
-    """Responses of other clusters, to whomever."""
+    """Responses of other clusters, to any requests."""
     mappings: int = 0
     timeouts: int = 0
     """Requests that some peer left unanswered for ``snapshot_timeout_ms``."""
     skipped: int = 0
     """Responses that can make no mapping, and updates that point past our log."""
     updates_sent: int = 0
-    """Subscriptions told of, summed over markers."""
+    """Announced subscriptions, summed over markers."""
     updates_applied: int = 0

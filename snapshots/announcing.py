@@ -46,7 +46,8 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
 UPDATES_PER_MARKER_MAX: Final = 1000
-"""Keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each are about 1 MB."""
+"""Limit of updates in one marker. It keeps a marker far below the largest entry: 1,000 subscriptions with 16 peers each
+are about 1 MB."""
 PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
 """Limit of a subscription's properties in bytes. Larger ones are not announced, so other clusters create the
 subscription without them."""
@@ -88,23 +89,23 @@ class _Buried(NamedTuple):
 class _Subscription:
     generation: int
     whole_due: bool
-    """Peers wait for the whole state."""
+    """Whether peers wait for the whole state."""
     mark_delete: Position = BEFORE_ALL
     claim: Position = BEFORE_ALL
-    """The mark-delete position when it last moved by an acknowledgement here: what may be announced."""
+    """Mark-delete position when an acknowledgement here last moved it: peers may be told of it."""
     announced: dict[str, Position] = field(default_factory=dict)
     acknowledged: bool = False
-    """Something was acknowledged here and not announced."""
+    """Whether something was acknowledged here and not announced."""
     whole_next: bool = True
-    """Whatever is announced next is the whole state: peers may not have this generation."""
+    """Whether the next announcement must be the whole state, because peers may not have this generation."""
     whole_announced_ms: int = 0
     asks: bool = False
     wanted: bool = False
-    """The whole state was asked for in this life, so no update that stands in the log already has said it."""
+    """Whether the whole state was asked for in this run. Then no update that is in the log already answers it."""
     ask_id: str = ""
-    """Question to be asked, for whose answer somebody waits."""
+    """Id of the question to ask, if somebody waits for its answer."""
     asked: Mapping[str, str] | None = None
-    """For each cluster, its last question that was heard; None if there was none."""
+    """Last question heard from each cluster; None if there was none."""
 
 
 def _unknown(subscription: str) -> Starts:
@@ -112,10 +113,10 @@ def _unknown(subscription: str) -> Starts:
 
 
 class UpdateAnnouncer:
-    """Announces and hears updates of one topic's subscriptions, for the cluster ``local``.
+    """Announcer and receiver of updates of one topic's subscriptions, for the cluster ``local``.
 
-    ``mapped`` returns, for a peer and a local position, how far the peer's copy of a subscription may move. ``acks``
-    is None if only mark-delete positions travel. ``starts`` returns the start of a subscription by origin.
+    ``mapped`` returns, for a peer and a local position, how far the peer's copy of a subscription may move. ``acks`` is
+    None if only mark-delete positions travel. ``starts`` returns the start of a subscription by origin.
     """
 
     def __init__(
@@ -141,11 +142,11 @@ class UpdateAnnouncer:
         self._buried: dict[str, _Buried] = {}
         """Tombstones of deleted subscriptions, by name."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
-        """Subscriptions that are being made because of a change, so that their whole state is to be asked for."""
+        """Subscriptions that are being created because of an announced change. Their whole state must be asked for."""
         self._changed: dict[str, None] = {}
-        """Subscriptions that there is something to announce of, in order of their change."""
+        """Subscriptions with something to announce, in order of their change."""
         self._coarse: dict[str, None] = {}
-        """Subscriptions of which there is only a coarse state to announce, which may wait."""
+        """Subscriptions with only a coarse state to announce, which may wait."""
         self._coarse_due_ms = 0
         self._pace = UpdatePace(budget)
         self._snapshot_budget = snapshot_budget
@@ -168,7 +169,7 @@ class UpdateAnnouncer:
     def on_subscription(
         self, name: str, mark_delete: Position, generation: int, now_ms: int, *, announced: bool, claims: bool = True
     ) -> None:
-        """See :meth:`SnapshotController.on_subscription`."""
+        """Record that a subscription exists; see :meth:`SnapshotController.on_subscription`."""
         known = self._subscriptions.get(name)
         if known is None or known.generation < generation:
             unknown = name in self._unknown
@@ -182,7 +183,7 @@ class UpdateAnnouncer:
         self.on_mark_delete(name, mark_delete, generation, now_ms, local=claims)
 
     def on_mark_delete(self, name: str, mark_delete: Position, generation: int, now_ms: int, *, local: bool) -> None:
-        """See :meth:`SnapshotController.on_mark_delete`."""
+        """Record a new mark-delete position; see :meth:`SnapshotController.on_mark_delete`."""
         subscription = self._subscriptions.get(name)
         if subscription is None or generation < subscription.generation:
             return

@@ -60,7 +60,7 @@ class Asking:
         self._moved = False
         """Whether messages came since the last request for which no other cluster asks."""
         self._uncovered: frozenset[str] = frozenset()
-        """Clusters of which no answer covers all messages of this cluster."""
+        """Clusters without an answer that covers all messages of this cluster."""
         self._waiting_since_ms = 0
         """Time at which the first message came for which another cluster should ask."""
         self._patience_ms = 0

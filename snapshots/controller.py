@@ -1,10 +1,9 @@
-"""The per-topic controller of state sync: when to write which marker, and what a marker that arrived means.
+"""Controller of state sync for one topic: it decides when to write markers, and acts on markers that arrived.
 
 It serves invariants 5 (no skip: a position is claimed for a peer only through a mapping that proves it), 6 (monotone
-within a generation), 7 (an idle topic gets no markers) and 8 (every peer answers for itself; a dead one delays
-nobody). Sans-IO: events come in with the clock's reading, :data:`~snapshots.actions.Action` values come out, nothing
-is called. The source is DESIGN 4.2; the idea of pairing LACs through request and response
-is the field's (seed 004).
+within a generation), 7 (an idle topic gets no markers) and 8 (every peer answers for itself; a dead one delays nobody).
+Sans-IO: events come in with the clock's reading, :data:`~snapshots.actions.Action` values come out, nothing is called.
+The source is DESIGN 4.2; the idea of pairing LACs through request and response is the field's (seed 004).
 
 Algorithm, in cluster A with peer B:
 
@@ -16,11 +15,11 @@ Algorithm, in cluster A with peer B:
 2. B answers with its LAC and ``vector-B``: for each origin the highest origin position of a *message* in B's log.
    Markers are left out, so that a marker of some third cluster which died before A got it holds nothing up. If B keeps
    an earlier life of a topic (docs/adr/0080), the answer names that life as an origin of its own, which A lacks.
-3. The answer stands in A's log at L. The link from B is in order, so all that B originated is before L; what A
-   originated is in A's log by itself. For each third origin A waits until its log has reached vector-B, at L' >= L.
+3. The answer is in A's log at L. The link from B is in order, so everything that B originated is before L; messages of
+   A are in A's log by themselves. For each third origin A waits until its log has reached vector-B, at L' >= L.
    From there on: mark-delete position at or past L' => all of B up to LAC-B is consumed. That is true of *every*
-   answer, whenever it comes: late, twice, after a restart, unasked, asked for by another. So A reads them all; pending
-   requests are only counted, and nothing depends on them.
+   answer, whenever it comes: late, twice, after a restart, unasked, or asked for by another cluster. So A reads them
+   all. Pending requests are only counted, and nothing depends on them.
 4. The mapping L' <-> LAC-B goes to the table of B, to Postgres and, as a local marker, to the log. One local marker has
    the mappings of a round of answers (:mod:`snapshots.recording`).
 5. A subscription's mark-delete position moves here, or a mapping comes. Then the best mapping at or below the position
@@ -34,10 +33,10 @@ Algorithm, in cluster A with peer B:
    the topic is idle in A, and B would never cover it. So when B gets messages of others after its last answer, and
    nobody asks soon, B answers unasked (the *follow-up*). It does so once, so idle stays idle.
 
-What the shell owes: carry out actions in order, or stop; call ``on_append`` for a block before ``on_marker`` for its
-markers; hand over each marker at least once (everything is idempotent). After a restart: ``on_subscription`` for each
-replicated subscription, ``restore`` with the known mappings, ``on_append(…, origin=None, messages=True)`` if the
-topic holds messages, then the markers that were not handled yet.
+The shell must carry out actions in order, or stop. It calls ``on_append`` for a block before ``on_marker`` for its
+markers, and hands over each marker at least once (everything is idempotent). After a restart it calls
+``on_subscription`` for each replicated subscription, ``restore`` with the known mappings, and ``on_append(…,
+origin=None, messages=True)`` if the topic holds messages. Then it hands over the markers that were not handled yet.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class SnapshotController:
         self._waiting_may_end = False
         self._follow_up_ms: int | None = None
 
-    # ---- what the shell may ask -------------------------------------------------------------------------
+    # ---- questions of the shell ----------------------------------------------------------------------------
 
     def mappings(self, peer: str) -> MappingTable:
         """Return the mappings for ``peer``; an empty table if there are none."""

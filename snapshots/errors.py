@@ -1,4 +1,4 @@
-"""Errors of the state-sync protocol. Each names the thing that was wrong and, where there is one, the remedy."""
+"""Errors of the state-sync protocol. Each names the wrong value and, if there is one, the remedy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ class SnapshotsError(Exception):
 
 
 class InvalidPosition(SnapshotsError):
-    """A position that is not ``ledger:entry``."""
+    """A text is not a position of the form ``ledger:entry``."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"not a position: {text[:60]!r} (expected ledger:entry, for example 12:0)")
 
 
 class MarkerCorrupt(SnapshotsError):
-    """A marker whose payload is not the message that its type says."""
+    """A marker's payload is not the message that its type says."""
 
 
 class ExtentsCorrupt(SnapshotsError):
-    """Packed extents that are not what :meth:`snapshots.extents.ExtentTable.pack` gives."""
+    """Bytes are not packed extents of :meth:`snapshots.extents.ExtentTable.pack`."""

@@ -1,13 +1,13 @@
 """Extents: the exact mapping between an origin's positions and the positions here, for one topic and one origin.
 
-An extent says: ``entries`` entries from origin position p on lie here from local position q on. Copying gives them for
-nothing (DESIGN 4.1), and since the entries of one origin have the same order everywhere (invariant 3), both sides of
-a table ascend. So one table answers in both directions by bisection.
+An extent says: ``entries`` entries from origin position p on lie here from local position q on. Copying yields extents
+at no cost (DESIGN 4.1). The entries of one origin have the same order everywhere (invariant 3), so both sides of a
+table ascend, and one table answers in both directions by bisection.
 
-How it is kept: one column each for where the runs start at the origin, where they start here, and how long they are,
-20 bytes a run. A start is one number, ``rank of the ledger << 32 | entry``; the ranks' ledgers are in a list, as there
-are few. An entry id is below 2**32 (a writer opens a new ledger long before), so starts ascend as positions do, and
-numpy searches a million of them at once. A run lies in one ledger on each side.
+Storage: one column each for the runs' starts at the origin, their starts here, and their lengths, 20 bytes a run. A
+start is one number, ``rank of the ledger << 32 | entry``; the ranks' ledgers are in a list, as there are few. An entry
+id is below 2**32 (a writer opens a new ledger long before), so starts ascend as positions do, and numpy searches a
+million of them at once. A run lies in one ledger on each side.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from snapshots.position_set import PositionSet
 ENTRY_BITS: Final = 32
 _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
 FEW_POSITIONS: Final = 24
-"""Of one ledger: so many are translated one by one."""
+"""Limit of the positions of one ledger that are translated one by one; more are translated as arrays."""
 SLICE_POSITIONS: Final = 1 << 20
-"""Positions of a set that are translated at once: some ten megabytes of numbers."""
+"""Limit of positions of a set that are translated at once: some ten megabytes of numbers."""
 _COLUMNS: Final = 5
 _COUNT: Final = struct.Struct("<I")
 _COLUMN: Final = struct.Struct("<QB")
@@ -44,7 +44,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 class Extent(NamedTuple):
-    """``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
+    """Extent: ``entries`` entries from ``origin_first`` on at the origin lie here from ``local_first`` on."""
 
     origin_first: Position
     local_first: Position
@@ -60,7 +60,7 @@ class Extent(NamedTuple):
 
 
 class _Side:
-    """The starts of all runs on one side: at the origin, or here."""
+    """Starts of all runs on one side: at the origin, or here."""
 
     __slots__ = ("ledgers", "starts")
 
@@ -74,7 +74,7 @@ class _Side:
         self.starts.append((len(self.ledgers) - 1) << ENTRY_BITS | position.entry)
 
     def fill(self, ledgers: Numbers, starts: Numbers, entries: Numbers) -> None:
-        """Take all runs at once; raises :class:`ValueError` unless each lies above the one before it."""
+        """Set all runs at once. Raises :class:`ValueError` unless each lies above the one before it."""
         if not len(ledgers):
             return
         end = np.uint64(1 << ENTRY_BITS)
@@ -91,7 +91,8 @@ class _Side:
         return Position(self.ledgers[key >> ENTRY_BITS], key & _ENTRY_MASK)
 
     def floor_key(self, position: Position) -> int:
-        """The key of ``position``, or of the highest place below it in one of these ledgers; -1 if there is none."""
+        """Return the key of ``position``, or of the highest place below it in one of these ledgers; -1 if there is
+        none."""
         rank = bisect_right(self.ledgers, position.ledger) - 1
         if rank < 0:
             return -1
@@ -108,14 +109,14 @@ class _Side:
             self.starts = array("Q", (np.frombuffer(self.starts, np.uint64) - np.uint64(gone << ENTRY_BITS)).tobytes())
 
     def columns(self) -> tuple[Numbers, Numbers]:
-        """``(ledgers, entries)`` of all starts."""
+        """Return ``(ledgers, entries)`` of all starts."""
         starts = np.array(self.starts, np.uint64)
         ledgers = np.array(self.ledgers, np.uint64)
         return ledgers[starts >> np.uint64(ENTRY_BITS)], starts & np.uint64(_ENTRY_MASK)
 
 
 class ExtentTable:
-    """The extents of one topic, origin and incarnation. Positions that no extent covers are not here."""
+    """Extents of one topic, origin and incarnation. Positions that no extent covers are not here."""
 
     __slots__ = ("_entries", "_local", "_origin")
 
@@ -127,7 +128,7 @@ class ExtentTable:
     # ---- what is in it ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Runs."""
+        """Return the number of runs."""
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Extent]:
@@ -151,7 +152,7 @@ class ExtentTable:
         return self[-1] if self._entries else None
 
     def append(self, origin_first: Position, local_first: Position, entries: int) -> None:
-        """Entries were copied, after all that are here on both sides; lengthens the last run where both go on."""
+        """Add copied entries, which come after all others on both sides. If they continue the last run, lengthen it."""
         assert entries > 0
         before = self.last
         if before is not None:
@@ -165,7 +166,7 @@ class ExtentTable:
         self._entries.append(entries)
 
     def trim(self, local_through: Position) -> int:
-        """Forget the runs that lie wholly at or below ``local_through``; returns how many those were."""
+        """Forget the runs that lie wholly at or below ``local_through``; return their number."""
         runs = bisect_right(self._local.starts, self._local.floor_key(local_through))
         if runs and self[runs - 1].local_last > local_through:
             runs -= 1
@@ -178,17 +179,17 @@ class ExtentTable:
     # ---- one position -----------------------------------------------------------------------------------
 
     def to_local(self, position: Position) -> Position | None:
-        """Where the entry at an origin's position lies here; None if it is not here."""
+        """Translate an origin position to a local one; None if the entry is not here."""
         return self._one(self._origin, self._local, position)
 
     def to_origin(self, position: Position) -> Position | None:
-        """The origin position of the entry that lies here; None if it is not of this origin."""
+        """Translate a local position to an origin position; None if the entry is not of this origin."""
         return self._one(self._local, self._origin, position)
 
     def origin_through(self, local: Position) -> Position | None:
-        """The highest origin position p of which it is true that all that is here up to p lies at or below ``local``.
+        """Return the highest origin position p such that all entries here up to p lie at or below ``local``.
 
-        If all that is here lies above, the position before the first of it. None for an empty table.
+        If all entries here lie above, return the position before the first of them. Return None for an empty table.
         """
         if not self._entries:
             return None
@@ -202,7 +203,7 @@ class ExtentTable:
         return Position(run.origin_first.ledger, run.origin_first.entry + local.entry - run.local_first.entry)
 
     def origin_ledgers(self) -> list[Position]:
-        """Of each ledger of the origin the last position that is here, in order."""
+        """Return, for each ledger of the origin in order, the last position that is here."""
         if not self._entries:
             return []
         ledgers = np.frombuffer(self._origin.starts, np.uint64) >> np.uint64(ENTRY_BITS)
@@ -212,27 +213,28 @@ class ExtentTable:
     # ---- many positions ---------------------------------------------------------------------------------
 
     def to_local_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """``(ledgers, entries, found)`` of many positions at once; what is not found has no meaning."""
+        """Translate many origin positions to local ones: ``(ledgers, entries, found)``. Values that are not found have
+        no meaning."""
         return self._many(self._origin, self._local, ledgers, entries)
 
     def to_origin_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """As :meth:`to_local_many`, the other way."""
+        """Translate many local positions to origin positions; see :meth:`to_local_many`."""
         return self._many(self._local, self._origin, ledgers, entries)
 
     def to_local_set(self, positions: PositionSet) -> PositionSet:
-        """Where those of the origin's ``positions`` lie that are here."""
+        """Return the local positions of those of the origin's ``positions`` that are here."""
         return self._set(self._origin, self._local, positions)
 
     def to_origin_set(self, positions: PositionSet) -> PositionSet:
-        """The origin positions of those of ``positions`` here that are of this origin."""
+        """Return the origin positions of those local ``positions`` that are of this origin."""
         return self._set(self._local, self._origin, positions)
 
     def of_origin(self, positions: PositionSet) -> PositionSet:
-        """Those of ``positions`` here that are of this origin."""
+        """Return those local ``positions`` that are of this origin."""
         return self._set(self._local, self._local, positions)
 
     def local_between(self, after: Position, upto: Position, *, above: Position) -> PositionSet:
-        """Where the entries lie whose origin positions p have ``after < p <= upto``; only what is ``above`` here."""
+        """Return the local positions above ``above`` of entries whose origin positions p have ``after < p <= upto``."""
         found = PositionSet()
         first = max(
             bisect_right(self._origin.starts, self._origin.floor_key(after)) - 1,
@@ -261,7 +263,7 @@ class ExtentTable:
     # ---- bytes ------------------------------------------------------------------------------------------
 
     def pack(self) -> bytes:
-        """The runs as compressed columns, for the index: a byte or a few a run.
+        """Return the runs as compressed columns, for the index: a byte or a few a run.
 
         Compressed: the number of runs u32, then for each column its first value u64, the width in bytes of a difference
         u8, and the differences from each value to the next, little-endian; those that are negative wrap round.
@@ -278,7 +280,8 @@ class ExtentTable:
 
     @classmethod
     def unpack(cls, packed: bytes, *, runs_max: int = 1 << 20) -> ExtentTable:
-        """What :meth:`pack` gave; raises :class:`ExtentsCorrupt` for anything else, or more runs than ``runs_max``."""
+        """Return the table that :meth:`pack` gave. Raises :class:`ExtentsCorrupt` for other bytes, or more runs than
+        ``runs_max``."""
         limit = _COUNT.size + _COLUMNS * (_COLUMN.size + runs_max * _WIDTHS[-1])
         try:
             unpacking = zlib.decompressobj()
@@ -330,7 +333,7 @@ class ExtentTable:
         )
 
     def _keys(self, here: _Side, there: _Side, keys: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """The keys there of ``keys`` here, and which of them there are."""
+        """Translate ``keys`` from one side to the other; return them, and which of them were found."""
         starts = np.frombuffer(here.starts, np.uint64)
         lengths = np.frombuffer(self._entries, np.uint32)
         at = np.searchsorted(starts, keys, side="right") - 1
@@ -355,7 +358,7 @@ class ExtentTable:
         return result
 
     def _range(self, here: _Side, there: _Side, rank: int, first: int, last: int, result: PositionSet) -> None:
-        """As :meth:`_scattered`, for entries without holes: by runs and not by entries."""
+        """Translate entries without holes, by runs and not by entries. Faster than :meth:`_scattered`."""
         low, high = rank << ENTRY_BITS | first, rank << ENTRY_BITS | last
         at = max(0, bisect_right(here.starts, low) - 1)
         while at < len(self) and here.starts[at] <= high:
@@ -366,7 +369,7 @@ class ExtentTable:
             at += 1
 
     def _few(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
-        """As :meth:`_scattered`, where arrays would take longer than what is done with them."""
+        """Translate few entries one by one, because arrays would take longer."""
         start = end = to = 0
         for entry in bitmap:
             key = rank << ENTRY_BITS | entry
@@ -393,7 +396,8 @@ class ExtentTable:
 
 
 def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
-    """What :meth:`ExtentTable.pack` compressed; raises struct.error, ValueError or KeyError for anything else."""
+    """Return the columns that :meth:`ExtentTable.pack` compressed. Raises struct.error, ValueError or KeyError for
+    other bytes."""
     (runs,) = _COUNT.unpack_from(raw)
     if runs > runs_max:
         raise ValueError(f"{runs} runs are over the limit of {runs_max}")

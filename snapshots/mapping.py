@@ -1,13 +1,13 @@
 """Snapshot mappings of one topic and one peer, thinned so that every lag finds one.
 
-A mapping says: "when the mark-delete position here has passed ``local``, everything in the peer up to
-``remote`` is consumed" (DESIGN 4.2). The table answers one question: which is the best mapping for this
-mark-delete position? It serves invariant 5 (a mapping above the mark-delete position is never handed out)
-and invariant 11 (it holds at most :data:`MAPPINGS_MAX`), whatever the subscription's lag.
+A mapping says: "when the mark-delete position here has passed ``local``, everything in the peer up to ``remote`` is
+consumed" (DESIGN 4.2). The table answers one question: which is the best mapping for this mark-delete position? It
+serves invariant 5 (a mapping above the mark-delete position is never handed out) and invariant 11 (it holds at most
+:data:`MAPPINGS_MAX`), whatever the subscription's lag.
 
-How it thins:
+Algorithm of thinning:
 
-1. Mappings are numbered 0, 1, 2, … as they come. A mapping's *age* is how many came after it.
+1. Mappings are numbered 0, 1, 2, … as they come. A mapping's *age* is the number of later mappings.
 2. Number ``s`` stays while ``age <= DENSE * 2**z``, where ``z`` is the count of trailing zero bits of ``s``. So
    the newest ``DENSE`` are all there, then every second one, then every fourth, …
 3. When number ``n`` comes, exactly one can be over its age: of the numbers with ``z`` trailing zeros only
@@ -15,11 +15,11 @@ How it thins:
    ``n - 1`` has. So an add drops at most one, found by bisection.
 4. The oldest is kept in any case, until :meth:`MappingTable.trim` says that nobody lags so far.
 
-What follows: if the best mapping ever added for a mark-delete position has age ``d``, the table still has one
-of age at most ``d + d / 7``, or its oldest. (Some number of age in ``[d, d + 2**k - 1]`` has ``k`` trailing
-zeros; it is kept if ``d + 2**k - 1 <= DENSE * 2**k``; for the smallest such ``k`` > 0,
-``2**k - 1 < 2 * d / (DENSE - 1)``.) A cache of the newest few, as in the field's standard design, finds nothing for a
-subscription that lags (upstream issues 24300, 25044).
+Consequence: if the best mapping ever added for a mark-delete position has age ``d``, the table still has one of age at
+most ``d + d / 7``, or its oldest. (Some number of age in ``[d, d + 2**k - 1]`` has ``k`` trailing zeros. It is kept if
+``d + 2**k - 1 <= DENSE * 2**k``. For the smallest such ``k`` > 0, ``2**k - 1 < 2 * d / (DENSE - 1)``.) A cache of the
+newest few, as in the field's standard design, finds nothing for a subscription that lags (upstream issues 24300,
+25044).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from typing import Final
 from snapshots.position import Position
 
 DENSE: Final = 16
-"""Ages up to this are all kept, and each doubling of age beyond keeps half as many. Must be even."""
+"""Age up to which all mappings are kept. Each doubling of age beyond it keeps half as many. Must be even."""
 MAPPINGS_MAX: Final = 512
-"""What one table can hold at most: 17 dense, 8 for each of 60 doublings, the oldest; about 100 bytes each."""
+"""Limit of mappings in one table: 17 dense, 8 for each of 60 doublings, and the oldest; about 100 bytes each."""
 _RESTORED_NEXT: Final = 2**62
-"""The number after the newest restored mapping: so round that every age below gets its own trailing zeros."""
+"""Number of the newest restored mapping. It is so round that every age below gets its own trailing zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMapping:
-    """All of ``peer`` up to ``remote`` is here up to ``local``."""
+    """Mapping of two positions: all of ``peer`` up to ``remote`` is here up to ``local``."""
 
     snapshot_id: str
     local: Position
@@ -50,7 +50,7 @@ class SnapshotMapping:
 
 
 class MappingTable:
-    """The mappings of one (topic, peer), oldest first; both positions strictly ascending."""
+    """Mappings of one (topic, peer), oldest first; both positions strictly ascending."""
 
     def __init__(self) -> None:
         # Three lists of one length, so that bisection compares bare values.
@@ -61,10 +61,11 @@ class MappingTable:
 
     @classmethod
     def restored(cls, mappings: Sequence[SnapshotMapping]) -> MappingTable:
-        """A table from what an earlier one had kept, oldest first; as many of the newest as it can hold.
+        """Return a table of the mappings that an earlier one had kept, oldest first; at most the newest that it can
+        hold.
 
-        They come back with the ages that a thinned table has, instead of as if they had been adjacent:
-        otherwise each restart would thin the old ones again.
+        They get the ages that a thinned table has. If they counted as adjacent, each restart would thin the old ones
+        again.
         """
         table = cls()
         table._next_number = _RESTORED_NEXT + 1
@@ -79,7 +80,7 @@ class MappingTable:
         return len(self._mappings)
 
     def __iter__(self) -> Iterator[SnapshotMapping]:
-        """Oldest first."""
+        """Iterate over the mappings, oldest first."""
         return iter(self._mappings)
 
     @property
@@ -87,11 +88,11 @@ class MappingTable:
         return self._mappings[-1] if self._mappings else None
 
     def add(self, mapping: SnapshotMapping) -> bool:
-        """Take a newer mapping, and drop at most one old one; False if it says nothing new.
+        """Add a newer mapping, and drop at most one old one. Return False if it says nothing new.
 
-        Nothing new is: a remote position not above the newest's (an older mapping gives as much for less), or a
-        local one below it (an answer overtaken by a later one). One with the newest's local position and a higher
-        remote one replaces it.
+        It says nothing new if its remote position is not above the newest's (an older mapping gives as much for less),
+        or its local one is below it (a later answer has overtaken it). One with the newest's local position and a
+        higher remote one replaces it.
         """
         newest = self.newest
         if newest is not None and newest.local == mapping.local and newest.remote < mapping.remote:
@@ -107,7 +108,7 @@ class MappingTable:
         return True
 
     def lookup(self, mark_delete: Position) -> SnapshotMapping | None:
-        """The newest mapping whose local position is at or below ``mark_delete``; None if all are above."""
+        """Return the newest mapping whose local position is at or below ``mark_delete``; None if all are above."""
         index = bisect_right(self._locals, mark_delete)
         if index == 0:
             return None
@@ -116,7 +117,7 @@ class MappingTable:
         return found
 
     def trim(self, below: Position) -> int:
-        """Forget what no lookup at ``below`` or above can return; how many that were."""
+        """Forget mappings that no lookup at ``below`` or above can return; return their number."""
         useless = max(0, bisect_right(self._locals, below) - 1)
         del self._mappings[:useless], self._locals[:useless], self._numbers[:useless]
         return useless
@@ -130,7 +131,7 @@ class MappingTable:
         return True
 
     def _drop_overaged(self, number: int) -> None:
-        """Step 3 of the module's docstring."""
+        """Drop the mapping over its age, if there is one: step 3 of the module's docstring."""
         before = number - 1
         if before <= 0:
             return
@@ -142,7 +143,7 @@ class MappingTable:
 
 
 def _age_of_rank(rank: int) -> int:
-    """The age at which a thinned table has its ``rank``-th newest mapping (0 is the newest)."""
+    """Return the age at which a thinned table has its ``rank``-th newest mapping (0 is the newest)."""
     if rank <= DENSE:
         return rank
     doubling, step = divmod(rank - DENSE - 1, DENSE // 2)

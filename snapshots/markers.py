@@ -1,11 +1,11 @@
-"""Markers: what workers tell each other inside the log.
+"""Markers: messages of workers to each other inside the log.
 
-This module owns the marker values, their types, and their bytes (``markers.proto``; numbers as on the
-public Pulsar wire). It decides nothing: :mod:`snapshots.controller` does.
+This module owns the marker values, their types, and their bytes (``markers.proto``; numbers as on the public Pulsar
+wire). It decides nothing: :mod:`snapshots.controller` does.
 
-A position's entry is a ``uint64`` on the wire, and -1 (the place before a ledger's first entry) travels as
-its two's complement, 2**64 - 1. That is what a 64-bit signed writer produces, so upstream's readers see -1
-too. No real entry comes near it: an entry id from 2**63 up is refused as corrupt.
+A position's entry is a ``uint64`` on the wire, and -1 (the place before a ledger's first entry) travels as its two's
+complement, 2**64 - 1. A 64-bit signed writer produces that too, so upstream's readers see -1. No real entry comes near
+it: an entry id from 2**63 up is refused as corrupt.
 """
 
 from __future__ import annotations
@@ -26,34 +26,37 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start, Starts
 
 MARKER_VERSION: Final = 1
-"""``MessageMetadata.marker_version`` of what is written here, and the highest that is read. Fields are only ever added,
-and who does not know one skips it; what must not be skipped raises this number, and older workers refuse it."""
+"""``MessageMetadata.marker_version`` that is written here, and the highest that is read.
+
+New fields do not raise it, because older workers skip fields that they do not know. A change that must not be skipped
+raises it, and older workers refuse the marker."""
 _ENTRY_BEFORE_FIRST: Final = 2**64 - 1
 _ENTRY_LIMIT: Final = 2**63
 BATCH_INDEXES_MAX: Final = 1 << 24
-"""No batch has as many messages: an entry of 5 MiB holds less."""
+"""Limit of message indexes in a batch: an entry of 5 MiB holds fewer."""
 GENERATION_MAX: Final = 1 << 62
-"""Generations are counted up by one from 1, so none comes near it. One from the end of the numbers could not be counted
-up, and would hold the index up, whose numbers are signed."""
+"""Limit of a generation. Generations count up by one from 1, so none comes near it.
+
+A higher one could not be counted up, and would break the index, whose numbers are signed."""
 
 
 class MarkerType(IntEnum):
-    """``MessageMetadata.marker_type``; 20 and up belong to transactions."""
+    """Type of a marker, ``MessageMetadata.marker_type``; 20 and up belong to transactions."""
 
     SNAPSHOT_REQUEST = 10
     SNAPSHOT_RESPONSE = 11
     LOCAL_SNAPSHOT = 12
     SUBSCRIPTIONS_UPDATE = 13
     FAILOVER_EPOCH = 100
-    """This project's own: in the log of the topic ``persistent://replicator/system/epochs`` alone."""
+    """This project's own type, only in the log of the topic ``persistent://replicator/system/epochs``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """ "Tell me how far your log is": written by ``source_cluster``, answered by every cluster it reaches.
+    """Request of ``source_cluster`` for the state of every log that it reaches.
 
-    ``position`` and ``vector`` are what ``source_cluster`` would answer, as in :class:`SnapshotResponse`; without a
-    vector it says nothing of that, as the versions before.
+    ``position`` and ``vector`` are the writer's own answer, as in :class:`SnapshotResponse`. Requests of earlier
+    versions have no vector, and so no answer.
     """
 
     snapshot_id: str
@@ -64,11 +67,11 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResponse:
-    """The answer of ``cluster``.
+    """Answer of ``cluster`` to a request.
 
-    ``position`` is its LAC. ``vector`` holds, for each origin, the highest origin position of a message in its
-    log up to there; it is empty in the answers of brokers that do not know the field. ``requested_by`` is the
-    cluster that asked, "" in such answers and where nobody asked. Who asked does not matter to who reads it.
+    ``position`` is its LAC. ``vector`` holds, for each origin, the highest origin position of a message in its log up
+    to there; it is empty in the answers of brokers that do not know the field. ``requested_by`` is the cluster that
+    asked, "" in such answers and in unasked ones. Readers use an answer whoever asked for it.
     """
 
     snapshot_id: str
@@ -80,8 +83,10 @@ class SnapshotResponse:
 
 @dataclass(frozen=True, slots=True)
 class LocalSnapshot:
-    """A mapping as it was recorded; never copied. ``clusters`` holds each peer's position for ``local``; with
-    ``covers`` all messages that were here by then lie at or below it there."""
+    """Recorded mappings of one topic. Links do not copy this marker.
+
+    ``clusters`` holds each peer's position for ``local``. With ``covers``, all messages that were here at that time lie
+    at or below that position in the peer."""
 
     snapshot_id: str
     local: Position
@@ -125,7 +130,7 @@ class SubscriptionUpdate:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionsUpdate:
-    """All subscriptions of a topic that moved; at least one."""
+    """Updates of the changed subscriptions of a topic; at least one."""
 
     updates: tuple[SubscriptionUpdate, ...]
 
@@ -206,10 +211,10 @@ def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
 
 
 def decode_marker(marker_type: int, payload: bytes | memoryview) -> Marker | None:
-    """Read a marker; None for a type that is not one of ours (transactions have theirs).
+    """Decode a marker; return None for a type that is not one of ours (transactions have theirs).
 
-    Fields that this version does not know are skipped. Raises :class:`MarkerCorrupt` when the payload is not
-    the message that its type says, or lacks what we cannot do without.
+    Fields that this version does not know are skipped. Raises :class:`MarkerCorrupt` if the payload is not the message
+    that its type says, or lacks an indispensable field.
     """
     if marker_type not in MarkerType._value2member_map_:
         return None
@@ -279,7 +284,7 @@ def _parse(kind: type[_M], payload: bytes) -> _M:
 
 
 def _require(message: Message, field: str) -> None:
-    """For fields that the wire calls optional but that mean nothing to us when they are left out."""
+    """Raise :class:`MarkerCorrupt` if an optional field of the wire is missing that we cannot do without."""
     if not message.HasField(field):
         raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker has no {field}")
 
@@ -303,7 +308,7 @@ def _cluster_to_wire(cluster: str, position: Position) -> pb.ClusterMessageId:
 
 
 def _clusters_to_wire(clusters: Mapping[str, Position]) -> list[pb.ClusterMessageId]:
-    """Sorted, so that equal markers are equal bytes."""
+    """Encode positions by cluster, sorted, so that equal markers are equal bytes."""
     return [_cluster_to_wire(cluster, position) for cluster, position in sorted(clusters.items())]
 
 
@@ -322,7 +327,7 @@ def _update_to_wire(update: SubscriptionUpdate) -> pb.ReplicatedSubscriptionsUpd
         clusters=_clusters_to_wire(update.clusters),
         generation=update.generation,
         acks=[_acks_to_wire(origin, acks) for origin, acks in sorted(update.acks.origins.items())],
-        # What is not so is left out: most updates are one subscription's small change.
+        # False values are left out: most updates are one subscription's small change.
         whole=update.whole or None,
         deleted=update.deleted or None,
         asks=update.asks or None,

@@ -1,9 +1,9 @@
-"""The tables of the Postgres index, for SQLAlchemy and Alembic. Values only; queries are in the repository.
+"""Tables of the Postgres index, for SQLAlchemy and Alembic. Values only; queries are in the repository.
 
 Every row but those of drills names the ``cluster`` whose worker wrote it, so that several workers may share one
-database. Lengths of texts stand in :mod:`snapshots.limits`; a column that is narrower is made wider when a worker
-starts (:mod:`replicator.index.database`). Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds
-them for 292 million years.
+database. Lengths of texts are in :mod:`snapshots.limits`; a column that is narrower is made wider when a worker starts
+(:mod:`replicator.index.database`). Ledger ids are milliseconds of a clock or counters above that; a BIGINT holds them
+for 292 million years.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Base(DeclarativeBase):
 
 
 class SnapshotMappingRow(Base):
-    """Once a mark-delete position passes ``local`` here, all up to ``remote`` in ``peer`` is consumed."""
+    """Snapshot mapping: once a mark-delete position passes ``local`` here, all up to ``remote`` in ``peer`` is
+    consumed."""
 
     __tablename__ = "snapshot_mappings"
 
@@ -56,7 +57,7 @@ class SnapshotMappingRow(Base):
 
 
 class SubscriptionStateRow(Base):
-    """How far a subscription is in ``cluster``, as last written; the cursor in the log is the truth."""
+    """Progress of a subscription in ``cluster``, as last written; the cursor in the log is the truth."""
 
     __tablename__ = "subscription_states"
 
@@ -71,13 +72,13 @@ class SubscriptionStateRow(Base):
         DateTime(timezone=True), server_default=func.now(), onupdate=func.now()
     )
     acked_beyond: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
-    """Entries that are acknowledged beyond the mark-delete position."""
+    """Number of acknowledged entries beyond the mark-delete position."""
     holes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
-    """Runs of them: so many gaps lie between the mark-delete position and the last acknowledged entry."""
+    """Number of runs of these entries, and so of the gaps between the mark-delete position and the last of them."""
     ack_vector: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
-    """By origin ``{"through": "ledger:entry", "ranges": n, "beyond": entries, "batches": n}``: a summary for people."""
+    """Summary for people, by origin: ``{"through": "ledger:entry", "ranges": n, "beyond": entries, "batches": n}``."""
     tombstone: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
-    """It was deleted, in every cluster; ``generation`` is what a subscription made anew must pass."""
+    """Whether the subscription was deleted in every cluster. A new one must have a generation above ``generation``."""
 
 
 class ExtentSegmentRow(Base):
@@ -119,7 +120,7 @@ class ExtentSegmentRow(Base):
 
 
 class LinkStateRow(Base):
-    """What a link of ``cluster`` last said of one topic; the link and the logs are the truth."""
+    """Last report of a link of ``cluster`` on one topic; the link and the logs are the truth."""
 
     __tablename__ = "link_states"
 
@@ -135,7 +136,7 @@ class LinkStateRow(Base):
 
 
 class FailoverEpochRow(Base):
-    """A failover as ``cluster`` knows it; the markers in the logs are the truth."""
+    """Failover as ``cluster`` knows it; the markers in the logs are the truth."""
 
     __tablename__ = "failover_epochs"
 
@@ -150,7 +151,8 @@ class FailoverEpochRow(Base):
 
 
 class DrillRunRow(Base):
-    """A drill and what came out of it. Of the whole topology, so of no cluster. Kept here alone (docs/adr/0023)."""
+    """Drill and its outcome. It concerns all clusters, so the row names none. Only this table has it
+    (docs/adr/0023)."""
 
     __tablename__ = "drill_runs"
 
@@ -164,12 +166,12 @@ class DrillRunRow(Base):
 
 
 class AuditRow(Base):
-    """Who did what to a cluster. Kept here alone (docs/adr/0023)."""
+    """Audit entry: an action on a cluster and its actor. Only this table has it (docs/adr/0023)."""
 
     __tablename__ = "audit_log"
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
-    """Given by who writes it, so that a batch that is sent again is not there twice."""
+    """Id that the writer chose, so that a batch that is sent again is not stored twice."""
     at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     cluster: Mapped[str] = mapped_column(String(CLUSTER_CHARS_MAX))
     actor: Mapped[str] = mapped_column(String(ROLE_CHARS_MAX))
@@ -181,7 +183,8 @@ class AuditRow(Base):
 
 
 class IndexHeadRow(Base):
-    """What the worker of ``cluster`` left when it last wrote everything. Another value: it is not the same index."""
+    """Token that the worker of ``cluster`` left when it last wrote everything. Another value shows that the index is
+    another."""
 
     __tablename__ = "index_heads"
 

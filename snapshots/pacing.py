@@ -2,20 +2,20 @@
 
 It serves invariant 11: updates and snapshots cost a bounded amount, however many topics change and however often.
 
-A :class:`Budget` gives times instead of refusals. A topic that wants something names the earliest and the latest time.
-It gets a time in between: the earliest one while few topics want something, and the latest one if too many do. So the
-rate is bounded, and no topic starves. The latest time is put on a *tick*, which topics share: what they write then goes
+A :class:`Budget` gives times instead of refusals. A topic names the earliest and the latest time for its update or
+snapshot. It gets a time in between: the earliest one while few topics ask, and the latest one if too many do. So the
+rate is bounded, and no topic starves. The latest time is put on a *tick*, which topics share: their markers then go
 into one commit and one frame of a link. :class:`SnapshotBudget` is for snapshots, :class:`UpdateBudget` for updates.
 
 Updates of one topic, :class:`UpdatePace`:
 
-1. The first change of a topic that has none under way goes at once.
-2. While an update is under way, from its decision until it stands in the log, changes gather. So a busy worker groups
-   them by itself: the longer its commits take, the more goes with one update.
-3. Between the beginnings of two updates of a topic lie ``update_interval_ms``, and what the last one took, times how
-   much longer it took than :data:`QUIET_MS`, but no more than :data:`GATHER_MS_MAX` if the interval is shorter.
+1. The first change of a topic without an update under way is announced at once.
+2. While an update is under way, from its decision until it is in the log, changes gather. So a busy worker groups
+   them by itself: the longer its commits take, the more changes one update has.
+3. Two updates of a topic begin at least ``update_interval_ms`` apart. After a slow one the pause is longer: the time
+   that it took, times its ratio to :data:`QUIET_MS`, at most :data:`GATHER_MS_MAX` unless the interval is longer.
 4. All topics of a worker share an :class:`UpdateBudget`. When it is used up a change waits for its turn, but no longer
-   than :data:`GATHER_MS_MAX`: from then on updates go for each topic as they would if changes were only collected.
+   than :data:`GATHER_MS_MAX`: from then on each topic's updates go as if changes were only collected.
 """
 
 from __future__ import annotations

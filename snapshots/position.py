@@ -1,7 +1,7 @@
 """Positions: an entry's place in one topic of one cluster.
 
-This module owns the value type that every other part shares, its text form ``ledger:entry``, and nothing
-else. It is the only module of ``snapshots`` that the storage engine depends on for values.
+This module owns only the value type that every other part shares, and its text form ``ledger:entry``. It is the only
+module of ``snapshots`` that the storage engine depends on for values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _TEXT = re.compile(r"(\d{1,20}):(-1|\d{1,20})")
 
 
 class Position(NamedTuple):
-    """``ledger:entry``; totally ordered inside one topic of one cluster, meaningless across clusters.
+    """Position ``ledger:entry``. Positions are ordered inside one topic of one cluster, and cannot be compared across
+    clusters.
 
     ``entry`` is -1 for the place before the first entry of a ledger.
     """
@@ -29,7 +30,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read ``ledger:entry``; raises :class:`InvalidPosition`, which names the text."""
+        """Parse ``ledger:entry``. Raises :class:`InvalidPosition`, which names the text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidPosition(text)
@@ -40,4 +41,4 @@ class Position(NamedTuple):
 
 
 BEFORE_ALL = Position(0, -1)
-"""Lower than every entry's position: ledger ids start at 1."""
+"""Position below every entry's position: ledger ids start at 1."""

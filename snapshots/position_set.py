@@ -10,10 +10,11 @@ from pyroaring import BitMap
 from snapshots.position import Position
 
 CHUNK_SHIFT: Final = 16
-"""A chunk is the 65,536 entry ids of one ledger with this quotient: one container of a roaring bitmap, 8 kB at most."""
+"""Bits of an entry id inside a chunk. A chunk is 65,536 entry ids of one ledger: one container of a roaring bitmap, 8
+kB at most."""
 
 _GALLOP_MAX: Final = 1 << 20
-"""Positions that are compared at once: 5 ms."""
+"""Limit of positions that are compared at once: 5 ms."""
 
 
 def chunk_of(position: Position) -> tuple[int, int]:
@@ -21,7 +22,7 @@ def chunk_of(position: Position) -> tuple[int, int]:
 
 
 class PositionSet:
-    """A set of positions of one topic. Entry ids must lie in 0..2³²-1, which a ledger never outgrows."""
+    """Set of positions of one topic. Entry ids must lie in 0..2³²-1, which a ledger never outgrows."""
 
     __slots__ = ("_ledgers",)
 
@@ -83,7 +84,7 @@ class PositionSet:
             self._forget_if_empty(position[0])
 
     def after(self, position: Position) -> PositionSet:
-        """A copy of what lies above ``position``."""
+        """Return a copy with only the positions above ``position``."""
         found = PositionSet()
         found._ledgers = {ledger: bitmap.copy() for ledger, bitmap in self._ledgers.items() if ledger >= position[0]}
         found.discard_through(position)
@@ -126,7 +127,7 @@ class PositionSet:
                 self._forget_if_empty(ledger)
 
     def common(self, other: PositionSet) -> PositionSet:
-        """The positions that are in both sets."""
+        """Return the positions that are in both sets."""
         found = PositionSet()
         for ledger, bitmap in self._ledgers.items():
             theirs = other._ledgers.get(ledger)
@@ -135,7 +136,7 @@ class PositionSet:
         return found
 
     def ledgers(self) -> list[int]:
-        """The ledgers that have positions in the set, in order."""
+        """Return the ledgers that have positions in the set, in order."""
         return sorted(self._ledgers)
 
     def first(self) -> Position | None:
@@ -145,7 +146,7 @@ class PositionSet:
         return Position(ledger, self._ledgers[ledger].min())
 
     def head(self, count: int) -> list[Position]:
-        """The lowest ``count`` positions, or all if there are fewer, in order."""
+        """Return the lowest ``count`` positions, or all if there are fewer, in order."""
         found: list[Position] = []
         for ledger in sorted(self._ledgers):
             if len(found) >= count:
@@ -155,9 +156,9 @@ class PositionSet:
         return found
 
     def run_end(self, position: Position) -> Position:
-        """The last position of the run without holes that starts at ``position``, inside its ledger.
+        """Return the last position of the run without holes that starts at ``position``, inside its ledger.
 
-        Gallops over the bitmap's rank, so a run of n entries costs O(log n) look-ups.
+        It gallops over the bitmap's rank, so a run of n entries costs O(log n) look-ups.
         """
         bitmap = self._ledgers[position[0]]
         start = position[1]
@@ -173,7 +174,7 @@ class PositionSet:
         return Position(position[0], start + reach - 1)
 
     def count_between(self, after: Position, upto: Position) -> int:
-        """How many positions p have ``after < p <= upto``."""
+        """Return the number of positions p with ``after < p <= upto``."""
         total = 0
         for ledger, bitmap in self._ledgers.items():
             if ledger < after[0] or ledger > upto[0]:
@@ -184,7 +185,7 @@ class PositionSet:
         return total
 
     def highest_through(self, position: Position) -> Position | None:
-        """The highest position of the set at or below ``position``."""
+        """Return the highest position of the set at or below ``position``."""
         for ledger in sorted((ledger for ledger in self._ledgers if ledger <= position[0]), reverse=True):
             bitmap = self._ledgers[ledger]
             if ledger < position[0]:
@@ -194,7 +195,7 @@ class PositionSet:
         return None
 
     def next_after(self, position: Position) -> Position | None:
-        """The lowest position of the set above ``position``."""
+        """Return the lowest position of the set above ``position``."""
         for ledger in sorted(ledger for ledger in self._ledgers if ledger >= position[0]):
             bitmap = self._ledgers[ledger]
             if ledger > position[0] or position[1] < 0:
@@ -204,9 +205,10 @@ class PositionSet:
         return None
 
     def first_missing(self, other: PositionSet, after: Position) -> Position | None:
-        """The lowest position above ``after`` that is here and not in ``other``.
+        """Return the lowest position above ``after`` that is here and not in ``other``.
 
-        Gallops: looks at one position first, and at ever longer parts of both sets while all of them are in ``other``.
+        It gallops: it looks at one position first, and at ever longer parts of both sets while all of them are in
+        ``other``.
         """
         for ledger in sorted(ledger for ledger in self._ledgers if ledger >= after[0]):
             mine, theirs = self._ledgers[ledger], other._ledgers.get(ledger)
@@ -223,7 +225,7 @@ class PositionSet:
         return None
 
     def count_common(self, other: PositionSet) -> int:
-        """How many positions are in both sets."""
+        """Return the number of positions that are in both sets."""
         return sum(
             bitmap.intersection_cardinality(other._ledgers[ledger])
             for ledger, bitmap in self._ledgers.items()
@@ -231,7 +233,8 @@ class PositionSet:
         )
 
     def by_ledger(self) -> Iterator[tuple[int, BitMap]]:
-        """Each ledger with the bitmap of its entry ids, in order; the bitmaps are the set's own, not to be changed."""
+        """Yield each ledger with the bitmap of its entry ids, in order. The bitmaps are the set's own: do not change
+        them."""
         for ledger in sorted(self._ledgers):
             yield ledger, self._ledgers[ledger]
 
@@ -253,7 +256,7 @@ class PositionSet:
             self._forget_if_empty(position[0])
 
     def entries_in(self, ledger: int, first: int, last: int) -> BitMap:
-        """The entry ids of ``ledger`` from ``first`` to ``last``, both included."""
+        """Return the entry ids of ``ledger`` from ``first`` to ``last``, both included."""
         bitmap = self._ledgers.get(ledger)
         return BitMap() if bitmap is None else bitmap & BitMap(range(first, last + 1))
 
@@ -264,7 +267,7 @@ class PositionSet:
         return Position(ledger, self._ledgers[ledger].max())
 
     def runs(self) -> Iterator[tuple[Position, Position]]:
-        """The runs without holes, in order, first and last position of each."""
+        """Yield the first and last position of each run without holes, in order."""
         for ledger in sorted(self._ledgers):
             bitmap = self._ledgers[ledger]
             entry: int | None = bitmap.min()
@@ -275,7 +278,7 @@ class PositionSet:
                 entry = bitmap[rank] if rank < len(bitmap) else None
 
     def count_runs(self) -> int:
-        """How many runs without holes there are; does not go through them."""
+        """Return the number of runs without holes, without going through them."""
         return sum(len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1)) for bitmap in self._ledgers.values())
 
     def copy(self) -> PositionSet:
@@ -284,11 +287,11 @@ class PositionSet:
         return copied
 
     def serialize(self) -> list[tuple[int, bytes]]:
-        """For each ledger its id and the portable roaring bytes."""
+        """Return the id of each ledger with its portable roaring bytes."""
         return [(ledger, self._ledgers[ledger].serialize()) for ledger in sorted(self._ledgers)]
 
     def chunk_ids(self) -> list[tuple[int, int]]:
-        """The chunks that hold positions, in order."""
+        """Return the chunks that hold positions, in order."""
         found: list[tuple[int, int]] = []
         for ledger in sorted(self._ledgers):
             bitmap = self._ledgers[ledger]
@@ -299,7 +302,7 @@ class PositionSet:
         return found
 
     def serialize_chunk(self, chunk_id: tuple[int, int]) -> bytes | None:
-        """The portable roaring bytes of the positions in one chunk; None if there are none."""
+        """Return the portable roaring bytes of the positions in one chunk; None if there are none."""
         bitmap = self._ledgers.get(chunk_id[0])
         if bitmap is None:
             return None

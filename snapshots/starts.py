@@ -41,7 +41,7 @@ Starts = Mapping[str, Start]
 
 
 class Reached(Protocol):
-    """How far the messages of an origin are here."""
+    """Progress of an origin's messages in this cluster."""
 
     @property
     def position(self) -> Position: ...
@@ -80,7 +80,7 @@ def end_before(starts: Starts, origin: str) -> Position:
 def ends_before(starts: Starts, origins: Iterable[str]) -> dict[str, Position]:
     """Return, by origin, the position of the last entry before the subscription's start.
 
-    Origins of which no message lies before the start are left out.
+    Origins without messages before the start are left out.
     """
     ends = {origin: end_before(starts, origin) for origin in origins}
     return {origin: end for origin, end in ends.items() if end > BEFORE_ALL}

@@ -1,6 +1,6 @@
-"""Producers and consumers, over the embedded engine or over the network.
+"""Public API: producers and consumers, over the network or on an engine in this process.
 
-The public API: ``from replicator.client import Client, ConsumerType, …``.
+Import from here: ``from replicator.client import Client, ConsumerType, …``.
 """
 
 from replicator.client.authentication import (

@@ -1,4 +1,4 @@
-"""Checks of the arguments that users give: each names the argument, what was given, and what it must be.
+"""Checks of the arguments that users give. Each error names the argument, its value, and what it must be.
 
 Arguments of the official client that are not built yet are accepted only with the value that means "off". Any other
 value is refused by name, because a setting that is ignored is a lost message later.
@@ -17,7 +17,7 @@ from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.engine.topics.topic_patterns import parse_pattern
 
 PROPERTIES_MAX: Final = 1_000
-"""Of one producer, consumer, subscription or message (invariant 11)."""
+"""Limit of the number of properties of one producer, consumer, subscription or message (invariant 11)."""
 
 CLIENT_OFF: Final[Mapping[str, object]] = {
     "io_threads": 1,
@@ -38,7 +38,7 @@ READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 
 
 def full_topic_name(topic: object) -> str:
-    """The canonical name; raises :class:`InvalidTopicName`."""
+    """Return the canonical name of ``topic``. Raises :class:`InvalidTopicName`."""
     if not isinstance(topic, str):
         raise InvalidTopicName(f"topic {topic!r} is not a str")
     try:
@@ -48,10 +48,10 @@ def full_topic_name(topic: object) -> str:
 
 
 def topic_pattern(topic: object, is_pattern: object) -> str | None:
-    """The text of a pattern, or None for what is none; raises :class:`InvalidConfiguration`.
+    """Return the text of a topic pattern, or None if ``topic`` is not a pattern. Raises :class:`InvalidConfiguration`.
 
-    Of the flags of a compiled regex only IGNORECASE says something about names, which have no line breaks; VERBOSE
-    changes what the text means, and is refused.
+    Of the flags of a compiled regex, IGNORECASE is kept and VERBOSE is refused, because it changes what the text means.
+    The other flags do not matter for names, which have no line breaks.
     """
     check_flag("is_pattern_topic", is_pattern)
     if not isinstance(topic, re.Pattern):
@@ -153,7 +153,7 @@ def check_properties(properties: object) -> None:
 
 
 def check_schema(schema: object) -> None:
-    """Raise :class:`InvalidConfiguration` for what is neither None nor a schema."""
+    """Raise :class:`InvalidConfiguration` unless ``schema`` is None or a schema."""
     if schema is not None and not (hasattr(schema, "encode") and hasattr(schema, "decode")):
         raise InvalidConfiguration(
             f"schema is {schema!r:.80}; it must be a schema, as JsonSchema(TYPE) or StringSchema()"

@@ -1,6 +1,6 @@
-"""How a client shows who it is, under the names of the official client; and which servers it trusts.
+"""Credentials of a client, under the official client's names, and the server certificates that it trusts.
 
-A token may be a function: it is called for each connection, and whenever a server asks for a newer one.
+A token may be a function. It is called for each connection, and whenever a server asks for a newer token.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from replicator.client.errors import AuthenticationError, InvalidConfiguration
 
 
 class Authentication:
-    """What is shown to servers."""
+    """Base of all credentials. Used itself, it shows none."""
 
     method = ""
-    """The name that servers know the way by; empty for none."""
+    """Name of the authentication method in the protocol; empty for none."""
     source = ""
-    """Where it comes from, for who reads an error: a setting, a file. Empty where the application knows."""
+    """Setting or file that the credentials come from, for error messages. Empty if the application passed them."""
 
     def credentials(self) -> bytes:
-        """What to show now. Raises :class:`AuthenticationError`."""
+        """Return the credentials to send now. Raises :class:`AuthenticationError`."""
         return b""
 
 
@@ -68,7 +68,9 @@ class AuthenticationTLS(Authentication):
         self.private_key_path = private_key_path
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Raises :class:`AuthenticationError` for files that cannot be used, or that do not fit each other."""
+        """Load certificate and key into ``context``.
+
+        Raises :class:`AuthenticationError` if a file cannot be used, or if the two do not fit each other."""
         try:
             context.load_cert_chain(self.certificate_path, self.private_key_path, _no_passphrase)
         except OSError as error:
@@ -77,23 +79,23 @@ class AuthenticationTLS(Authentication):
 
 
 def _no_passphrase() -> str:
-    """OpenSSL would ask for it at the terminal, and wait."""
+    """Raise an error instead of letting OpenSSL wait for a passphrase at the terminal."""
     raise OSError("the key is encrypted; give one without a passphrase")
 
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What a client shows, and whom it trusts with it."""
+    """Credentials that a client shows, and the servers that it trusts with them."""
 
     authentication: Authentication = field(default_factory=Authentication)
     trust_certs_file_path: str | None = None
-    """The authorities of servers; those of this host without it."""
+    """File with the certificate authorities that servers are checked against. None: those of this host."""
     validate_hostname: bool = True
     allow_insecure_connection: bool = False
-    """Whether whoever answers is trusted."""
+    """Whether every server is trusted, whatever its certificate."""
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Raises :class:`AuthenticationError` for files that cannot be used."""
+        """Return the TLS context for connections. Raises :class:`AuthenticationError` if a file cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.trust_certs_file_path)
         except OSError as error:
@@ -107,7 +109,7 @@ class Showing:
         return context
 
     def files(self) -> list[str]:
-        """Those that :meth:`ssl_context` reads."""
+        """Return the paths of all files that :meth:`ssl_context` reads."""
         files = [] if self.trust_certs_file_path is None else [self.trust_certs_file_path]
         if isinstance(self.authentication, AuthenticationTLS):
             files += [self.authentication.certificate_path, self.authentication.private_key_path]

@@ -52,7 +52,7 @@ CHUNK_BYTES_PENDING_MAX: Final = 4 * CHUNKED_MESSAGE_BYTES_MAX
 
 
 def split_payload(payload: bytes | bytearray, chunk_bytes_max: int) -> Iterator[memoryview]:
-    """``payload`` cut into pieces of at most ``chunk_bytes_max`` bytes, in order; the views do not copy it.
+    """Cut ``payload`` into pieces of at most ``chunk_bytes_max`` bytes, in order. The views do not copy it.
 
     Raises :class:`MessageTooBig` if that makes more than :data:`CHUNKS_MAX` pieces, or no piece fits.
     """
@@ -75,7 +75,7 @@ class Chunk:
 
 
 def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: Position) -> Chunk | None:
-    """The chunk that an entry is, or None for an entry that is none. Raises :class:`InvalidMessage`."""
+    """Return the chunk that an entry holds, or None if the entry is not a chunk. Raises :class:`InvalidMessage`."""
     if metadata.num_chunks_from_msg <= 1:
         return None
     chunk = Chunk(
@@ -100,7 +100,7 @@ def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: P
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A complete message: its payload (still compressed), and the positions of its chunks in order."""
+    """Complete message: its payload (still compressed), and the positions of its chunks in order."""
 
     payload: bytes
     positions: tuple[Position, ...]
@@ -110,8 +110,8 @@ class Assembled:
 class Abandoned:
     """Chunks that the assembler let go of, and why.
 
-    With ``acknowledge`` they never become a message and the consumer is to acknowledge them; without it they are to
-    stay unacknowledged, so that they are delivered again.
+    With ``acknowledge`` they never become a message and the consumer acknowledges them. Without it they stay
+    unacknowledged, so that they are delivered again.
     """
 
     positions: tuple[Position, ...]
@@ -124,7 +124,7 @@ ChunkAction = Assembled | Abandoned
 
 @dataclass(slots=True)
 class _Incomplete:
-    """A message of which chunks 0 to ``len(positions) - 1`` are here."""
+    """Incomplete message: chunks 0 to ``len(positions) - 1`` have arrived."""
 
     chunks: int
     total_bytes: int
@@ -134,11 +134,11 @@ class _Incomplete:
 
 
 class ChunkAssembler:
-    """The incomplete messages of one consumer.
+    """Holder of the incomplete messages of one consumer.
 
-    ``pending_max`` messages are held at once (0: as many as :data:`CHUNK_BYTES_PENDING_MAX` allows), each for
-    ``expire_after_ms`` (0: without end). Past ``pending_max`` the oldest is abandoned, and with
-    ``acknowledge_oldest`` its chunks are to be acknowledged: it is then lost to this subscription, knowingly.
+    It holds ``pending_max`` messages at once (0: as many as :data:`CHUNK_BYTES_PENDING_MAX` allows), each for
+    ``expire_after_ms`` (0: without end). Past ``pending_max`` the oldest is abandoned. With ``acknowledge_oldest`` its
+    chunks are then acknowledged, and this subscription never gets the message.
     """
 
     __slots__ = ("_acknowledge_oldest", "_expire_after_ms", "_incomplete", "_missed", "_pending_max", "_reserved_bytes")
@@ -155,18 +155,18 @@ class ChunkAssembler:
         self._reserved_bytes = 0
 
     def __len__(self) -> int:
-        """How many messages are incomplete."""
+        """Return the number of incomplete messages."""
         return len(self._incomplete)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When :meth:`expire` has something to do next, by the clock that :meth:`add` is given; None if never."""
+        """Return when :meth:`expire` is due next, by the clock that :meth:`add` is given; None if never."""
         if not self._incomplete or not self._expire_after_ms:
             return None
         return next(iter(self._incomplete.values())).begun_ms + self._expire_after_ms
 
     def add(self, chunk: Chunk, now_ms: int) -> list[ChunkAction]:
-        """Take one chunk; returns what is to be done now, in order. ``now_ms`` is of a clock that only goes forward."""
+        """Add one chunk and return the actions that follow, in order. ``now_ms`` is of a clock that only goes forward."""
         actions: list[ChunkAction] = list(self.expire(now_ms))
         held = self._incomplete.get(chunk.uuid)
         if chunk.chunk_id == 0:
@@ -197,7 +197,7 @@ class ChunkAssembler:
         return actions
 
     def expire(self, now_ms: int) -> list[Abandoned]:
-        """Abandon the messages that were begun too long ago."""
+        """Abandon the messages that began too long ago."""
         expired: list[Abandoned] = []
         while (deadline_ms := self.deadline_ms) is not None and deadline_ms <= now_ms:
             uuid, held = next(iter(self._incomplete.items()))
@@ -210,7 +210,7 @@ class ChunkAssembler:
         return expired
 
     def clear(self) -> None:
-        """Forget all chunks: a new connection delivers all that is unacknowledged from the beginning."""
+        """Forget all chunks, because a new connection delivers everything unacknowledged from the beginning."""
         self._incomplete.clear()
         self._reserved_bytes = 0
 

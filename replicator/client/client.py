@@ -1,14 +1,13 @@
-"""The client: the entry point of the public API, and the owner of producers and consumers.
+"""The client: entry point of the public API, and owner of producers and consumers.
 
-It checks the arguments, makes settings of them, and has the maker of producers or of consumers do the rest. Most of
-the file is the signatures of three methods, which are the official client's, and what they mean.
+It checks the arguments, makes settings of them, and lets the makers of producers and consumers do the rest. Most of the
+file is the signatures and descriptions of three methods of the official client.
 
 Method and argument names are those of the official Pulsar Python client's asyncio API, so that code moves over by
 changing an import. Extensions: ``reconnect=False``, ``embedded:PATH``, :meth:`Producer.enqueue`,
-:meth:`Producer.send_many`, :meth:`Producer.pending`, :meth:`Consumer.receive_many`,
-:meth:`Consumer.acknowledge_many`, :meth:`Consumer.flush_acknowledgements`, ``stats()``, ``origin()`` of a message, and
-what the Java client has and the asyncio one lacks: listeners, readers, :meth:`Consumer.reconsume_later`, batch receive,
-back-offs.
+:meth:`Producer.send_many`, :meth:`Producer.pending`, :meth:`Consumer.receive_many`, :meth:`Consumer.acknowledge_many`,
+:meth:`Consumer.flush_acknowledgements`, ``stats()``, and ``origin()`` of a message. From the Java client come
+listeners, readers, :meth:`Consumer.reconsume_later`, batch receive, and back-offs.
 """
 
 from __future__ import annotations
@@ -96,27 +95,28 @@ from replicator.engine.types import InitialPosition as EngineInitialPosition
 
 
 class Client(ClosedAtExit):
-    """A client of one cluster.
+    """Client of one cluster. It must be made, used and closed on one event loop.
 
-    ``service_url`` is ``pulsar://host:port`` (or ``pulsar+ssl://``) of a cluster, or ``embedded:PATH`` for an engine in
-    this process, whose cluster is named ``cluster``. Several brokers of one cluster of Apache Pulsar are
-    ``pulsar://host:port,host:port``: whichever answers is asked. With ``reconnect=False`` the loss of a connection is
-    not healed: sends fail with :class:`ConnectError`, ``receive`` raises it.
+    ``service_url`` is the cluster's ``pulsar://host:port`` (or ``pulsar+ssl://``), or ``embedded:PATH`` for an engine
+    in this process, whose cluster is named ``cluster``. ``pulsar://host:port,host:port`` names several brokers of one
+    cluster of Apache Pulsar; the client asks any that answers. With ``reconnect=False`` a lost connection is not opened
+    again: sends fail with :class:`ConnectError`, and ``receive`` raises it.
 
-    With a ``service_url_provider`` (``http://host:port/failover/v1/service-url?cluster=HOME`` of a worker, or a list of
-    them, best of every worker) it asks there every ``service_url_check_interval_seconds`` where the clients of that
-    cluster belong, and moves when that changes; ``service_url`` is then for as long as none of them answers.
+    ``service_url_provider`` is the address of a worker's service,
+    ``http://host:port/failover/v1/service-url?cluster=HOME``, or a list of such addresses, best of every worker. Every
+    ``service_url_check_interval_seconds`` the client asks there to which cluster the clients of HOME belong, and moves
+    when that changes. While no provider answers, it uses ``service_url``.
 
-    ``authentication`` shows who it is (:mod:`replicator.client.authentication`). Through TLS the server's certificate
-    is checked, its name too, unless ``tls_validate_hostname=False``.
+    ``authentication`` holds the client's credentials (:mod:`replicator.client.authentication`). Through TLS the
+    server's certificate is checked, and its name too, unless ``tls_validate_hostname=False``.
 
-    With ``propagate_trace_context`` messages that are sent within a span of OpenTelemetry get its ``traceparent`` as a
-    property, unless they have one (docs/traces.md). That needs the extra ``traces``.
+    With ``propagate_trace_context``, a message that is sent within a span of OpenTelemetry gets the span's
+    ``traceparent`` as a property, unless it has one (docs/traces.md). That needs the extra ``traces``.
 
-    With an ``engine`` it is a client of one that this process has open, without any wire; the engine outlives it.
+    With ``engine`` the client uses an engine that this process has open, without a connection. Closing the client
+    leaves that engine open.
 
-    Must be made, used and closed on one event loop. Raises :class:`InvalidUrl`, and :class:`OperationNotSupported` for
-    what else the official client takes, by its name.
+    Raises :class:`InvalidUrl`, and :class:`OperationNotSupported` for other arguments of the official client, by name.
     """
 
     def __init__(
@@ -219,16 +219,17 @@ class Client(ClosedAtExit):
         chunk_max_message_size: int = MESSAGE_BYTES_MAX,
         stats_interval_in_seconds: int = 0,
     ) -> Producer | PartitionedProducer:
-        """A producer on ``topic``, which is made if it does not exist; one for all partitions if it has any.
+        """Create a producer on ``topic``. A missing topic is created; for a partitioned one, the producer has all
+        partitions.
 
-        Without a ``producer_name`` the cluster chooses one. Without an ``initial_sequence_id`` numbering goes on
-        after the highest that a topic with deduplication has of this name. Beyond the official client:
-        ``encryption_keys`` (several names), ``hashing_scheme``, ``chunk_max_message_size`` (bytes of an entry from
-        which on a message is cut into chunks), ``stats_interval_in_seconds`` (a log line with the statistics; 0: none).
-        With ``WaitForExclusive`` it returns when no other producer is connected any more.
+        Without a ``producer_name`` the cluster chooses one. Without an ``initial_sequence_id`` numbering continues
+        after the highest sequence id that a topic with deduplication has for this name. Arguments beyond the official
+        client: ``encryption_keys`` (several names), ``hashing_scheme``, ``chunk_max_message_size`` (bytes of an entry
+        above which a message is cut into chunks), ``stats_interval_in_seconds`` (a log line with the statistics; 0:
+        none). With ``WaitForExclusive`` the call returns when no other producer is connected.
 
-        Raises :class:`InvalidTopicName`, :class:`InvalidConfiguration`, :class:`ConnectError`,
-        :class:`ProducerBusy`, :class:`ProducerFenced`, :class:`CryptoError`, :class:`OperationNotSupported`.
+        Raises :class:`InvalidTopicName`, :class:`InvalidConfiguration`, :class:`ConnectError`, :class:`ProducerBusy`,
+        :class:`ProducerFenced`, :class:`CryptoError`, :class:`OperationNotSupported`.
         """
         self._check_open()
         check_enum("access_mode", access_mode, ProducerAccessMode)
@@ -309,21 +310,23 @@ class Client(ClosedAtExit):
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         **unsupported: Any,
     ) -> Consumer | MultiTopicsConsumer:
-        """A consumer of a subscription, which is made at ``initial_position`` if it does not exist; one for all
-        topics of a list, for all partitions of a topic that has any, and for all topics of a pattern.
+        """Create a consumer of a subscription. A missing subscription is created at ``initial_position``.
 
-        A pattern is a compiled regex, or with ``is_pattern_topic`` a str: ``persistent://tenant/namespace/regex``, over
-        one namespace, in the syntax of RE2 (no look-around, no back references). It is matched by the cluster, which
-        tells of topics that come and go; ``pattern_auto_discovery_period`` is the number of seconds between the polls
-        that make sure. Topics made since are consumed from their first message on.
+        One consumer receives from all topics of a list, all partitions of a partitioned topic, or all topics of a
+        pattern. A pattern is a compiled regex, or with ``is_pattern_topic`` a str:
+        ``persistent://tenant/namespace/regex``, over one namespace, in the syntax of RE2 (no look-around, no back
+        references). The cluster matches it, and reports topics that come and go; ``pattern_auto_discovery_period`` is
+        the number of seconds between polls in case a report is lost. Topics created later are consumed from their first
+        message.
 
-        ``unacked_messages_timeout_ms`` None or 0: messages may stay unacknowledged. Beyond the official asyncio client:
-        ``message_listener`` (a function or coroutine function of consumer and message), ``consumer_event_listener``
-        (Failover: ``became_active``, ``became_inactive``), acknowledgement grouping, ``ack_receipt_enabled`` (an
-        acknowledgement returns when it is durable), ``priority_level`` (0 is the highest), ``subscription_properties``,
-        ``tick_duration_in_ms`` of the timeout, the back-offs, ``enable_retry`` (for :meth:`Consumer.reconsume_later`:
-        the retry topic is consumed too), ``expire_time_of_incomplete_chunked_message_ms``, and
-        ``stats_interval_in_seconds`` (a log line; 0: none). ``batch_index_ack_enabled`` is on unless turned off.
+        ``unacked_messages_timeout_ms`` None or 0: messages may stay unacknowledged. Arguments beyond the official
+        asyncio client: ``message_listener`` (a function or coroutine function of consumer and message),
+        ``consumer_event_listener`` (Failover: ``became_active``, ``became_inactive``), acknowledgement grouping,
+        ``ack_receipt_enabled`` (an acknowledgement returns when it is durable), ``priority_level`` (0 is the highest),
+        ``subscription_properties``, ``tick_duration_in_ms`` of the timeout, the back-offs, ``enable_retry`` (for
+        :meth:`Consumer.reconsume_later`: the retry topic is consumed too),
+        ``expire_time_of_incomplete_chunked_message_ms``, and ``stats_interval_in_seconds`` (a log line; 0: none).
+        ``batch_index_ack_enabled`` is on unless turned off.
 
         Raises :class:`ConsumerBusy`, :class:`InvalidTopicName`, :class:`InvalidConfiguration`, :class:`ConnectError`,
         :class:`OperationNotSupported`.
@@ -418,11 +421,11 @@ class Client(ClosedAtExit):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         **unsupported: Any,
     ) -> Reader:
-        """A reader that begins after ``start_message_id``, or with it; :attr:`MessageId.earliest` and
-        :attr:`MessageId.latest` are the ends of the topic.
+        """Create a reader that begins after ``start_message_id``, or with it if ``start_message_id_inclusive``.
 
-        Raises :class:`OperationNotSupported` for a partitioned topic (read its partitions), and what
-        :meth:`subscribe` raises.
+        :attr:`MessageId.earliest` and :attr:`MessageId.latest` are the ends of the topic. Raises
+        :class:`OperationNotSupported` for a partitioned topic (read its partitions), and the errors of
+        :meth:`subscribe`.
         """
         self._check_open()
         refuse_unsupported("create_reader", unsupported, READER_OFF)
@@ -450,7 +453,7 @@ class Client(ClosedAtExit):
         return reader
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """The names of a topic's partitions, or the topic alone if it is not partitioned or does not exist.
+        """Return the names of a topic's partitions; only the topic itself if it is not partitioned or does not exist.
 
         Raises :class:`InvalidTopicName`, :class:`ConnectError`, :class:`Timeout`.
         """
@@ -458,7 +461,7 @@ class Client(ClosedAtExit):
         return await partitions_of(self._connector, full_topic_name(topic))
 
     async def close(self) -> None:
-        """Close every producer and consumer, and let go of the cluster. Idempotent."""
+        """Close every producer and consumer, and release the cluster. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -470,7 +473,9 @@ class Client(ClosedAtExit):
             await self._connector.close()
 
     async def _letter_producer(self, topic: str) -> Producer | PartitionedProducer:
-        """For copies of messages: one by one, as upstream, because each is acknowledged by itself."""
+        """Create the producer that copies messages to a retry or dead letter topic.
+
+        It does not batch, like upstream's, because each copied message is acknowledged alone."""
         return await self.create_producer(
             topic, batching_enabled=False, chunking_enabled=True, block_if_queue_full=True
         )

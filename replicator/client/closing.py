@@ -1,4 +1,4 @@
-"""``async with``: what is closed at the end of its block."""
+"""Base class of things that ``async with`` closes at the end of its block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ClosedAtExit(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release everything that is held. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
 """Errors that users of the client see.
 
 Names are those of the official Python client's ``pulsar.exceptions`` where it has the case, so that code moves over by
-changing an import. This module also owns the mappings from the engine's error codes and from those of the protocol. A
-cluster of this project says the engine's code too, which tells more cases apart.
+changing an import. This module also maps error codes of the engine and of the protocol to these errors. A cluster of
+this project also sends the engine's code, which tells more cases apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PulsarException(Exception):
     """Base of every error of the client."""
 
     def error(self) -> str:
-        """The error's name, which is the same in every transport."""
+        """Return the error's name. It is the same over every transport."""
         return type(self).__name__
 
 
@@ -26,7 +26,7 @@ class UnknownError(PulsarException):
 
 
 class InvalidConfiguration(PulsarException):
-    """An argument with a value that it cannot have; the text names the argument."""
+    """An argument has a value that it cannot have; the text names the argument."""
 
 
 class InvalidUrl(InvalidConfiguration):
@@ -34,11 +34,11 @@ class InvalidUrl(InvalidConfiguration):
 
 
 class OperationNotSupported(PulsarException):
-    """Something that the official client has and this one does not (yet). It is refused, never ignored."""
+    """This client does not have a feature of the official client (yet). It is refused, never ignored."""
 
 
 class Timeout(PulsarException):
-    """What was waited for did not happen in time. A send that timed out may still have been stored."""
+    """An operation did not finish in time. A send that timed out may still have been stored."""
 
 
 class ConnectError(PulsarException):
@@ -46,28 +46,30 @@ class ConnectError(PulsarException):
 
 
 class ClusterFenced(PulsarException):
-    """Another cluster serves this one's clients since a failover, or is about to; the text names it and its address.
-    ``Client(service_url_provider=…)`` goes there by itself."""
+    """Another cluster has taken over this cluster's clients by failover, or is about to; the text names it and its
+    address.
+
+    ``Client(service_url_provider=…)`` moves there by itself."""
 
 
 class AuthenticationError(PulsarException):
-    """The cluster wants to know who the client is."""
+    """The credentials of the client are missing or wrong."""
 
 
 class AuthorizationError(PulsarException):
-    """The client may not do that."""
+    """The client is not permitted to do this."""
 
 
 class BrokerMetadataError(PulsarException):
-    """The cluster could not do what was asked, for a reason that the text says."""
+    """The cluster could not do the operation; the text gives the reason."""
 
 
 class IncompatibleSchema(PulsarException):
-    """The topic has a schema, and this is not one that goes with it."""
+    """The topic has a schema, and the schema given does not fit it."""
 
 
 class TopicTerminated(PulsarException):
-    """Nothing can be published to the topic any more."""
+    """The topic is terminated: nothing can be published to it any more."""
 
 
 class AlreadyClosed(PulsarException):
@@ -75,7 +77,7 @@ class AlreadyClosed(PulsarException):
 
 
 class ConsumerBusy(PulsarException):
-    """The subscription's type does not admit this consumer beside the ones that it has."""
+    """The subscription's type does not admit this consumer beside the connected ones."""
 
 
 class InvalidTopicName(PulsarException):
@@ -91,39 +93,39 @@ class SubscriptionNotFound(PulsarException):
 
 
 class InvalidMessage(PulsarException):
-    """An entry or a frame that cannot be read."""
+    """An entry or a frame cannot be read."""
 
 
 class ChunkMissing(InvalidMessage):
-    """A chunk of a message came, and one before it did not."""
+    """A chunk of a message arrived although an earlier one is missing."""
 
 
 class ChunkDuplicated(InvalidMessage):
-    """A chunk that the producer sent again; it is here already."""
+    """A producer sent a chunk again that has already arrived."""
 
 
 class ChunksExpired(InvalidMessage):
-    """The chunks of a message did not all come in time."""
+    """The chunks of a message did not all arrive in time."""
 
 
 class ChunksOverflow(InvalidMessage):
-    """More messages in chunks are incomplete than the consumer may hold."""
+    """More chunked messages are incomplete than the consumer may hold."""
 
 
 class CryptoError(PulsarException):
-    """A key that cannot be read or used, or that is missing; the text names it."""
+    """A key is missing, or cannot be read or used; the text names it."""
 
 
 class DecryptionFailed(CryptoError, InvalidMessage):
-    """An entry that cannot be decrypted: there is no key for it, or it was changed on its way."""
+    """An entry cannot be decrypted: its key is missing, or it was changed on the way."""
 
 
 class SchemaError(InvalidMessage):
-    """A value that does not fit its topic's schema; the text names the topic and the field."""
+    """A value does not fit the schema of its topic; the text names the topic and the field."""
 
 
 class MessageTooBig(PulsarException):
-    """A message over the limit of 5 MiB, or of 64 MiB in chunks or before compression."""
+    """A message is larger than 5 MiB, or than 64 MiB in chunks or before compression."""
 
 
 class ProducerQueueIsFull(PulsarException):
@@ -135,16 +137,17 @@ class ProducerBusy(PulsarException):
 
 
 class ProducerFenced(PulsarException):
-    """Another producer has taken the topic for itself, or is connected to one that was asked for exclusively. It is
-    final: connecting again would take the topic back."""
+    """Another producer has taken the topic for itself, or is connected while this one asks for exclusive access.
+
+    The error is final: connecting again would take the topic back."""
 
 
 class ProducerBlockedQuotaExceededError(PulsarException):
-    """The cluster's store has reached its size limit, or the topic's backlog its quota, and its policy is to wait."""
+    """The cluster's store is at its size limit, or the topic's backlog at its quota, and the policy is to wait."""
 
 
 class ProducerBlockedQuotaExceededException(PulsarException):
-    """The topic's backlog is over its quota, and its policy is to refuse what would make it longer."""
+    """The topic's backlog is over its quota, and the policy is to refuse new messages."""
 
 
 class BrokerPersistenceError(PulsarException):
@@ -156,19 +159,19 @@ class ServiceUnitNotReady(PulsarException):
 
 
 class NotAllowedError(PulsarException):
-    """An operation that this subscription does not have."""
+    """This subscription does not support the operation."""
 
 
 class CumulativeAcknowledgementNotAllowedError(NotAllowedError):
-    """A cumulative acknowledgement on a subscription whose messages are spread over consumers."""
+    """Cumulative acknowledgement is not allowed on a subscription that spreads its messages over consumers."""
 
 
 class InvalidAck(PulsarException):
-    """An acknowledgement of a position that does not exist in this topic."""
+    """An acknowledgement names a position that does not exist in this topic."""
 
 
 class InvalidSeek(PulsarException):
-    """A position to go to that the topic does not have."""
+    """A seek names a position that the topic does not have."""
 
 
 _BY_CODE: Final[dict[str, type[PulsarException]]] = {
@@ -224,7 +227,7 @@ _BY_CODE: Final[dict[str, type[PulsarException]]] = {
 
 
 def from_code(code: str, text: str) -> PulsarException:
-    """The client's error for a ``code`` that an engine or a worker reported."""
+    """Return the client's error for a ``code`` that an engine or a worker reported."""
     kind = _BY_CODE.get(code)
     return kind(text) if kind is not None else UnknownError(f"{code}: {text}")
 
@@ -253,7 +256,7 @@ _BY_SERVER_ERROR: Final[dict[int, type[PulsarException]]] = {
 
 
 def from_server(code: int, text: str, engine_error: str = "") -> PulsarException:
-    """The client's error for what a server refused a request with."""
+    """Return the client's error for a server's error ``code``, or for ``engine_error`` if the server sent that too."""
     if engine_error:
         return from_code(engine_error, text)
     kind = _BY_SERVER_ERROR.get(code)
@@ -265,18 +268,19 @@ def _server_error_name(code: int) -> str:
 
 
 def from_engine(error: EngineError) -> PulsarException:
-    """The client's error for one that the embedded engine raised."""
+    """Return the client's error for an error of the embedded engine."""
     return from_code(error.code, str(error))
 
 
 _FINAL: Final = (ProducerFenced, TopicTerminated, SubscriptionNotFound, TopicNotFound)
-"""Losses that connecting again must not heal: it would take the topic back, or make anew what was just deleted."""
+"""Errors after which the client must not connect again: it would take the topic back, or create anew what was
+deleted."""
 
 
 def from_loss(code: str, text: str) -> PulsarException:
-    """What a channel reports as its loss, for the ``code`` with which a cluster let go of it.
+    """Return the error for a connection that the cluster ended with ``code``.
 
-    :class:`ConnectError`, after which the owner may connect again, unless the code says that it must not.
+    It is a :class:`ConnectError`, after which the owner may connect again, unless the code forbids that.
     """
     error = from_code(code, text)
     if isinstance(error, (ConnectError, *_FINAL)):

@@ -1,7 +1,7 @@
-"""Messages: what a producer is given, what a consumer gets, and the id that names one.
+"""Messages as producers take them and as consumers receive them, and their ids.
 
-Owns the lazy expansion of an entry into messages: an entry is decrypted and decompressed when its first message is
-taken, a batch is opened one message at a time, and the indexes that are acknowledged already are left out.
+This module opens entries lazily: an entry is decrypted and decompressed when its first message is taken, and a batch is
+opened one message at a time. Messages that are already acknowledged are left out.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 NO_BATCH: Final = -1
-"""The batch index of a message that is an entry of its own."""
+"""Batch index of a message that was not batched."""
 _U64_MAX: Final = 2**64 - 1
 
 
 @total_ordering
 class MessageId:
-    """A message's place in a topic of one cluster: position, and index in its batch.
+    """A message's place in a topic of one cluster: its position, and its index in its batch.
 
-    Ordered by position, then batch index. ``batch_size`` is how many messages its entry holds. An id of -1 for ledger
-    and entry is :attr:`earliest`. Raises :class:`InvalidMessage` for numbers that no message has: a worker would end
-    the connection of a consumer that sent them.
+    Ids are ordered by position, then batch index. ``batch_size`` is the number of messages in the entry. An id with -1
+    as ledger and entry is :attr:`earliest`. Raises :class:`InvalidMessage` for numbers that no message has: a worker
+    would end the connection of a consumer that sent them.
     """
 
     __slots__ = ("_batch_index", "_batch_size", "_partition", "_position")
 
     earliest: ClassVar[MessageId]
-    """Before the first message of every topic."""
+    """Place before the first message of every topic."""
     latest: ClassVar[MessageId]
-    """After the last message of every topic."""
+    """Place after the last message of every topic."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MessageId:
 
     @classmethod
     def at(cls, position: Position, partition: int, batch_index: int, batch_size: int) -> MessageId:
-        """The id of a message at a known position."""
+        """Return the id of a message at a known position."""
         made = cls.__new__(cls)
         made._position = position
         made._partition = partition
@@ -94,11 +94,11 @@ class MessageId:
         return self._position.entry
 
     def partition(self) -> int:
-        """The partition's index, or -1 for a topic that is not a partition."""
+        """Return the partition's index, or -1 for a topic that is not a partition."""
         return self._partition
 
     def batch_index(self) -> int:
-        """The index in the batch, or -1 for a message that was not batched."""
+        """Return the index in the batch, or -1 for a message that was not batched."""
         return self._batch_index
 
     def batch_size(self) -> int:
@@ -112,12 +112,12 @@ class MessageId:
         return self._position == DUPLICATE
 
     def serialize(self) -> bytes:
-        """``ledger:entry:partition:batch_index:batch_size`` as ASCII; :meth:`deserialize` reads it."""
+        """Return the id as ASCII, ``ledger:entry:partition:batch_index:batch_size``; :meth:`deserialize` reads it."""
         return str(self).encode()
 
     @classmethod
     def deserialize(cls, message_id_bytes: bytes) -> MessageId:
-        """Read what :meth:`serialize` wrote; raises :class:`InvalidMessage`."""
+        """Read an id that :meth:`serialize` wrote. Raises :class:`InvalidMessage`."""
         try:
             ledger, entry, partition, index, size, *first_chunk = message_id_bytes.decode("ascii").split(":")
             position = Position.parse(f"{ledger}:{entry}")
@@ -161,9 +161,9 @@ MessageId.latest = MessageId.at(Position(2**63 - 1, 2**63 - 1), -1, NO_BATCH, 1)
 
 
 class ChunkMessageId(MessageId):
-    """The id of a message in chunks: that of its last chunk, and the positions of the others.
+    """Id of a chunked message: that of its last chunk, with the positions of the other chunks.
 
-    One that was read by :meth:`deserialize` knows the first and the last position only.
+    An id made by :meth:`deserialize` knows only the first and the last position.
     """
 
     __slots__ = ("_positions",)
@@ -173,23 +173,23 @@ class ChunkMessageId(MessageId):
         self._positions = tuple(positions)
 
     def first_chunk_position(self) -> Position:
-        """Where to seek to, so that the message comes."""
+        """Return the position of the first chunk: a seek must go there to receive the message."""
         return self._positions[0]
 
     def chunk_positions(self) -> tuple[Position, ...]:
-        """All that is to be acknowledged when the message is consumed, in order."""
+        """Return the positions of all chunks, in order. Consuming the message acknowledges all of them."""
         return self._positions
 
     def serialize(self) -> bytes:
-        """As the base class, with ``:ledger:entry`` of the first chunk at the end."""
+        """Return the id as ASCII: the base class's text, then ``:ledger:entry`` of the first chunk."""
         return f"{self}:{self._positions[0]}".encode()
 
 
 class OutgoingMessage(NamedTuple):
-    """A message to be sent, as the application gave it: the arguments of ``Producer.send``.
+    """Message to be sent, with the arguments of ``Producer.send``.
 
-    ``sequence_id`` is None when the producer is to number it; ``event_timestamp`` and ``deliver_at`` are in
-    milliseconds since the epoch.
+    ``sequence_id`` is None if the producer chooses it; ``event_timestamp`` and ``deliver_at`` are in milliseconds since
+    the epoch.
     """
 
     content: bytes | None
@@ -201,12 +201,12 @@ class OutgoingMessage(NamedTuple):
     event_timestamp: int | None = None
     deliver_at: int | None = None
     clusters: tuple[str, ...] = ()
-    """The only ones to which it is to be copied; to all where none is named, and to none where it is the local one."""
+    """Only clusters to copy the message to. Empty: all clusters. Only the local cluster: no copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEntry:
-    """What the messages of one received entry have in common."""
+    """Facts that all messages of one received entry share."""
 
     topic: str
     partition: int
@@ -214,9 +214,9 @@ class ReceivedEntry:
     metadata: MessageMetadata
     schema: Schema | None = None
     chunk_positions: tuple[Position, ...] = ()
-    """Of a message in chunks: the positions of all of them; ``delivery`` is the last one."""
+    """Positions of all chunks of a chunked message; ``delivery`` is the last chunk. Empty for other messages."""
     encrypted: bool = False
-    """Whether the payload is shown encrypted, because it could not be decrypted."""
+    """Whether the payload is still encrypted, because it could not be decrypted."""
 
 
 class Unpacked(Protocol):
@@ -256,7 +256,7 @@ class Opening:
 
 
 class Message:
-    """A received message. Made by a consumer; never by an application."""
+    """Received message. Consumers make it; applications do not."""
 
     __slots__ = ("__weakref__", "_batch_index", "_entry", "_payload", "_single")
 
@@ -294,31 +294,32 @@ class Message:
             raise SchemaError(f"message {self.message_id()} of {self._entry.topic}: {error}") from None
 
     def is_chunked(self) -> bool:
-        """Whether the message came in chunks; its id is a :class:`ChunkMessageId` then."""
+        """Return whether the message came in chunks. Its id is then a :class:`ChunkMessageId`."""
         return bool(self._entry.chunk_positions)
 
     def is_encrypted(self) -> bool:
-        """Whether the payload is the encrypted one of a whole entry: only with ``CONSUME`` as failure action."""
+        """Return whether the payload is a whole encrypted entry; only the failure action ``CONSUME`` gives such
+        messages."""
         return self._entry.encrypted
 
     def properties(self) -> dict[str, str]:
         return {pair.key: pair.value for pair in self._properties()}
 
     def partition_key(self) -> str:
-        """The key, or "" if it has none."""
+        """Return the key, or "" if the message has none."""
         return (self._entry.metadata if self._single is None else self._single).partition_key
 
     def ordering_key(self) -> str:
-        """The ordering key, or "" if it has none."""
+        """Return the ordering key, or "" if the message has none."""
         source = self._entry.metadata if self._single is None else self._single
         return source.ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
-        """Milliseconds since the epoch, by the producer's clock."""
+        """Return when the producer sent the message, in milliseconds since the epoch, by the producer's clock."""
         return self._entry.metadata.publish_time
 
     def event_timestamp(self) -> int:
-        """Milliseconds since the epoch as the application gave them, or 0."""
+        """Return the application's event time in milliseconds since the epoch, or 0."""
         return (self._entry.metadata if self._single is None else self._single).event_time
 
     def message_id(self) -> MessageId:
@@ -339,17 +340,17 @@ class Message:
         return self._entry.metadata.producer_name
 
     def sequence_id(self) -> int:
-        """Its number in its producer's sequence."""
+        """Return the message's number in its producer's sequence."""
         if self._single is not None and self._single.HasField("sequence_id"):
             return self._single.sequence_id
         return self._entry.metadata.sequence_id + max(self._batch_index, 0)
 
     def origin(self) -> str:
-        """The cluster where the message was first published."""
+        """Return the cluster where the message was first published."""
         return self._entry.delivery.origin
 
     def origin_message_id(self) -> MessageId:
-        """Its id in the cluster of its origin: the same in every cluster."""
+        """Return the message's id in its origin cluster. It is the same in every cluster."""
         delivery = self._entry.delivery
         return MessageId.at(
             delivery.origin_position,
@@ -368,12 +369,12 @@ class Message:
 def messages_of(
     delivery: Delivery, topic: str, partition: int, skip: BitMap | None = None, opening: Opening | None = None
 ) -> Iterator[Message]:
-    """The messages of one delivered entry in order, without the batch indexes that are acknowledged.
+    """Yield the messages of one delivered entry in order, without those already acknowledged.
 
-    ``skip`` holds further indexes to leave out. Each message is made when it is asked for; its payload is copied then,
-    so that a message which is kept does not keep its batch. A chunk gives no message, or the one that it completes.
-    Raises :class:`InvalidMessage`, which names the position, at the message that cannot be read;
-    :class:`DecryptionFailed` is one of them.
+    ``skip`` holds further batch indexes to leave out. Each message is made when the caller takes it, with a copy of its
+    payload, so that keeping it does not keep its batch. A chunk yields no message, or the message that it completes.
+    Raises :class:`InvalidMessage`, which names the position, at a message that cannot be read;
+    :class:`DecryptionFailed` is one case.
     """
     assert opening is None or opening.unpack is None
     return cast("Iterator[Message]", messages_as_unpacked(delivery, topic, partition, skip, opening))
@@ -428,7 +429,8 @@ def messages_as_unpacked(
 def _opened(
     entry: ReceivedEntry, payload: memoryview, opening: Opening
 ) -> tuple[ReceivedEntry, bytes | memoryview | None]:
-    """The entry with what is known of it now, and its payload, decrypted and with all its chunks; None without them."""
+    """Return the entry, updated, and its payload, decrypted and with all chunks; None if the payload is not
+    available."""
     position, metadata = entry.delivery.position, entry.metadata
     clear: bytes | memoryview = payload
     if metadata.encryption_keys:
@@ -456,7 +458,7 @@ def _decrypted(metadata: MessageMetadata, payload: memoryview, decryptor: EntryD
 
 
 def _acknowledged_indexes(delivery: Delivery) -> BitMap | None:
-    """The batch indexes that the cluster knows as acknowledged; raises :class:`InvalidMessage`."""
+    """Return the batch indexes that the cluster has as acknowledged. Raises :class:`InvalidMessage`."""
     if delivery.acked is None:
         return None
     try:

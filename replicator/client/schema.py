@@ -1,8 +1,8 @@
-"""Schemas: how typed values become payloads and payloads become values again.
+"""Schemas: they turn typed values into payloads, and payloads back into values.
 
-Names are those of ``pulsar.schema``. Payloads are those of its schemas too (UTF-8 text, JSON objects), so that official
-clients read them. A cluster does not keep schemas: each side brings its own, and a payload that does not fit the
-reader's is a named error when its value is asked for.
+Names and payloads (UTF-8 text, JSON objects) are those of ``pulsar.schema``, so that official clients can read them. A
+cluster does not keep schemas: each side brings its own. A payload that does not fit the reader's schema raises a named
+error when its value is asked for.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from replicator.client.errors import InvalidConfiguration, SchemaError
 
 
 class Schema(Protocol):
-    """What a producer and a consumer need of a schema; both raise :class:`SchemaError`, which names the field."""
+    """Interface of a schema. Both methods raise :class:`SchemaError`, which names the field."""
 
     def encode(self, obj: Any) -> bytes:
-        """The payload of a value."""
+        """Return the payload for a value."""
 
     def decode(self, data: bytes) -> Any:
-        """The value of a payload."""
+        """Return the value of a payload."""
 
 
 class BytesSchema:
-    """Payloads as they are."""
+    """Schema of plain bytes, which are not changed."""
 
     def encode(self, obj: Any) -> bytes:
         if not isinstance(obj, bytes):
@@ -40,7 +40,7 @@ class BytesSchema:
 
 
 class StringSchema:
-    """Text in UTF-8."""
+    """Schema of text in UTF-8."""
 
     def encode(self, obj: Any) -> bytes:
         if not isinstance(obj, str):
@@ -58,7 +58,7 @@ class StringSchema:
 
 
 class JsonSchema:
-    """Objects of one class as JSON: a dataclass, a pydantic model, or a class with annotated attributes.
+    """Schema of JSON objects of one class: a dataclass, a pydantic model, or a class with annotated attributes.
 
     A class of the last kind is made from keyword arguments, one for each annotated attribute. Values are checked in
     both directions. Raises :class:`InvalidConfiguration` for a class that cannot be described.
@@ -116,11 +116,11 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _fields_of_model(model: BaseModel) -> Any:
-    """As plain values, so that they are checked as they are now: assignments to a model are not."""
+    """Return a model as plain values, which are then checked again: assignments to a model are not checked."""
     return model.model_dump(warnings=False)
 
 
 def _faults(error: ValidationError) -> str:
-    """Each wrong field by its path, and what is wrong with it."""
+    """Return a text that lists each wrong field by its path, with its fault."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"field {'.'.join(map(str, fault['loc'])) or '(the whole)'}: {fault['msg']}" for fault in faults)

@@ -1,10 +1,10 @@
-"""Which cluster a client talks to, and how: from a service URL, or from providers of one, to a connector.
+"""Translation of a service URL, or of service URL providers, into the connector of a client.
 
 1. ``embedded:PATH`` is an engine in this process.
-2. ``pulsar://host:port`` is a worker or a broker (``pulsar+ssl://`` through TLS). It is not called before the first
+2. ``pulsar://host:port`` is a worker or a broker (``pulsar+ssl://`` through TLS). The client connects when the first
    producer or consumer is made.
-3. With providers the URL is asked for, again and again, and the connector follows it
-   (:mod:`replicator.client.wire.following`). Every URL is checked before anything is asked.
+3. With providers, the client asks them for the URL again and again, and the connector follows it
+   (:mod:`replicator.client.wire.following`). The URLs of all providers are checked before anything is asked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replicator.client.wire.embedded_channel import EmbeddedConnector
 from replicator.client.wire.following import FollowingConnector
 
 EMBEDDED: Final = "embedded:"
-"""How the URL of an engine in this process begins; the path of its data directory follows."""
+"""Prefix of the URL of an engine in this process; the path of its data directory follows."""
 
 
 def following_connector(

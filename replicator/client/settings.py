@@ -1,7 +1,7 @@
-"""What a user asks for: the enums of the public API, and the settings of a producer and of a consumer.
+"""Enums of the public API, and settings of a producer and of a consumer.
 
-Settings are values that check themselves when they are made, so whoever holds some holds good ones. The checks of
-single arguments are in :mod:`replicator.client.argument_checks`.
+Settings check themselves when they are made, so existing settings are valid. Checks of single arguments are in
+:mod:`replicator.client.argument_checks`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from snapshots.position import Position
 
 PENDING_MESSAGES_MAX: Final = 1_000_000
 RECEIVER_QUEUE_SIZE_MAX: Final = 100_000
-"""Prefetched messages of one consumer; a server refuses more permits than this (invariant 11)."""
+"""Limit of prefetched messages of one consumer; a server refuses more permits than this (invariant 11)."""
 ACK_TIMEOUT_TICK_MS: Final = 1_000
-"""As upstream's default: finer ticks would only wake up an idle process."""
+"""Default tick of the acknowledgement timeout, equal to upstream's. Finer ticks would only wake up an idle process."""
 HASH_SLOTS: Final = 65_536
 
 
 class ConsumerType(Enum):
-    """How a subscription shares its topic among consumers."""
+    """Way in which a subscription shares its topic among consumers."""
 
     Exclusive = "Exclusive"
     Shared = "Shared"
@@ -54,32 +54,32 @@ class ConsumerType(Enum):
 
 
 class KeySharedMode(Enum):
-    """Who says which keys a Key_Shared consumer gets."""
+    """Side that assigns keys to the consumers of a Key_Shared subscription."""
 
     AutoSplit = "AutoSplit"
-    """The subscription does."""
+    """The subscription assigns keys."""
     Sticky = "Sticky"
-    """The consumer itself, by its ranges."""
+    """The consumer chooses its keys, by its ranges."""
 
 
 class InitialPosition(Enum):
-    """Where a subscription starts that is made by this consumer."""
+    """Place in the topic where a subscription starts if this consumer creates it."""
 
     Latest = "Latest"
     Earliest = "Earliest"
 
 
 class RegexSubscriptionMode(Enum):
-    """Topics of which kind a pattern matches. All are persistent here, so that the two kinds are the same."""
+    """Kinds of topics that a pattern matches. All topics are persistent here, so the two allowed kinds are equal."""
 
     PersistentOnly = "PersistentOnly"
     NonPersistentOnly = "NonPersistentOnly"
-    """Refused."""
+    """Refused, because there are no such topics."""
     AllTopics = "AllTopics"
 
 
 class CompressionType(Enum):
-    """How a producer compresses the payload of its entries."""
+    """Compression of the payload of a producer's entries."""
 
     NONE = "NONE"
     LZ4 = "LZ4"
@@ -89,50 +89,53 @@ class CompressionType(Enum):
 
 
 class BatchingType(Enum):
-    """How messages are put together into batches."""
+    """Order in which a producer puts messages into batches."""
 
     Default = "Default"
-    """In the order in which they are sent."""
+    """In the order of sending."""
     KeyBased = "KeyBased"
     """By key, so that Key_Shared can send each batch to the consumer of its key."""
 
 
 class PartitionsRoutingMode(Enum):
-    """How a message without a key finds its partition; one with a key goes where its hash says."""
+    """Choice of the partition for a message without a key. The hash of a key chooses the partition of one with a
+    key."""
 
     UseSinglePartition = "UseSinglePartition"
     RoundRobinDistribution = "RoundRobinDistribution"
     CustomPartition = "CustomPartition"
-    """The ``message_router`` says, for messages with a key too."""
+    """The ``message_router`` chooses, for messages with a key too."""
 
 
 class HashingScheme(Enum):
-    """The hash of a key that chooses its partition; producers of one topic must agree on it, in all languages."""
+    """Hash of a key, which chooses its partition. All producers of a topic must use the same, in all languages."""
 
     JavaStringHash = "JavaStringHash"
-    """The default of Pulsar's Java client."""
+    """Default of Pulsar's Java client."""
     Murmur3_32Hash = "Murmur3_32Hash"
     BoostHash = "BoostHash"
-    """The default of Pulsar's C++ and Python clients. Its values depend on their build; it is refused."""
+    """Default of Pulsar's C++ and Python clients. Its values depend on their build, so it is refused."""
 
 
 class ProducerAccessMode(Enum):
-    """How a producer shares its topic with other producers."""
+    """Way in which a producer shares its topic with other producers."""
 
     Shared = "Shared"
     Exclusive = "Exclusive"
-    """Refused with :class:`ProducerFenced` while another producer is connected, whatever that one's mode, and with
-    :class:`ProducerBusy` if that one has its name. While it is connected, Shared ones are refused with
-    :class:`ProducerBusy`, as upstream."""
+    """Allow no other producer on the topic.
+
+    It is refused with :class:`ProducerFenced` while another producer is connected, whatever that one's mode, and with
+    :class:`ProducerBusy` if that one has its name. While it is connected, Shared producers are refused with
+    :class:`ProducerBusy`, like upstream."""
     WaitForExclusive = "WaitForExclusive"
-    """``create_producer`` returns when no other producer is connected any more."""
+    """Wait in ``create_producer`` until no other producer is connected."""
     ExclusiveWithFencing = "ExclusiveWithFencing"
-    """Disconnects the others, with :class:`ProducerFenced`."""
+    """Disconnect the other producers, with :class:`ProducerFenced`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When an open batch is sent: at the first of these that is reached."""
+    """Limits of an open batch. The first one reached sends the batch."""
 
     messages_max: int = 1000
     payload_bytes_max: int = 128 * 1024
@@ -146,12 +149,12 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """One producer as its user wants it; ``batching`` is None when every message is an entry of its own.
+    """Settings of one producer; ``batching`` is None if every message is an entry of its own.
 
-    Without a name the cluster chooses one. With an ``initial_sequence_id`` of -1 the numbering goes on after the
-    highest sequence id that the topic has of this name. ``chunk_message_bytes`` is the largest entry of a message that
-    may be cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics. ``schema`` is
-    what the cluster registers, or compares with what it has; None sends bytes.
+    Without a name the cluster chooses one. With an ``initial_sequence_id`` of -1, numbering continues after the highest
+    sequence id that the topic has for this name. ``chunk_message_bytes`` is the largest entry of a message that may be
+    cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics. The cluster registers
+    ``schema``, or compares it with the one it has; None sends bytes.
     """
 
     topic: str
@@ -170,7 +173,8 @@ class ProducerSettings:
     schema: TopicSchema | None = None
 
     def options(self, topic_epoch: int | None = None) -> ProducerOptions:
-        """What the cluster is told; ``topic_epoch`` is what it gave an exclusive producer before."""
+        """Return the options that the cluster gets. ``topic_epoch`` is the number it gave an exclusive producer
+        before."""
         return ProducerOptions(self.producer_name, self.access_mode, topic_epoch, self.properties)
 
     def __post_init__(self) -> None:
@@ -192,7 +196,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKeySharedPolicy:
-    """Which keys a Key_Shared consumer asks for, and whether their order may be given up for speed.
+    """Keys that a Key_Shared consumer asks for, and whether their order may be given up for speed.
 
     ``sticky_ranges`` are pairs of the first and the last of 65,536 hash slots, for ``KeySharedMode.Sticky`` only.
     Raises :class:`InvalidConfiguration`.
@@ -218,14 +222,14 @@ class ConsumerKeySharedPolicy:
             last_taken = end
 
     def engine_policy(self) -> KeySharedPolicy:
-        """What the cluster is told."""
+        """Return the key-shared policy in the engine's type, to be sent to the cluster."""
         ranges = tuple(HashRange(start, end) for start, end in self.sticky_ranges) if self.sticky_ranges else None
         return KeySharedPolicy(ranges, self.allow_out_of_order_delivery)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerBatchReceivePolicy:
-    """When a batch receive returns: at the first of these that is reached; a value of 0 or below is no limit.
+    """Limits of a batch receive. It returns when the first one is reached; a value of 0 or below is no limit.
 
     Raises :class:`InvalidConfiguration` if there is no limit at all.
     """
@@ -243,7 +247,7 @@ class ConsumerBatchReceivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDeadLetterPolicy:
-    """After how many redeliveries a message is given up, and where it goes then.
+    """Number of redeliveries after which a message is given up, and the topic it then goes to.
 
     The topics have defaults: ``TOPIC-SUBSCRIPTION-DLQ`` and ``TOPIC-SUBSCRIPTION-RETRY``. With
     ``initial_subscription_name`` the dead letter topic gets that subscription before its first message, so that
@@ -266,7 +270,7 @@ class ConsumerDeadLetterPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """One consumer as its user wants it."""
+    """Settings of one consumer."""
 
     topic: str
     subscription: str
@@ -290,13 +294,13 @@ class ConsumerSettings:
     """Whether a seek to a message id delivers that message too."""
     batch_index_ack_enabled: bool = True
     unacked_messages_timeout_ms: int = 0
-    """0: messages may stay unacknowledged without end."""
+    """Time after which an unacknowledged message is delivered again. 0: never."""
     tick_duration_ms: int = 0
-    """How late a message may time out; 0: a second, or the timeout if that is shorter."""
+    """Longest delay of an acknowledgement timeout. 0: a second, or the timeout if that is shorter."""
     negative_ack_backoff: RedeliveryBackoff | None = None
-    """Instead of the fixed ``negative_ack_redelivery_delay_ms``."""
+    """Back-off that replaces the fixed ``negative_ack_redelivery_delay_ms``."""
     ack_timeout_backoff: RedeliveryBackoff | None = None
-    """Instead of the fixed ``unacked_messages_timeout_ms``."""
+    """Back-off that replaces the fixed ``unacked_messages_timeout_ms``."""
     batch_receive_policy: ConsumerBatchReceivePolicy = field(default_factory=ConsumerBatchReceivePolicy)
     dead_letter_policy: ConsumerDeadLetterPolicy | None = None
     retry_enabled: bool = False
@@ -304,10 +308,10 @@ class ConsumerSettings:
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
     create_topic: bool = True
-    """Whether a topic that does not exist is made; one of a pattern is not, lest it come back when it is deleted."""
+    """Whether a missing topic is created. A pattern's topics are not, so that a deleted one does not come back."""
 
     def options(self) -> SubscribeOptions:
-        """What the cluster is told."""
+        """Return the options that the cluster gets."""
         return SubscribeOptions(
             type=self.consumer_type,
             consumer_name=self.consumer_name,
@@ -323,7 +327,7 @@ class ConsumerSettings:
         )
 
     def ack_timeout_tick_ms(self) -> int:
-        """The tick of the unacknowledged message tracker."""
+        """Return the tick of the tracker of unacknowledged messages, in milliseconds."""
         return self.tick_duration_ms or min(ACK_TIMEOUT_TICK_MS, self.unacked_messages_timeout_ms)
 
     def __post_init__(self) -> None:
@@ -356,7 +360,7 @@ class ConsumerSettings:
         self._check_type()
 
     def _check_type(self) -> None:
-        """Raise :class:`InvalidConfiguration` for what a subscription of this type does not have."""
+        """Raise :class:`InvalidConfiguration` for settings that a subscription of this type does not have."""
         if self.key_shared != KeySharedPolicy() and self.consumer_type is not SubscriptionType.KEY_SHARED:
             raise InvalidConfiguration("key_shared_policy is for consumers of type KeyShared")
         if self.read_compacted and not self.consumer_type.one_active:
@@ -369,7 +373,7 @@ class ConsumerSettings:
 
 
 def subscription_type(consumer_type: ConsumerType) -> SubscriptionType:
-    """The engine's type."""
+    """Return the engine's subscription type for ``consumer_type``."""
     return SubscriptionType(consumer_type.value)
 
 

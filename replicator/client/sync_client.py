@@ -1,11 +1,11 @@
-"""A small synchronous facade: the same client for code without an event loop.
+"""Synchronous facade of the client, for code without an event loop.
 
-Owns a thread with an event loop of its own, in which everything runs; each call here waits for it there. Errors and
-results are those of the asyncio API. Calls may come from several threads. A listener is called in a thread of a pool,
-with the synchronous consumer, one message after the other; closing does not wait for one that does not return.
+It owns a thread with an event loop in which everything runs; each call waits for its result. Errors and results are
+those of the asyncio API. Calls may come from several threads. A listener is called in a thread of a pool, with the
+synchronous consumer, one message after the other; closing does not wait for a listener that does not return.
 
-As in the official synchronous client, and other than in the asyncio one, a producer does not batch unless it is told
-to: a caller that waits for each message would only wait for its batch to be sent, too.
+A producer does not batch unless ``batching_enabled=True``, like the official synchronous client and unlike the asyncio
+one: a caller that waits for each message would only wait for its batch to be sent.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from replicator.client.producing.producer_stats import ProducerStats
 T = TypeVar("T")
 
 LISTENER_THREADS_MAX: Final = 64
-"""Listeners that run at once; past that they take turns."""
+"""Limit of listeners that run at once; further ones take turns."""
 _BATCHING_ENABLED_ARGUMENT: Final = 8
-"""Its place behind the topic among the arguments of ``create_producer``."""
+"""Index of ``batching_enabled`` among the arguments of ``create_producer`` after the topic."""
 
 
 class _Loop:
@@ -51,13 +51,15 @@ class _Loop:
         self._thread.start()
 
     def _run(self) -> None:
-        """The whole life of the loop, in its thread: whoever stops it may have a running loop, as in a notebook."""
+        """Run the loop in its thread until it is stopped, and then close it.
+
+        The closing is done here because the thread that stops it may have a running loop, like a notebook's."""
         self._loop.run_forever()
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine that runs there; an interrupt cancels it."""
+        """Run a coroutine in the loop and wait for its result. An interrupt cancels it."""
         with self._lock:
             if self._stopped:
                 call.close()
@@ -70,7 +72,7 @@ class _Loop:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Wait for a function that is called there."""
+        """Call a function in the loop and wait for its result."""
 
         async def called() -> T:
             return function()
@@ -78,11 +80,11 @@ class _Loop:
         return self.run(called())
 
     async def call_listener(self, listener: Callable[[Any, Message], object], facade: object, message: Message) -> None:
-        """Wait for a listener, in a thread of its own."""
+        """Run a listener in a thread of the pool and wait for it."""
         await self._loop.run_in_executor(self._listeners, listener, facade, message)
 
     def stop(self) -> None:
-        """End the thread. Idempotent."""
+        """Stop the loop and end its thread. Idempotent."""
         with self._lock:
             if self._stopped:
                 return
@@ -93,7 +95,7 @@ class _Loop:
 
 
 class _Closing:
-    """What all parts of the facade do as context managers."""
+    """Base of all parts of the facade: a context manager that closes itself."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -108,7 +110,7 @@ class _Closing:
 
 
 class SyncProducer(_Closing):
-    """See :class:`Producer`; made by :meth:`SyncClient.create_producer`."""
+    """Synchronous :class:`Producer`; :meth:`SyncClient.create_producer` makes it."""
 
     def __init__(self, loop: _Loop, producer: Producer | PartitionedProducer) -> None:
         self._loop = loop
@@ -127,7 +129,7 @@ class SyncProducer(_Closing):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> MessageId:
-        """Return the message's id when it is durable."""
+        """Send a message and return its id when it is durable."""
         return self._loop.run(
             self._producer.send(
                 content,
@@ -166,7 +168,7 @@ class SyncProducer(_Closing):
 
 
 class SyncConsumer(_Closing):
-    """See :class:`Consumer`; made by :meth:`SyncClient.subscribe`. Iterating ends when it is closed."""
+    """Synchronous :class:`Consumer`; :meth:`SyncClient.subscribe` makes it. Iteration ends when it is closed."""
 
     def __init__(self, loop: _Loop, consumer: Consumer | MultiTopicsConsumer) -> None:
         self._loop = loop
@@ -241,7 +243,7 @@ class SyncConsumer(_Closing):
 
 
 class SyncReader(_Closing):
-    """See :class:`Reader`; made by :meth:`SyncClient.create_reader`."""
+    """Synchronous :class:`Reader`; :meth:`SyncClient.create_reader` makes it."""
 
     def __init__(self, loop: _Loop, reader: Reader) -> None:
         self._loop = loop
@@ -280,7 +282,7 @@ class SyncReader(_Closing):
 
 
 class SyncClient(_Closing):
-    """See :class:`Client`, also for the arguments of every method."""
+    """Synchronous :class:`Client`. See there for the arguments of every method."""
 
     def __init__(self, service_url: str | None = None, **options: Any) -> None:
         self._loop = _Loop()
@@ -291,7 +293,7 @@ class SyncClient(_Closing):
             raise
 
     def create_producer(self, topic: str, *args: Any, **options: Any) -> SyncProducer:
-        """Without batching, unless ``batching_enabled=True``."""
+        """Create a producer, without batching unless ``batching_enabled=True``."""
         if len(args) <= _BATCHING_ENABLED_ARGUMENT:
             options.setdefault("batching_enabled", False)
         return SyncProducer(self._loop, self._loop.run(self._client.create_producer(topic, *args, **options)))
@@ -342,7 +344,7 @@ class SyncClient(_Closing):
 
 
 def _close(loop: _Loop, close: Callable[[], Awaitable[None]]) -> None:
-    """Close in the loop; when the client is closed, all its parts are."""
+    """Call ``close`` in the loop. Do nothing if the client is closed already: its parts are then closed too."""
 
     async def closed() -> None:
         await close()

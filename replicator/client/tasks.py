@@ -1,6 +1,6 @@
-"""The supervisor of what clients keep running: connections that are opened again, listeners, watchers, polls.
+"""Supervisor of the client's background tasks: reconnections, listeners, watchers, polls.
 
-Clients of one event loop share it. It has no task of its own, and what a client started ends with that client.
+Clients of one event loop share it. It has no task of its own, and tasks that a client started end with that client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _supervisors: WeakKeyDictionary[asyncio.AbstractEventLoop, Supervisor] = WeakKey
 
 
 def client_supervisor() -> Supervisor:
-    """Of the clients that run on this event loop. It logs by the standard library: the program is somebody else's."""
+    """Return the supervisor for all clients on this event loop.
+
+    It logs through the standard library, because the program belongs to somebody else."""
     loop = asyncio.get_running_loop()
     supervisor = _supervisors.get(loop)
     if supervisor is None:

@@ -1,4 +1,4 @@
-"""Topics in Spark: source, sink, live copy, backfill and verify. Imports no Spark by itself."""
+"""Topics in Spark: source, sink, live copy, backfill and verify. Importing it does not import Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("replicator")`` known to a session, and let it have the filters of batch queries."""
+    """Register ``format("replicator")`` with a session, and let Spark push filters of batch queries down to it."""
     from replicator.pipeline.source.source import ReplicatorDataSource
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # Spark refuses sources with filters without it

@@ -1,7 +1,7 @@
-"""Reading a worker's data plane over plain blocking HTTP, as Spark's Python processes need it.
+"""Client of a worker's data plane over plain blocking HTTP, for Spark's Python processes.
 
-One :class:`DataPlane` is one connection to one worker. The parts of the API that the pipeline reads, and the values
-that come back, are all here; what is done with them is not.
+One :class:`DataPlane` is one connection to one worker. The module has the calls that the pipeline makes, and the values
+that come back, but not their use.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-"""How much to ask for at once: it is held in memory twice while it is read."""
+"""Size of one page of blocks: it is held in memory twice while it is read."""
 ANSWER_BYTES_MAX: Final = PAGE_BYTES + 2 * BLOCK_BYTES_MAX
-"""A page ends with a whole block, however large; nothing that keeps to the API is longer than this."""
+"""Limit of an answer's size. A page ends with a whole block, however large; no answer by the API is longer."""
 
 JsonObject = dict[str, Any]
 
@@ -56,11 +56,11 @@ class TopicState:
     entries: int
     messages: int
     clusters: tuple[str, ...] | None = None
-    """To which clusters its namespace is copied from here; None for all that links lead to."""
+    """Clusters to which its namespace is copied from here; None for all that links lead to."""
 
 
 class FetchedBlock(NamedTuple):
-    """A whole block, not yet verified, and the local position of its first entry."""
+    """Whole block, not yet verified, and the local position of its first entry."""
 
     first: Position
     block: memoryview
@@ -83,9 +83,9 @@ class BlockPage(NamedTuple):
 class DataPlane(WorkerConnection):
     """Client for one worker's read API. Use it as a context manager, or close it.
 
-    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, its subclass
-    :class:`AnswerCutOff` if an answer ends early, and :class:`UnexpectedAnswer` if the worker refuses, or answers with
-    something else than the API promises.
+    Every method raises :class:`PeerUnavailable` if the worker does not answer or is not ready, and its subclass
+    :class:`AnswerCutOff` if an answer ends early. It raises :class:`UnexpectedAnswer` if the worker refuses, or its
+    answer breaks the API.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DataPlane(WorkerConnection):
         return {**super().shown(), **({} if self._reclaiming is None else {RECLAIMING_HEADER: self._reclaiming})}
 
     def topics(self) -> tuple[str, list[TopicState]]:
-        """The cluster's name and its topics."""
+        """Return the cluster's name and its topics."""
         answer = self._json("topics")
         with _promised(self.url, "topics"):
             return str(answer["cluster"]), [
@@ -128,7 +128,8 @@ class DataPlane(WorkerConnection):
             ]
 
     def positions(self, since: str = "") -> StandingsChange:
-        """Where the topics stand; with the token of an answer before, only those that changed since."""
+        """Return the standings of the topics; with the ``since`` token of an earlier answer only those changed
+        since."""
         answer = self._json("positions", **({"since": since} if since else {}))
         with _promised(self.url, "positions"):
             return StandingsChange(
@@ -142,9 +143,10 @@ class DataPlane(WorkerConnection):
     def measure(
         self, ranges: Sequence[tuple[str, Position, Position, int]], bytes_max: int = 2**62
     ) -> list[Measured | None]:
-        """How much lies in ranges ``(topic, after, upto, bytes_max)`` in whole blocks; None for a topic that is gone.
+        """Measure the whole blocks in ranges ``(topic, after, upto, bytes_max)``; None for a deleted topic.
 
-        Each is followed up to its own limit, and all together up to ``bytes_max``: what is beyond has no answer.
+        Each range is followed up to its own limit, and all together up to ``bytes_max``: ranges beyond it have no
+        answer.
         """
         rows = [[topic, str(after), str(upto), limit] for topic, after, upto, limit in ranges]
         answer = self.call("POST", "/replication/v1/measure", {"bytes_max": bytes_max, "ranges": rows})
@@ -155,19 +157,20 @@ class DataPlane(WorkerConnection):
             ]
 
     def positions_at(self, time_ms: int, topics: Sequence[str]) -> dict[str, Position]:
-        """For each topic that is there, the last position before what was published at a time or later."""
+        """Return, for each existing topic, the last position before the first message published at ``time_ms`` or
+        later."""
         answer = self.call("POST", "/replication/v1/positions-at", {"time_ms": time_ms, "topics": list(topics)})
         with _promised(self.url, "positions-at"):
             return {str(topic): Position.parse(position) for topic, position in answer["topics"].items()}
 
     def subscriptions(self, topic: str) -> list[SubscriptionState]:
-        """Every subscription of a topic with all that it has acknowledged."""
+        """Return every subscription of a topic with all its acknowledgements."""
         answer = self._json("subscriptions", topic=topic)
         with _promised(self.url, "subscriptions"):
             return [SubscriptionState.of_json(state) for state in answer["subscriptions"]]
 
     def mappings(self, topic: str) -> list[SnapshotMapping]:
-        """The snapshot mappings of a topic."""
+        """Return the snapshot mappings of a topic."""
         answer = self._json("mappings", topic=topic)
         with _promised(self.url, "mappings"):
             return [mapping_of_json(row) for row in answer["mappings"]]
@@ -181,10 +184,10 @@ class DataPlane(WorkerConnection):
         incarnation: int | None = None,
         page_bytes: int | None = None,
     ) -> Iterator[FetchedBlock]:
-        """The blocks that hold entries with ``after < position <= upto`` (the LAC if None), in order.
+        """Yield the blocks that hold entries with ``after < position <= upto`` (the LAC if None), in order.
 
-        The first and the last may hold entries outside. Checksums are not looked at. With an ``incarnation`` all of
-        the range must be there, in that life of the topic: raises :class:`TopicChanged` where it is not.
+        The first and the last block may hold entries outside. Checksums are not verified. With an ``incarnation``, the
+        whole range must exist in that life of the topic; if not, :class:`TopicChanged` is raised.
         """
         while True:
             page = self.page(topic, after, upto, page_bytes=page_bytes)
@@ -213,17 +216,17 @@ class DataPlane(WorkerConnection):
             return BlockPage(list(_read_page(answer)), trimmed, None if told is None else int(told), reached, at_end)
 
     def block_list(self, topics: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> pa.Array:
-        """The blocks that start at ``[ledger, first entry]`` in each topic, in that order, as a column of bytes; null
-        for one that is not there. The first ones of those asked for: at least one, then about a page.
+        """Return blocks that start at ``[ledger, first entry]`` in each topic, in that order, as a column of bytes.
 
-        Nothing of a block is looked at.
+        A missing block is null. The answer has the first of the requested blocks: at least one, then about a page.
+        Their content is not read.
         """
         answer, _ = self._ask("POST", "/replication/v1/blocks", {"topics": topics})
         with _promised(self.url, "blocks"):
             return decode_block_list(answer)
 
     def call(self, method: str, path: str, body: Any = None, **query: str) -> JsonObject:
-        """Ask ``path``, such as ``/pipeline/v1/links``; what comes back must be a JSON object."""
+        """Ask ``path``, such as ``/pipeline/v1/links``. The answer must be a JSON object."""
         answer, _ = self._ask(method, path, body, **query)
         with _promised(self.url, path):
             return _json_object(answer)
@@ -278,7 +281,7 @@ class DataPlane(WorkerConnection):
 
 
 def check_url(url: str) -> str:
-    """A worker's base URL without its trailing slash; raises :class:`BadOption` (``url``)."""
+    """Return a worker's base URL without its trailing slash. Raises :class:`BadOption` (``url``)."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
@@ -290,7 +293,7 @@ def check_url(url: str) -> str:
 
 
 class _promised:  # noqa: N801 - reads as a statement
-    """Turns what goes wrong while an answer is taken apart into one error that names the worker and the call."""
+    """Turn errors in the reading of an answer into one error that names the worker and the call."""
 
     def __init__(self, url: str, what: str) -> None:
         self._url, self._what = url, what
@@ -357,7 +360,7 @@ def _error_code(answer: bytes) -> str | None:
 
 
 def _error_text(answer: bytes) -> str:
-    """The message of an error answer, or its beginning where it is not one of ours."""
+    """Return the message of an error answer, or the beginning of an answer that is not one of ours."""
     try:
         content = json.loads(answer)
         return f"{content['error']}: {content['message']}"

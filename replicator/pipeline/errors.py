@@ -1,4 +1,4 @@
-"""Errors of the pipeline. Each names the thing that was wrong (an option, an address, a topic) and the remedy."""
+"""Errors of the pipeline. Each names the wrong thing (an option, an address, a topic) and the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 REASON_CHARS_MAX: Final = 500
 _ERROR_OF_OURS: Final = re.compile(r"^\s*replicator\.[\w.]*\.(\w+): (.*)$", re.MULTILINE)
-"""Its class and its text, where Spark shows it: at the end of the traceback of a Python task."""
+"""Pattern of one of our errors in Spark's text, at the end of a Python task's traceback: its class and its text."""
 _PYTHON_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
@@ -16,11 +16,11 @@ class PipelineError(Exception):
 
 
 class JavaNotFound(PipelineError):
-    """No Java runtime that Spark could run on."""
+    """No Java runtime was found that Spark can run on."""
 
 
 class BadOption(PipelineError):
-    """An option of the data source that is unknown, missing or not of its form."""
+    """An option of the data source is unknown, missing or malformed."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(option, reason)  # both, so that the error survives pickling on its way out of Spark
@@ -31,37 +31,37 @@ class BadOption(PipelineError):
 
 
 class PeerUnavailable(PipelineError):
-    """A worker that does not answer, or that cannot answer now."""
+    """A worker does not answer, or cannot answer now."""
 
 
 class AnswerCutOff(PeerUnavailable):
-    """Error for a worker's answer that ended early: the worker was killed, or the connection broke."""
+    """A worker's answer ended early: the worker was killed, or the connection broke."""
 
 
 class UnexpectedAnswer(PipelineError):
-    """A worker's answer that is refused: an error status, or something that is not what the API promises."""
+    """A worker answered with an error status, or with something that the API does not promise."""
 
     code: str | None = None
-    """The error's, where the worker gave one."""
+    """Error code of the worker, if it sent one."""
     status: int | None = None
     """HTTP status if the worker refused the request; None for other errors."""
 
     @property
     def says_not_there(self) -> bool:
-        """Return whether the worker said that it does not have the requested thing. Other refusals do not say that."""
+        """Whether the worker said that it does not have the requested thing. Other refusals do not say that."""
         return self.code not in (None, "NotFound") and self.status in (404, 409, 410, 422)
 
 
 class SparkFailed(PipelineError):
-    """Spark does not start, or a job of it failed; the message has its own words."""
+    """Spark does not start, or a job of it failed; the message has Spark's own words."""
 
 
 class PlanGone(UnexpectedAnswer):
-    """A link's plan that its worker does not know any more: it was given up, or the worker has started again."""
+    """A link's worker does not know the plan any more: it was given up, or the worker has started again."""
 
 
 class NoSuchLink(UnexpectedAnswer):
-    """The worker of a link's source does not run it."""
+    """The worker of a link's source does not run the link."""
 
 
 class LinkTaken(UnexpectedAnswer):
@@ -69,15 +69,15 @@ class LinkTaken(UnexpectedAnswer):
 
 
 class EntryUnreadable(PipelineError):
-    """An entry whose block is sound and whose content cannot be read: wrong metadata, sizes or compression."""
+    """An entry cannot be read although its block is sound: wrong metadata, sizes or compression."""
 
 
 class BadArchive(PipelineError):
-    """An archive for executors that cannot be made: its name, its place, or what is installed here."""
+    """An archive for executors cannot be made, because of its name, its place, or the installed packages."""
 
 
 class TopicChanged(PipelineError):
-    """What a read was to begin with is gone: the topic was deleted, made anew, or trimmed further than that."""
+    """The start of a read is gone: the topic was deleted, made anew, or trimmed further than that."""
 
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(topic, what)
@@ -88,11 +88,11 @@ class TopicChanged(PipelineError):
 
 
 class BadOffset(PipelineError):
-    """An offset of a checkpoint that the source did not write: start the query anew, or with its own checkpoint."""
+    """A checkpoint has an offset that the source did not write: start the query anew, or with its own checkpoint."""
 
 
 class OldCheckpoint(PipelineError):
-    """A batch of a stream is published already, with other rows: its checkpoint is older than what it wrote."""
+    """A batch of a stream is published already, with other rows: its checkpoint is older than its output."""
 
     def __init__(self, writer: str, batch: int, why: str) -> None:
         super().__init__(writer, batch, why)
@@ -107,11 +107,11 @@ class OldCheckpoint(PipelineError):
 
 
 class BadRow(PipelineError):
-    """A row that cannot become a message: the text names the column and what is wrong with it."""
+    """A row cannot become a message: the text names the column and its fault."""
 
 
 class WriteRefused(PipelineError):
-    """A worker does not take what is written, or not any more; ``code`` is the API's name for why."""
+    """A worker does not accept written rows, or not any more; ``code`` is the API's name for the reason."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(code, reason)
@@ -122,13 +122,13 @@ class WriteRefused(PipelineError):
 
 
 class CannotMask(PipelineError):
-    """A message that a link's ``select`` is to mask, and whose content cannot be seen: encrypted, or a chunk."""
+    """A link's ``select`` must mask a message whose content cannot be read: encrypted, or a chunk."""
 
     code = "CannotMask"
 
 
 class BadSql(PipelineError):
-    """An expression of a link's ``where`` or ``select`` that Spark does not take."""
+    """Spark refuses an expression of a link's ``where`` or ``select``."""
 
     def __init__(self, link: str, field: str, text: str, reason: str) -> None:
         super().__init__(link, field, text, reason)
@@ -139,16 +139,16 @@ class BadSql(PipelineError):
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether Spark or its JVM raised it. The test is by name: importing Spark's types takes a second."""
+    """Return whether Spark or its JVM raised the error. The test is by name: importing Spark's types takes a second."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def reason_of(error: BaseException | None) -> str:
-    """The line of an error of Spark that says why; such an error goes on for pages.
+    """Return the line that gives the reason of one of Spark's errors, which have pages of text.
 
-    1. An error that our own code raised in a Python task: its text.
-    2. Another error that Python code raised in a task: the last line of its traceback.
-    3. Anything else: the first line, without what py4j puts before it.
+    1. For an error that our own code raised in a Python task: its text.
+    2. For another error that Python code raised in a task: the last line of its traceback.
+    3. For anything else: the first line, without py4j's prefix.
     """
     text = str(error or "").strip()
     if not text:
@@ -168,7 +168,7 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def error_of_job(error: BaseException, *expected: type[PipelineError]) -> PipelineError:
-    """The error that made a job of Spark fail: the one that a task raised, where it is of an ``expected`` class."""
+    """Return the error that made a job of Spark fail: the one that a task raised, if it is of an ``expected`` class."""
     ours = _ERROR_OF_OURS.findall(str(error))
     if not ours:
         return SparkFailed(f"a Spark job failed: {reason_of(error)}")

@@ -1,6 +1,6 @@
-"""What the JSON of verify, backfill and report holds: names, types, and one line of meaning each.
+"""JSON of verify, backfill and report: names, types, and one line of meaning for each field.
 
-docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
+docs/reference/json.md is made from this module. The second text of a field is its unit, if its name does not give it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 
 class ClusterRead(TypedDict):
-    """What verify read from a cluster."""
+    """Entries that verify read from a cluster."""
 
     messages: Annotated[int, "in its logs", "messages"]
     markers: Annotated[dict[str, int], "by type, entries of the replicator's own", "entries"]
@@ -33,7 +33,7 @@ class UnreadableBlock(TypedDict):
 
 
 class BrokersRead(TypedDict):
-    """What `verify --brokers` read from the Apache Pulsar brokers of one cluster."""
+    """Entries that `verify --brokers` read from the Apache Pulsar brokers of one cluster."""
 
     entries: Annotated[int, "that were read", "entries"]
     messages: Annotated[int, "in these", "messages"]
@@ -88,7 +88,7 @@ class SubscriptionLeft(TypedDict):
 
 
 class BackfillAnswer(TypedDict):
-    """What came of a backfill."""
+    """Result of a backfill."""
 
     source: Annotated[str, "the cluster that has the history"]
     destination: Annotated[str, "the cluster that joins"]
@@ -122,7 +122,7 @@ class ReportTables(TypedDict):
 
 
 class ReportAnswer(TypedDict):
-    """What is in the topics."""
+    """Report on the contents of topics."""
 
     clusters: Annotated[list[str], "whose logs were read"]
     topics: Annotated[int, "that were read", "topics"]

@@ -1,4 +1,4 @@
-"""One blocking HTTP connection to one worker, as Spark's Python processes need it."""
+"""Blocking HTTP connection to one worker, for Spark's Python processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from replicator.security.access import access
 
 TIMEOUT_S: Final = 60
-"""Longer than the slowest answer of a busy worker; a dead one refuses the connection at once."""
+"""Time limit of an answer: longer than the slowest of a busy worker. A dead one refuses the connection at once."""
 
 
 def read_whole(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
@@ -26,8 +26,10 @@ def read_whole(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
 
 
 class WorkerConnection:
-    """Connects when it is first asked something, and again after it was closed. Use it as a context manager, or close
-    it. ``url`` is a worker's base URL."""
+    """Connection to the worker at the base URL ``url``. It connects at the first request, and again after it was
+    closed.
+
+    Use it as a context manager, or close it."""
 
     def __init__(self, url: str, timeout_seconds: float = TIMEOUT_S) -> None:
         self.url = url
@@ -51,7 +53,7 @@ class WorkerConnection:
         self.close()
 
     def shown(self) -> dict[str, str]:
-        """The headers that show who asks."""
+        """Return the headers that identify the client."""
         authorization = self._access.authorization()
         return {} if authorization is None else {"Authorization": authorization}
 

@@ -1,14 +1,14 @@
-"""Who a client is: the one interface that every method of authentication goes through. Values only; sans-IO.
+"""Authentication of a client: the one interface for every method. Values only; sans-IO.
 
-The connection (:mod:`replicator.protocol.server`) passes on what the client shows, and carries out the answer::
+The connection (:mod:`replicator.protocol.server`) passes on the client's credentials, and carries out the answer::
 
     CONNECT, AUTH_RESPONSE ──> authenticate ──> Admitted: CONNECTED, or nothing more on an open connection
                                             ├─> Asked: AUTH_CHALLENGE, and the client shows more
-                                            ├─> Pending: the caller finds out, and says what came of it
+                                            ├─> Pending: the caller finds out, and reports the outcome
                                             └─> NotAuthenticated: an error, and the connection is over
 
-What was shown may count for a time only. When that is over the client is asked for newer credentials, and is out if it
-cannot be asked, or does not answer.
+Credentials may expire. The client is then asked for newer ones, and disconnected if it cannot be asked, or does not
+answer.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 REFRESH: Final = b"PulsarAuthRefresh"
-"""What the client is asked when its credentials have expired, as upstream writes it."""
+"""Question to a client whose credentials have expired, in upstream's form."""
 REFRESH_SECONDS_MAX: Final = 30.0
-"""In which it has to answer that."""
+"""Time in which the client has to answer :data:`REFRESH`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The client is who it says it is."""
+    """Outcome: the client is who it says it is."""
 
     name: str = ""
-    """Who: empty where nobody is told apart."""
+    """Role of the client; empty if authentication is off."""
     until: float | None = None
-    """When that is to be shown anew, by the connection's clock; None if never."""
+    """Time at which the credentials expire, by the connection's clock; None if never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was shown is not enough yet."""
+    """Outcome: the credentials are not enough yet, and the client is asked ``question``."""
 
     question: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """It takes a while to find out, such as a hash that is slow by design."""
+    """Outcome: the check takes a while, such as a hash that is slow by design."""
 
     find_out: Callable[[], Awaitable[Admitted]]
-    """Raises :class:`NotAuthenticated`."""
+    """Function that finishes the check. It raises :class:`NotAuthenticated`."""
 
 
 class Authenticator(Protocol):
-    """Decides who the client of one connection is. Each connection has its own: it may remember what it asked."""
+    """Interface that decides who the client of one connection is. Each connection has its own: it may keep state."""
 
     def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
-        """``method`` is the name that the client gives, such as ``none`` or ``token``; empty for ``none``.
+        """Check credentials. ``method`` is the client's name for it, such as ``none`` or ``token``; empty for ``none``.
 
         Raises :class:`NotAuthenticated`, with a message that is sent to the client.
         """
 
 
 class Anyone:
-    """Lets everybody in, whatever is shown: as upstream does where authentication is off."""
+    """Authenticator that admits every client, whatever it shows, like upstream with authentication off."""
 
     def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
         return Admitted()

@@ -1,9 +1,9 @@
-"""The client's side of a connection: handshake, keep-alive, and which answer is for which request. Sans-IO.
+"""Client's side of a connection: handshake, keep-alive, and the matching of answers to requests. Sans-IO.
 
 1. CONNECT goes first; nothing else is sent before CONNECTED has come.
-2. Every request has an id of its own; an answer with an id that nobody waits for, such as one that came too late, is
-   dropped. Requests that wait are bounded by :data:`REQUESTS_MAX`.
-3. What no request asked for (messages, receipts, closings) is given to the caller as it comes.
+2. Every request has an id of its own. An answer with an id that nothing waits for, such as a late one, is dropped.
+   :data:`REQUESTS_MAX` bounds the waiting requests.
+3. Other commands (messages, receipts, closings) are given to the caller as they come.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from replicator.protocol.server import HANDSHAKE_SECONDS_MAX, KEEP_ALIVE_SECONDS
 from replicator.protocol.versions import NEWEST, Peer, server_of
 
 REQUESTS_MAX: Final = 50_000
-"""That wait for an answer, as the official clients have it."""
+"""Limit of requests that wait for an answer; the official clients' value."""
 
 T = BaseCommand.Type
 _PING, _PONG, _CONNECTED, _AUTH_CHALLENGE = int(T.PING), int(T.PONG), int(T.CONNECTED), int(T.AUTH_CHALLENGE)
@@ -55,15 +55,16 @@ _ANSWERS: Final = {
 
 
 class Answered(NamedTuple):
-    """The answer to a request: the command inside, or what the server refused it with."""
+    """Answer to a request: the command inside, or the server's refusal."""
 
     request_id: int
     answer: Any
 
 
 class ClientConnection:
-    """One connection to a server. :meth:`connect` gives the bytes to begin with. With ``gathers``, messages and
-    receipts come in runs (:mod:`replicator.protocol.runs`), not as frames."""
+    """One connection to a server. :meth:`connect` gives the first bytes to send.
+
+    With ``gathers``, messages and receipts come in runs (:mod:`replicator.protocol.runs`), not as frames."""
 
     def __init__(
         self,
@@ -76,13 +77,14 @@ class ClientConnection:
         method: str = "",
         credentials: Callable[[], bytes] = bytes,
     ) -> None:
-        """``method`` names the way of authentication, and ``credentials`` gives what is shown, now and when asked."""
+        """Keep the arguments. ``method`` names the authentication method; ``credentials`` returns them, now and when
+        asked."""
         self.peer: Peer | None = None
         """The server, once it has answered."""
         self.cluster = ""
-        """Whose server it is, if it is one of ours; empty for others. Only ours is sent our additions."""
+        """Name of the server's cluster if it is one of ours; empty for others. Only ours is sent our additions."""
         self.message_bytes_max = 0
-        """Of one message, as the server says."""
+        """Largest message that the server takes."""
         self.due = now + HANDSHAKE_SECONDS_MAX
         self._software = software
         self._features = features or FeatureFlags()
@@ -96,8 +98,9 @@ class ClientConnection:
         self._over = False
 
     def connect(self, *, proxy_to: str = "") -> bytes:
-        """What is to be sent first; raises what ``credentials`` does. ``proxy_to`` is ``host:port`` of the broker that
-        a proxy is to connect to."""
+        """Return the first bytes to send. Raises the errors of ``credentials``.
+
+        ``proxy_to`` is the ``host:port`` of the broker that a proxy is to connect to."""
         command = CommandConnect(client_version=self._software, protocol_version=NEWEST, feature_flags=self._features)
         if proxy_to:
             command.proxy_to_broker_url = proxy_to
@@ -106,7 +109,8 @@ class ClientConnection:
         return encode(BaseCommand(type=T.CONNECT, connect=command))
 
     def request_id(self) -> int:
-        """The id of a request that is about to be sent. Raises :class:`OutOfOrder` before CONNECTED, past the limit."""
+        """Return the id for a request that is about to be sent. Raises :class:`OutOfOrder` before CONNECTED and past
+        the limit."""
         if self.peer is None:
             raise OutOfOrder("a request before CONNECTED")
         if len(self._waiting) >= REQUESTS_MAX:
@@ -116,12 +120,13 @@ class ClientConnection:
         return self._last_request_id
 
     def given_up(self, request_id: int) -> None:
-        """Nobody waits for the answer any more."""
+        """Drop the answer to a request when it comes."""
         self._waiting.discard(request_id)
 
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Run | Answered | bytes]:
-        """Answers, what came unasked, messages and receipts in runs, and bytes to send, in this order. Raises
-        :class:`ProtocolError`: close it."""
+        """Yield, in order: answers, other commands, messages and receipts in runs, and bytes to send.
+
+        Raises :class:`ProtocolError`: then the connection must be closed."""
         if self._over:
             return
         self._heard = True
@@ -150,7 +155,8 @@ class ClientConnection:
             raise
 
     def tick(self, now: float) -> bytes:
-        """As :meth:`ServerConnection.tick`."""
+        """Do what is :attr:`due`, and return the bytes to send. Raises :class:`Unresponsive` if the server is
+        silent."""
         if self._over or now < self.due:
             return b""
         if self.peer is None or not self._heard:

@@ -1,13 +1,13 @@
-"""Commands that come with every entry, read and written by hand: SEND, SEND_RECEIPT, MESSAGE, ACK_RESPONSE. Sans-IO.
+"""Hand-written codec of the commands that come with every entry: SEND, SEND_RECEIPT, MESSAGE, ACK_RESPONSE. Sans-IO.
 
-All others go through protobuf. What is here gives the same bytes in a fraction of its time, which was most of what a
-worker and a client of ours did where each entry is one message (how a client reads them is in
-:mod:`replicator.protocol.runs`):
+All others go through protobuf. This codec gives the same bytes in a fraction of the time. Protobuf took most of the
+time of a worker and a client of ours when each entry was one message. A client reads these commands in
+:mod:`replicator.protocol.runs`.
 
-1. A SEND of the usual form is scanned for what is needed of it. Of any other form :func:`read_send` says nothing, and
+1. A SEND of the usual form is scanned for its numbers. For any other form :func:`read_send` returns None; then
    protobuf reads it, and decides whether it is one.
-2. SENDs of one producer that come together are one :class:`Sends`, and ACKs of one consumer one :class:`Acks`.
-3. Receipts and heads of messages differ in a few numbers; what stays the same is encoded once.
+2. Consecutive SENDs of one producer are one :class:`Sends`, and consecutive ACKs of one consumer one :class:`Acks`.
+3. Receipts and heads of messages differ in a few numbers; the rest is encoded once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replicator.protocol.values import NONE_U64
 from snapshots.position import BEFORE_ALL, Position
 
 SENDS_MAX: Final = 1_000
-"""Entries that are handed on at once."""
+"""Limit of entries that are handed on at once."""
 _TAG_SENDS: Final = b"\xa0\x06"
 _TAG_LAST_SEQUENCE_ID: Final = b"\xa8\x06"
 _TAG_BATCH_SIZE: Final = b"\xa0\x06"
@@ -34,7 +34,7 @@ _TAG_ORIGIN_ENTRY: Final = b"\xb8\x06"
 
 _SIZES: Final = struct.Struct(">II")
 _SEND_HEAD: Final = b"\x08\x06\x32"
-"""``type = SEND``, and the field that it is in."""
+"""Bytes of ``type = SEND``, and the tag of the field with the command."""
 _RECEIPT_HEAD: Final = b"\x08\x07\x3a"
 _MESSAGE_HEAD: Final = b"\x08\x09\x4a"
 _ACK_HEAD: Final = b"\x08\x0a\x52"
@@ -55,7 +55,7 @@ class Sends:
         self.entries: list[bytes] = []
 
     def extend(self, later: Sends) -> None:
-        """Add what the same producer sent after this."""
+        """Add later sends of the same producer."""
         self.sequence_ids += later.sequence_ids
         self.highest_sequence_ids += later.highest_sequence_ids
         self.entries += later.entries
@@ -76,9 +76,9 @@ class Sends:
 
 
 def read_send(command: bytes, at: int, stop: int) -> tuple[int, int, int] | None:
-    """Producer, sequence id and highest sequence id, if ``command[at:stop]`` is a SEND of the usual form.
+    """Return producer, sequence id and highest sequence id if ``command[at:stop]`` is a SEND of the usual form.
 
-    That is one all of whose fields are numbers with tags of a byte.
+    In that form all fields are numbers with tags of a byte. Otherwise return None.
     """
     size = stop - at - 4
     if not 0 <= size <= _LENGTH_MAX or command[at : at + 3] != _SEND_HEAD or command[at + 3] != size:
@@ -160,7 +160,7 @@ class AckResponseWriter:
 
 
 class SendHeadWriter:
-    """Writes what stands before the entries that one producer sends."""
+    """Encoder of the heads of one producer's SENDs: the bytes before each entry."""
 
     __slots__ = ("_producer",)
 
@@ -175,19 +175,20 @@ class SendHeadWriter:
 
 
 class ReceiptWriter:
-    """Writes the receipts of one producer, whose topic has that partition index (-1 if it is none). With ``extended``
-    one receipt answers all sends whose entries lie one behind the other."""
+    """Encoder of the receipts of one producer. ``partition`` is its topic's partition index, -1 if it is none.
+
+    With ``extended`` one receipt answers all sends whose entries lie one behind the other."""
 
     __slots__ = ("_extended", "_id_begin", "_id_end", "_ledger", "_producer")
 
     def __init__(self, producer_id: int, partition: int, *, extended: bool = False) -> None:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"
         self._id_end = b"\x18" + varint(partition & NONE_U64) + b"\x20" + varint(NONE_U64) + b"\x20"
-        """The end of the message id, and the tag of the highest sequence id behind it."""
+        """End of the message id, and the tag of the highest sequence id behind it."""
         self._extended = extended
         self._ledger = -1
         self._id_begin = b""
-        """The ledger of the last receipt, and the beginning of a message id in it."""
+        """Beginning of a message id in the ledger of the last receipt."""
 
     def write(self, sends: Sends, positions: Sequence[Position]) -> bytes:
         """Return the frames of the receipts of all of ``sends``, which are stored at ``positions``."""
@@ -246,7 +247,7 @@ class ReceiptWriter:
 
 
 class MessageHeadWriter:
-    """Writes what stands before the entries that one consumer gets."""
+    """Encoder of the heads of one consumer's MESSAGEs: the bytes before each entry."""
 
     __slots__ = ("_after", "_before", "_consumer", "_id_end", "_like", "_size")
 

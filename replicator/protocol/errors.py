@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes or the order of a connection, and with one request of it."""
+"""Errors in the bytes or the order of a connection, and errors of single requests."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from replicator.protocol.commands_pb2 import ServerError
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol; the message says how. The connection is to be closed, others go on."""
+    """The peer broke the protocol; the message says how. This connection must be closed; others continue."""
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame says that it is larger than this side takes."""
+    """A frame's size field is over the limit of this side."""
 
 
 class BadFrame(ProtocolError):
-    """A frame whose sizes contradict each other, or whose command cannot be read."""
+    """The sizes of a frame contradict each other, or its command cannot be read."""
 
 
 class TooManyParts(BadFrame):
-    """A command with more parts, such as properties, than any client has."""
+    """A command has more parts, such as properties, than any client uses."""
 
     def __init__(self, message: str, request_id: int | None) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class TooManyParts(BadFrame):
 
 
 class OutOfOrder(ProtocolError):
-    """A command that the state of the connection does not allow, such as one before CONNECT."""
+    """The state of the connection does not allow the command, such as one before CONNECT."""
 
 
 class Unresponsive(ProtocolError):
@@ -35,18 +35,18 @@ class Unresponsive(ProtocolError):
 
 
 class NotAuthenticated(ProtocolError):
-    """The peer did not show who it is."""
+    """The peer's credentials are missing or wrong."""
 
 
 class NotAuthorized(ProtocolError):
-    """The peer has shown who it is, and may not connect as it wants to."""
+    """The peer is authenticated, and may not connect in the way that it wants to."""
 
 
 class Refused(Exception):
-    """A request that is answered with an error; the connection goes on."""
+    """A request is answered with an error; the connection continues."""
 
     def __init__(self, code: ServerError, message: str, engine_error: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.engine_error = engine_error
-        """What a server of this project calls it; empty from others."""
+        """Error code of the engine, from a server of this project; empty from others."""

@@ -1,12 +1,11 @@
-"""Commands whose neighbours differ in a few numbers: protobuf reads one, the others are compared with it. Sans-IO.
+"""Forms of commands: protobuf reads one command, and similar later ones are compared with it. Sans-IO.
 
-Of the commands that come with every entry, one has nearly the bytes of the one before: the number of the entry is
-another, and all that surrounds it is the same. So:
+A command that comes with every entry has nearly the same bytes as the one before: only the number of the entry differs.
 
-1. :class:`Form` has the bytes of a command that protobuf has read and found good, and where in them numbers stand.
-2. A command of the same size with the same bytes around its numbers, and one whole number at each of these places, says
-   the same but for these numbers. Nothing else is taken for one.
-3. Whoever meets a command that has no form gives it to protobuf, which decides what it is.
+1. :class:`Form` has the bytes of a valid command that protobuf has read, and the places of its numbers.
+2. A command of the same size, with the same bytes around its numbers and one whole number at each place, differs from
+   it only in these numbers. Nothing else is taken for the same form.
+3. A command without a known form goes to protobuf, which decides what it is.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from replicator.protocol.values import NONE_U64
 
 _NUMBER_BYTES_MAX: Final = 10
 _GOES_ON: Final = tuple(int.from_bytes(b"\x80" * size, "little") for size in range(_NUMBER_BYTES_MAX + 1))
-"""The bits of a number of so many bytes that say whether another byte follows."""
+"""Mask of the bits that say whether another byte follows, by the number's length in bytes."""
 _LAST: Final = (0, *_GOES_ON[:-1])
-"""These bits as they have to be: all but the last byte's."""
+"""Valid value of these bits: set in all bytes but the last."""
 
 
 class Form:
-    """One command, but for its numbers. ``size`` is that of all commands of this form."""
+    """One command without its numbers. All commands of this form have ``size`` bytes."""
 
     __slots__ = ("_parts", "_tail", "_tail_at", "size")
 
@@ -41,8 +40,9 @@ class Form:
 
     @classmethod
     def of(cls, command: bytes, paths: Sequence[Sequence[int]]) -> Form | None:
-        """The form of a command that protobuf has read. Each path leads to a number by the numbers of fields; numbers
-        that the command has not are left out. None where they do not stand in the order of ``paths``."""
+        """Return the form of a command that protobuf has read; None if its numbers are not in the order of ``paths``.
+
+        Each path leads to a number by the numbers of fields. Missing numbers are left out."""
         spans: list[tuple[int, int]] = []
         for path in paths:
             found = _span(command, 0, len(command), path)
@@ -55,7 +55,7 @@ class Form:
         return cls(command, spans)
 
     def numbers(self, data: bytes, at: int) -> tuple[int, ...] | None:
-        """The numbers of the command of this :attr:`size` that begins at ``at``; None if it is of another form."""
+        """Return the numbers of the command at ``at``, of this :attr:`size`; None if it is of another form."""
         if not data.startswith(self._tail, at + self._tail_at):
             return None
         numbers: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Form:
 
 
 def _shortened(number: int) -> int:
-    """A number without the bits that say whether another byte follows."""
+    """Return a number without the bits that say whether another byte follows."""
     if number < 1 << 24:
         return number & 0x7F | number >> 1 & 0x3F80 | number >> 2 & 0x1FC000
     value = shift = 0
@@ -89,7 +89,7 @@ _ABSENT: Final = (-1, -1)
 
 
 def _span(command: bytes, at: int, stop: int, path: Sequence[int]) -> tuple[int, int] | None:
-    """Where the number at ``path`` stands, :data:`_ABSENT` if it does not; None where that cannot be said."""
+    """Return the place of the number at ``path``; :data:`_ABSENT` if it is missing, None if that cannot be told."""
     wanted, inside = path[0], path[1:]
     found = _ABSENT
     while at < stop:
@@ -115,7 +115,7 @@ def _span(command: bytes, at: int, stop: int, path: Sequence[int]) -> tuple[int,
 
 
 def _read(command: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at``, and where it ends."""
+    """Read the number at ``at``; return it and the place where it ends."""
     value = shift = 0
     while True:
         byte = command[at]

@@ -4,16 +4,16 @@ A frame is, big-endian::
 
     total size u32 | command size u32 | BaseCommand | rest
 
-``total size`` counts all that follows it. The rest is there in SEND and MESSAGE only: an entry as
-:mod:`replicator.engine.log.entry` has it, in MESSAGE with broker metadata before it where the client asked for that::
+``total size`` counts everything after it. Only SEND and MESSAGE have a rest: an entry in the format of
+:mod:`replicator.engine.log.entry`. In MESSAGE broker metadata comes before it if the client asked for that::
 
     magic 0x0e02 u16 | size u32 | BrokerEntryMetadata
 
 The decoder works in these steps:
 
 1. Whole frames that lie in the bytes just received are cut out of them.
-2. What is left is the beginning of a frame. Its pieces are gathered until it is whole, small ones together, and copied
-   once then; of a SEND the entry alone.
+2. The remaining bytes begin a frame. Its pieces are gathered until it is whole, small ones together, and copied once
+   then; of a SEND only the entry is copied.
 3. A size over the limit is refused before anything is gathered for it.
 4. Neighbouring commands that come with every entry are gathered, if the decoder has a reader for them
    (:mod:`replicator.protocol.runs`).
@@ -34,20 +34,21 @@ from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError, T
 from replicator.protocol.runs import RUN_MAX, RunReader
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
-"""The largest command: a namespace's list of topics, or a schema, is far smaller."""
+"""Limit of a command's size: a namespace's list of topics, or a schema, is far smaller."""
 
 PARTS_MAX: Final = 1_000
-"""Parts of a command that are looked through for wrong texts, such as properties: 10 ms. Clients send some ten."""
+"""Limit of the parts of a command, such as properties, that are checked for invalid texts: 10 ms. Clients send some
+ten."""
 
 PIECE_BYTES_MIN: Final = 4096
-"""Smaller pieces of a frame are put together, since each costs some memory of its own."""
+"""Smallest piece of a frame that is kept alone. Smaller ones are joined, since each costs some memory of its own."""
 
 _SIZE: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
 _BROKER: Final = struct.Struct(">HI")
 _BROKER_MAGIC: Final = 0x0E02
 _FIELDS: Final = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"}
-"""By the type of a command, the field that it is in: both have the same number."""
+"""Name of the command's field in BaseCommand, by the command's type: both have the same number."""
 _WITHOUT_TEXTS: Final = frozenset(
     {
         BaseCommand.SEND,
@@ -60,7 +61,7 @@ _WITHOUT_TEXTS: Final = frozenset(
         BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
     }
 )
-"""Commands of which nobody reads a text. They come with each message, and are not looked through for wrong ones."""
+"""Commands with texts that nobody reads. They come with each message, and are not checked for invalid texts."""
 
 
 class Frame(NamedTuple):
@@ -71,15 +72,15 @@ class Frame(NamedTuple):
 
 
 def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
-    """The largest frame of a connection whose messages have at most ``message_bytes_max`` bytes."""
+    """Return the size of the largest frame on a connection whose messages have at most ``message_bytes_max`` bytes."""
     return message_bytes_max + METADATA_ROOM_BYTES + COMMAND_BYTES_MAX
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. After an error it takes nothing more: the connection is over.
+    """Decoder that cuts a stream of bytes into frames. After an error it ignores all input: the connection is over.
 
-    What the reader of ``runs`` gathers comes as its runs, never as a :class:`Frame`. With ``refuses``, a request of too
-    many parts comes as a :class:`TooManyParts`, in its place, and is no error of the connection.
+    Commands that the reader of ``runs`` gathers come as its runs, never as a :class:`Frame`. With ``refuses``, a
+    request of too many parts comes as a :class:`TooManyParts` in its place, and the connection stays open.
     """
 
     def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None, refuses: bool = False) -> None:
@@ -89,20 +90,20 @@ class FrameDecoder:
         self._reads: Callable[[bytes, int, int], bool] = (lambda *_: False) if runs is None else runs.reads
         self._add: Callable[[bytes], None] = (lambda _: None) if runs is None else runs.add
         self._begun: list[bytes | bytearray] = []
-        """The pieces of a frame that has not come whole: from its size on."""
+        """Pieces of a frame that is not whole yet, beginning with its size."""
         self._begun_bytes = 0
         self._wanted = 0
-        """How many bytes it has in all; 0 while not even its size is there."""
+        """Total size in bytes of the frame that has begun; 0 while its size field is incomplete."""
 
     @property
     def waits(self) -> int:
-        """Bytes of a frame that has not come whole."""
+        """Number of bytes of a frame that is not whole yet."""
         return self._begun_bytes
 
     def receive(self, data: bytes) -> Iterator[Any]:
-        """The frames, and runs of them, that are whole now; raises :class:`ProtocolError` at the first that is not one.
+        """Yield the frames, and runs of them, that are whole now. Raises :class:`ProtocolError` at the first bad one.
 
-        What was yielded before the error is good.
+        Frames yielded before the error are valid.
         """
         at = 0
         if self._begun:
@@ -118,7 +119,7 @@ class FrameDecoder:
             self._begin(data[at:] if at else data)
 
     def _whole(self, data: bytes, at: int) -> Generator[Any, None, int]:
-        """The frames that lie whole in ``data`` from ``at`` on; returns where the rest begins."""
+        """Yield the frames that lie whole in ``data`` from ``at`` on; return where the rest begins."""
         end, total_max, unpack = len(data), self.bytes_max - 4, _SIZES.unpack_from
         reads, add = self._reads, self._add
         gathering = RUN_MAX
@@ -163,7 +164,7 @@ class FrameDecoder:
         yield frame
 
     def _joined(self, pieces: list[bytes | bytearray]) -> Iterator[Any]:
-        """A frame that came in several pieces. The command of one that is gathered mostly is in the first."""
+        """Yield a frame that came in several pieces. The command of a gathered one is mostly in the first piece."""
         first = bytes(pieces[0])
         if self._runs is not None and len(first) >= _SIZES.size:
             command_stop = _SIZES.size + int(_SIZE.unpack_from(first, 4)[0])
@@ -173,13 +174,13 @@ class FrameDecoder:
         yield from self._one(memoryview(b"".join(pieces))[4:])
 
     def _begin(self, piece: bytes) -> None:
-        """``piece`` is the beginning of a frame, and not all of it."""
+        """Keep ``piece``, the incomplete beginning of a frame."""
         self._begun, self._begun_bytes = [piece], len(piece)
         if len(piece) >= _SIZE.size:
             self._wanted = 4 + self._check_size(_SIZE.unpack_from(piece)[0])
 
     def _go_on(self, data: bytes) -> int:
-        """Add to the frame that has begun; returns where in ``data`` the next one begins."""
+        """Add to the frame that has begun; return where in ``data`` the next one begins."""
         at = 0
         if self._wanted == 0:
             at = min(4 - self._begun_bytes, len(data))
@@ -201,7 +202,7 @@ class FrameDecoder:
         return stop
 
     def _check_size(self, total: int) -> int:
-        """What a frame says of its size, which does not count itself."""
+        """Check and return a frame's size field, which does not count itself."""
         if total + 4 > self.bytes_max:
             raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self.bytes_max}")
         if total < 4:
@@ -230,25 +231,25 @@ def _frame(view: memoryview) -> Frame:
 
 
 def encode(command: BaseCommand) -> bytes:
-    """The frame of a command that has nothing behind it."""
+    """Return the frame of a command that has nothing behind it."""
     encoded = command.SerializeToString()
     return _SIZES.pack(len(encoded) + 4, len(encoded)) + encoded
 
 
 def encode_head(command: BaseCommand, rest_bytes: int) -> bytes:
-    """What stands before ``rest_bytes`` bytes of a SEND or MESSAGE, so that an entry is sent without being copied."""
+    """Return the bytes before the ``rest_bytes`` bytes of a SEND or MESSAGE, so that its entry need not be copied."""
     encoded = command.SerializeToString()
     return _SIZES.pack(len(encoded) + 4 + rest_bytes, len(encoded)) + encoded
 
 
 def encode_broker_metadata(metadata: BrokerEntryMetadata) -> bytes:
-    """What stands before an entry for a client that asked for broker metadata."""
+    """Return the bytes before an entry for a client that asked for broker metadata."""
     encoded = metadata.SerializeToString()
     return _BROKER.pack(_BROKER_MAGIC, len(encoded)) + encoded
 
 
 def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None, memoryview]:
-    """The broker metadata of a MESSAGE, if it has any, and its entry; raises :class:`BadFrame`."""
+    """Return the broker metadata of a MESSAGE, or None, and its entry. Raises :class:`BadFrame`."""
     if len(rest) < _BROKER.size or _BROKER.unpack_from(rest)[0] != _BROKER_MAGIC:
         return None, rest
     stop = _BROKER.size + int(_BROKER.unpack_from(rest)[1])

@@ -1,4 +1,4 @@
-"""The hashes of keys by which clients choose a partition: the same in every client, so that a key stays where it is.
+"""Hashes of keys by which clients choose a partition. They are the same in every client, so that a key stays in place.
 
 They are those of ``java.lang.String`` and of Murmur3 (x86, 32 bits, seed 0), without the sign bit.
 """
@@ -11,7 +11,7 @@ import mmh3
 
 
 def java_string_hash(key: str) -> int:
-    """``String.hashCode()`` of the key's UTF-16 units, without the sign bit."""
+    """Return ``String.hashCode()`` of the key's UTF-16 units, without the sign bit."""
     encoded = key.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
@@ -20,5 +20,5 @@ def java_string_hash(key: str) -> int:
 
 
 def murmur3_32_hash(key: str) -> int:
-    """Murmur3 of the key's UTF-8 bytes, without the sign bit."""
+    """Return Murmur3 of the key's UTF-8 bytes, without the sign bit."""
     return mmh3.hash(key.encode(), 0, signed=False) & 0x7FFFFFFF

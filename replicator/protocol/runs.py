@@ -1,8 +1,8 @@
-"""Commands that come with every entry, gathered: what a decoder hands on at once instead of one by one. Sans-IO.
+"""Readers that gather consecutive commands of the same kind, so that a decoder hands them on at once. Sans-IO.
 
 A server reads SENDs and ACKs (:class:`SendReader`), a client reads MESSAGEs and SEND_RECEIPTs (:class:`AnswerReader`).
-Most are read beside the one before (:mod:`replicator.protocol.forms`); protobuf reads the others, and decides what they
-are.
+Most are read by comparison with the one before (:mod:`replicator.protocol.forms`); protobuf reads the others, and
+decides what they are.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from replicator.protocol.values import SIGN
 from snapshots.position import BEFORE_ALL, Position
 
 RUN_MAX: Final = 1_000
-"""Commands that are handed on at once."""
+"""Limit of commands that are handed on at once."""
 FORMS_MAX: Final = 4
-"""Remembered of one connection: several consumers, entries of several clusters."""
+"""Limit of remembered forms of one connection: several consumers, entries of several clusters."""
 FORM_BYTES_MAX: Final = 1_000
-"""Of a command that is remembered; the usual ones have fewer than 100."""
+"""Largest command that is remembered as a form; the usual ones have fewer than 100 bytes."""
 
 _MESSAGE: Final = int(BaseCommand.MESSAGE)
 _RECEIPT: Final = int(BaseCommand.SEND_RECEIPT)
 _SEND: Final = int(BaseCommand.SEND)
 _ACK: Final = int(BaseCommand.ACK)
 _MESSAGE_NUMBERS: Final = ((9, 2, 2), (9, 100), (9, 103))
-"""The entry's number, its batch size, and the number that it has in the cluster of its origin."""
+"""Paths to the entry's number, its batch size, and its number in the cluster of its origin."""
 _RECEIPT_NUMBERS: Final = ((7, 2), (7, 3, 2))
-"""The sequence id, and the entry's number."""
+"""Paths to the sequence id and the entry's number."""
 
 
 class RunReader(Protocol):
-    """Gathers neighbouring commands of its kinds. ``rest`` is what stands behind a command."""
+    """Interface that gathers consecutive commands of its kinds. ``rest`` is the bytes behind a command."""
 
     def reads(self, data: bytes, at: int, stop: int) -> bool:
-        """Whether ``data[at:stop]`` is a command that is gathered; then :meth:`add` comes next."""
+        """Return whether ``data[at:stop]`` is a command that is gathered; then :meth:`add` comes next."""
 
     def takes(self, command: BaseCommand, encoded: memoryview) -> bool:
-        """The same of a command that :meth:`reads` did not know, and that protobuf has read.
+        """Return whether a command is gathered that :meth:`reads` did not know and protobuf has read.
 
-        Raises :class:`BadFrame` where it says what cannot be.
+        Raises :class:`BadFrame` for impossible values in it.
         """
 
     def add(self, rest: bytes) -> None:
-        """What stands behind the command that was read last."""
+        """Take the bytes behind the command that was read last."""
 
     def gathered(self) -> list[Any]:
-        """The runs so far, in order; they are the caller's."""
+        """Return the runs so far, in order, and forget them."""
 
 
 class Run:
-    """Commands that say the same but for some numbers, with what stood behind each.
+    """Commands that differ only in some numbers, with the bytes behind each.
 
     ``command`` is the first of them; ``numbers`` has those of each.
     """
@@ -69,24 +69,26 @@ class Run:
 
 
 class Messages(Run):
-    """MESSAGEs of one consumer. Numbers: the entry's; its batch size, unless it is left out; and for a message of
-    another cluster the number that it has there."""
+    """MESSAGEs of one consumer.
+
+    Numbers: the entry's; its batch size, unless it is left out; for a message of another cluster also the entry's
+    number there."""
 
     __slots__ = ()
     command: CommandMessage
 
     def positions(self) -> list[Position]:
-        """Where the entries lie."""
+        """Return the positions of the entries."""
         return _positions(self.command.message_id.ledgerId, [each[0] for each in self.numbers])
 
     def batch_sizes(self) -> list[int]:
-        """How many messages each entry has; 1 where the command does not say."""
+        """Return the number of messages of each entry; 1 if the command does not say."""
         if self.command.HasField("batch_size"):
             return [each[1] for each in self.numbers]
         return [1] * len(self.numbers)
 
     def origin_positions(self) -> list[Position]:
-        """Where they lie in the cluster of their origin, which the command names."""
+        """Return the positions of the entries in their origin cluster, which the command names."""
         ledger = self.command.origin_ledger
         if self.command.HasField("origin_entry"):
             return [Position(ledger, each[-1]) for each in self.numbers]
@@ -100,19 +102,18 @@ class Receipts(Run):
     command: CommandSendReceipt
 
     def positions(self) -> list[Position]:
-        """Where the entries lie; of a receipt of several sends, where that of the first does."""
+        """Return the positions of the entries; for a receipt of several sends, that of the first entry."""
         return _positions(self.command.message_id.ledgerId, [each[1] for each in self.numbers])
 
 
 class AnswerReader:
-    """The :class:`RunReader` of a client; gathers :class:`Messages` and :class:`Receipts`."""
+    """Reader of a client: the :class:`RunReader` that gathers :class:`Messages` and :class:`Receipts`."""
 
     __slots__ = ("_forms", "_goes_on", "_runs")
 
     def __init__(self) -> None:
         self._forms: list[tuple[Form, type[Run], Any, bool]] = []
-        """Those met last, the last one first, each with the command that it is of, and whether that has a batch size.
-        """
+        """Recent forms, the last one first, each with its command, and whether the command has a batch size."""
         self._runs: list[Run] = []
         self._goes_on = False
         """Whether the last run is of the first form."""
@@ -234,13 +235,13 @@ class SendReader:
 
 
 _NO_SENDS: Final = Sends(-1)
-"""Of no producer: the next one begins a run."""
+"""SENDs of no producer: the next SEND begins a run."""
 _NO_ACKS: Final = Acks(-1)
 """ACKs of no consumer: the next one begins a run."""
 
 
 def _positions(ledger: int, entries: Sequence[int]) -> list[Position]:
-    """As :func:`replicator.protocol.values.position_of`."""
+    """Return the positions of entries in one ledger, like :func:`replicator.protocol.values.position_of`."""
     if ledger >= SIGN:
         return [BEFORE_ALL] * len(entries)
     return [Position(ledger, entry if entry < SIGN else -1) for entry in entries]

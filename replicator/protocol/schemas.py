@@ -1,4 +1,4 @@
-"""A topic's schema as commands carry it, and as the engine has it."""
+"""Translation of a topic's schema between commands and the engine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.protocol.commands_pb2 import Schema
 
 _NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
-"""Bytes, and whatever there is: nothing to be registered or compared."""
+"""Schema types without a schema (plain bytes, or any): nothing is registered or compared."""
 
 
 def schema_from(wire: Schema) -> TopicSchema | None:
-    """None for bytes without a schema."""
+    """Return the engine's schema; None for bytes without a schema."""
     kind = SchemaType(wire.type)
     if kind in _NO_CHECK:
         return None

@@ -1,4 +1,4 @@
-"""The server's side of a connection: bytes and time in, commands and bytes out. Sans-IO; nothing here waits.
+"""Server's side of a connection: bytes and time in, commands and bytes out. Sans-IO; nothing here waits.
 
 States, in this order and none skipped::
 
@@ -6,12 +6,11 @@ States, in this order and none skipped::
 
 1. The first command is CONNECT, within :data:`HANDSHAKE_SECONDS_MAX`; it comes once. An authenticator
    (:mod:`replicator.protocol.authentication`) may ask back any number of times, within the same time. On an open
-   connection it asks anew when what was shown expires.
-2. Then come commands of clients, in any order. Those that only keep the connection alive are answered here; the others
-   are given to the caller, one by one, and what is to be sent before the next is between them.
-3. A client that sent nothing for :data:`KEEP_ALIVE_SECONDS` is asked, and is gone if nothing comes for as long again.
-4. Whatever else comes is a :class:`ProtocolError`, after which this connection, and no other, is over: nothing more is
-   taken from it.
+   connection it asks anew when the credentials expire.
+2. Then come commands of clients, in any order. Those that only keep the connection alive are answered here. The others
+   are given to the caller, one by one, with the bytes to send between them.
+3. A client that sent nothing for :data:`KEEP_ALIVE_SECONDS` is asked, and counts as gone after the same time again.
+4. Anything else is a :class:`ProtocolError`, after which this connection, and no other, is over and ignores all input.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ from replicator.protocol.versions import NEWEST, PING_SINCE, Peer, client_of
 
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 KEEP_ALIVE_SECONDS: Final = 30.0
-"""As upstream."""
+"""Time of silence after which a client is asked whether it is there; upstream's value."""
 SESSIONS_MAX: Final = 10_000
-"""Producers of one connection, and as many consumers."""
+"""Limit of producers of one connection; the same limit holds for its consumers."""
 WATCHERS_MAX: Final = 1_000
 NO_REQUEST: Final = 2**64 - 1
-"""The request id of an error that answers no request, as upstream writes it."""
+"""Request id of an error that answers no request, in upstream's form."""
 
 T = BaseCommand.Type
 _PONG: Final = encode(BaseCommand(type=T.PONG, pong=CommandPong()))
@@ -97,13 +96,14 @@ COMMANDS: Final = frozenset(
         T.RESTARTED,
     }
 )
-"""What an open connection hands to its caller, beside SENDs and ACKs; the rest is answered here, or is for clients
-only."""
+"""Commands that an open connection hands to its caller, beside SENDs and ACKs.
+
+The others are answered here, or are for clients only."""
 _RUNS: Final[dict[type, str]] = {Sends: "SEND", Acks: "ACK"}
 
 
 class Claimed(NamedTuple):
-    """What a proxy in front of brokers says of the client that it speaks for."""
+    """Claim of a proxy in front of brokers about the client that it speaks for."""
 
     original_principal: str
     proxy_version: str
@@ -117,8 +117,9 @@ class _State(Enum):
 
 
 class ServerConnection:
-    """One client's connection. ``now`` is any clock in seconds that does not go backwards; ``cluster`` is said to the
-    client, which then knows whose server this is."""
+    """One client's connection. ``now`` is a clock in seconds that does not go backwards.
+
+    ``cluster`` is sent to the client, which then knows that this is a server of ours."""
 
     def __init__(
         self,
@@ -132,14 +133,14 @@ class ServerConnection:
         cluster: str = "",
     ) -> None:
         self.peer: Peer
-        """There once the client has introduced itself."""
+        """The client; set once it has introduced itself."""
         self.producers: Sessions[Any] = Sessions("producer", sessions_max)
         self.consumers: Sessions[Any] = Sessions("consumer", sessions_max)
         self.watchers: Sessions[Any] = Sessions("watcher", WATCHERS_MAX)
         self.due = now + HANDSHAKE_SECONDS_MAX
-        """When :meth:`tick` is to be called next, at the latest. It may become sooner whenever something comes."""
+        """Latest time of the next :meth:`tick`. It may become sooner whenever data arrive."""
         self.name = ""
-        """Who the client is, as far as somebody asks."""
+        """Role of the client, if authentication is on."""
         self._software = software
         self._features = features or FeatureFlags()
         self._authenticator = authenticator or Anyone()
@@ -149,15 +150,15 @@ class ServerConnection:
         self._state = _State.CONNECT_AWAITED
         self._heard = True
         self._ask_at = self.due
-        """When the client has to have been heard again."""
+        """Time by which the client must have been heard again."""
         self._method = ""
         self._claimed: Claimed
-        """What the client says that only a proxy may say."""
+        """Values of CONNECT that only a proxy may give."""
         self._expires_at: float | None = None
         self._pending: Pending | None = None
-        """What is being found out about what the client showed."""
+        """Running check of the client's credentials."""
         self._answer_by: float | None = None
-        """When a client that was asked for newer credentials has to have shown them."""
+        """Time by which a client that was asked for newer credentials must show them; None if it was not asked."""
 
     @property
     def over(self) -> bool:
@@ -165,7 +166,7 @@ class ServerConnection:
 
     @property
     def open(self) -> bool:
-        """Whether the client has introduced itself, and is there."""
+        """Whether the client has introduced itself and is connected."""
         return self._state is _State.OPEN
 
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
@@ -196,14 +197,14 @@ class ServerConnection:
             raise
 
     def _refused(self, error: TooManyParts) -> bytes:
-        """Return the answer to a request that no client makes."""
+        """Return the refusal of a request with too many parts."""
         if not self.open:
             raise error
         refusal = CommandError(request_id=error.request_id, error=ServerError.NotAllowedError, message=str(error))
         return encode(BaseCommand(type=T.ERROR, error=refusal))
 
     def found_out(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
-        """What was pending is known; gives what is to be sent. Raises :class:`NotAuthenticated`."""
+        """Take the outcome of a pending check, and yield the bytes to send. Raises :class:`NotAuthenticated`."""
         if self._pending is not pending or self._state is _State.OVER:
             return
         self._pending = None
@@ -217,11 +218,11 @@ class ServerConnection:
             raise
 
     def was_heard(self) -> None:
-        """The client is there, although nothing came that could be read."""
+        """Count the client as alive, although nothing came that could be read."""
         self._heard = True
 
     def tick(self, now: float) -> bytes:
-        """The time is :attr:`due`: returns what is to be sent.
+        """Do what is :attr:`due` by ``now``: return the bytes to send.
 
         Raises :class:`Unresponsive`, and :class:`NotAuthenticated` for credentials that expired.
         """
@@ -268,12 +269,12 @@ class ServerConnection:
         self.due = min(each for each in times if each is not None)
 
     def close(self) -> list[Any]:
-        """The connection is over; returns the sessions that were open."""
+        """End the connection; return the sessions that were open."""
         self._state = _State.OVER
         return [*self.producers.clear(), *self.consumers.clear(), *self.watchers.clear()]
 
     def _introduced(self, command: BaseCommand, now: float) -> Iterator[Pending | bytes]:
-        """The handshake, and what keeps an open connection alive."""
+        """Handle a command of the handshake, or one that keeps an open connection alive."""
         match self._state, command.type:
             case _State.OPEN, T.PING:
                 yield _PONG
@@ -292,7 +293,7 @@ class ServerConnection:
                 raise OutOfOrder(f"{T.Name(kind)} is not for a server whose connection is: {state.value}")
 
     def _authenticated(self, shown: AuthData, now: float) -> Iterator[Pending | bytes]:
-        """Ask for more, or let the client in; one that is in already may show newer credentials."""
+        """Ask for more credentials, or admit the client. An admitted client may show newer credentials."""
         try:
             answer = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data, now)
         except NotAuthenticated as error:
@@ -312,8 +313,10 @@ class ServerConnection:
         raise error
 
     def _check_claimed(self) -> Iterator[bytes]:
-        """Nobody is a proxy here, so nobody speaks for others: whoever claims to is refused, as by a broker that does
-        not count the role among its proxies. Where nobody is told apart the claim means nothing, there as here."""
+        """Refuse a client that claims to be a proxy, because this server accepts no proxies.
+
+        A broker refuses a role in the same way if it is not one of its proxies. Without authentication the claim is
+        ignored, by brokers too."""
         if self._claimed.original_principal.strip():
             reason = "Invalid roles."
         elif self._claimed.proxy_version:

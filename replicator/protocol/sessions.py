@@ -1,17 +1,17 @@
-"""The producers (or consumers, or watchers) of one connection by the ids that the client chose. Sans-IO.
+"""Producers (or consumers, or watchers) of one connection, by the ids that the client chose. Sans-IO.
 
-A session goes through these states; what is not drawn is an error of the client or changes nothing::
+A session goes through these states; any other step is an error of the client or changes nothing::
 
     begin ──> OPENING ──opened──> OPEN ──let_go──> GONE
                  │                  │                │
                  └─failed, close─┐  └─close─┐        └─close, begin, or forgotten
                                  v          v
-                               (not there)
+                                (not there)
 
-1. Opening takes a while, and the client may close the id meanwhile, and even open it again. So who opens holds a
+1. Opening takes a while, and the client may close the id meanwhile, and even open it again. So the opener holds a
    :class:`Slot`, and :meth:`Sessions.opened` says whether that slot still counts.
-2. What the server lets go of, the client may still be sending to. Such an id is GONE for a while, at most
-   :data:`GONE_MAX` of them: what comes for it is dropped, and does not count as sent to nobody.
+2. The client may still be sending to a session that the server let go of. Such an id is GONE for a while, at most
+   :data:`GONE_MAX` of them: its commands are dropped without an error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ S = TypeVar("S")
 
 
 class Slot(Generic[S]):
-    """The place of one session that is being opened, or is open. ``session`` is None until it is open; ``abandoned``,
-    where it is set, is called when the client closes it before."""
+    """Place of one session that is being opened, or is open. ``session`` is None until it is open.
+
+    ``abandoned``, if set, is called when the client closes the session before it is open."""
 
     __slots__ = ("abandoned", "number", "session")
 
@@ -40,7 +41,7 @@ class Slot(Generic[S]):
 
 
 class Sessions(Generic[S]):
-    """The sessions of one kind; ``kind`` is for messages, such as "producer"."""
+    """Sessions of one kind; ``kind`` is for messages, such as "producer"."""
 
     def __init__(self, kind: str, limit: int) -> None:
         self._kind = kind
@@ -49,16 +50,16 @@ class Sessions(Generic[S]):
         self._gone: dict[int, None] = {}
 
     def __len__(self) -> int:
-        """How many are open or being opened."""
+        """Return the number of sessions that are open or being opened."""
         return len(self._slots)
 
     def get(self, number: int) -> S | None:
-        """The session of that id; None unless it is open."""
+        """Return the session of that id; None unless it is open."""
         slot = self._slots.get(number)
         return None if slot is None else slot.session
 
     def receiving(self, number: int) -> S | None:
-        """The session to which something was sent; None if the server let go of it.
+        """Return the session that a command is for; None if the server let go of it.
 
         Raises :class:`OutOfOrder` for an id that nobody opened.
         """
@@ -70,7 +71,7 @@ class Sessions(Generic[S]):
         raise OutOfOrder(f"{self._kind} {number} is not there")
 
     def begin(self, number: int) -> Slot[S]:
-        """Open a session that is not there. Raises :class:`Refused` while it is being opened, and past the limit."""
+        """Begin to open a session. Raises :class:`Refused` while the id is in use, and past the limit."""
         if number in self._slots:
             raise Refused(ServerError.ServiceNotReady, f"the {self._kind} is already present on the connection")
         if len(self._slots) >= self._limit:
@@ -82,23 +83,24 @@ class Sessions(Generic[S]):
         return slot
 
     def opened(self, slot: Slot[S], session: S) -> bool:
-        """It is there. False if the client closed it meanwhile: then the session is to be closed."""
+        """Take note that the session is open. Return False if the client closed it meanwhile: then the caller closes
+        it."""
         if not self.holds(slot):
             return False
         slot.session = session
         return True
 
     def holds(self, slot: Slot[S]) -> bool:
-        """Whether the client still wants it."""
+        """Return whether the client still wants this session."""
         return self._slots.get(slot.number) is slot
 
     def failed(self, slot: Slot[S]) -> None:
-        """It could not be opened."""
+        """Forget a session that could not be opened."""
         if self.holds(slot):
             del self._slots[slot.number]
 
     def close(self, number: int) -> S | None:
-        """The client closes it; returns what is to be closed, if it was open."""
+        """Close a session for the client; return the session to close, if it was open."""
         self._gone.pop(number, None)
         slot = self._slots.pop(number, None)
         if slot is None:
@@ -108,7 +110,8 @@ class Sessions(Generic[S]):
         return slot.session
 
     def let_go(self, number: int, session: S) -> bool:
-        """The server closes it. False if the id is no longer, or not yet, this session's."""
+        """Let go of a session from the server's side. Return False if the id is no longer, or not yet, this
+        session's."""
         slot = self._slots.get(number)
         if slot is None or slot.session is not session:
             return False
@@ -119,11 +122,11 @@ class Sessions(Generic[S]):
         return True
 
     def open(self) -> list[S]:
-        """All that are open."""
+        """Return all open sessions."""
         return [slot.session for slot in self._slots.values() if slot.session is not None]
 
     def clear(self) -> list[S]:
-        """The connection is over: forget all; returns those that were open."""
+        """Forget all sessions at the end of the connection; return those that were open."""
         sessions = self.open()
         self._slots.clear()
         self._gone.clear()

@@ -1,4 +1,4 @@
-"""Values of the protocol as the engine has them, and back: positions and acknowledgement sets. No I/O."""
+"""Translation of values between the protocol and the engine: positions and acknowledgement sets. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replicator.protocol.commands_pb2 import MessageIdData
 from snapshots.position import BEFORE_ALL, Position
 
 NONE_U64: Final = 2**64 - 1
-"""-1 as clients write it: of a message that is stored nowhere new, and of "before everything"."""
+"""-1 as clients write it, for a message that is not stored anew, and for "before everything"."""
 SIGN: Final = 2**63
 _WORD_BITS: Final = 64
 _SMALL_BATCH: Final = 256
@@ -22,7 +22,7 @@ _WORDS_MAX: Final = BATCH_MESSAGES_MAX // _WORD_BITS + 1
 
 
 def message_id(position: Position, partition: int, batch_index: int = -1) -> MessageIdData:
-    """An entry's position as clients see it; ``BEFORE_ALL``, of what is stored nowhere, is -1:-1."""
+    """Return an entry's position as clients see it. ``BEFORE_ALL``, for a message that is not stored, is -1:-1."""
     if position == BEFORE_ALL:
         return MessageIdData(ledgerId=NONE_U64, entryId=NONE_U64, partition=partition, batch_index=batch_index)
     entry = NONE_U64 if position.entry < 0 else position.entry
@@ -30,7 +30,7 @@ def message_id(position: Position, partition: int, batch_index: int = -1) -> Mes
 
 
 def position_of(message: MessageIdData) -> Position:
-    """The position that an id names; "earliest" (-1:-1) is before all."""
+    """Return the position that an id names; "earliest" (-1:-1) is before all."""
     if message.ledgerId >= SIGN:
         return BEFORE_ALL
     return Position(message.ledgerId, -1 if message.entryId >= SIGN else message.entryId)

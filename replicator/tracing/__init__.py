@@ -1,1 +1,1 @@
-"""Traces: which messages are traced, what is remembered of them, and the spans that a collector gets (ADR on notes)."""
+"""Traces: the choice of traced messages, the notes about them, and the spans for a collector (ADR on notes)."""

@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 TRACEPARENT: Final = "traceparent"
-"""The name of the property, as of the header."""
+"""Name of the property, and of the HTTP header."""
 _SAMPLED: Final = 0x01
 _TEXT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _VERSION: Final = "00"
@@ -17,21 +17,21 @@ _NO_VERSION: Final = "ff"
 
 
 class TraceContext(NamedTuple):
-    """A span of a trace: what the next span continues."""
+    """A span of a trace, which the next span continues."""
 
     trace_id: int
     span_id: int
 
 
 class ProducedContext(NamedTuple):
-    """What a message's ``traceparent`` says: the producer's span, and whether the producer's trace is sampled."""
+    """Content of a message's ``traceparent``: the producer's span, and whether the producer's trace is sampled."""
 
     context: TraceContext
     sampled: bool
 
 
 def parse_traceparent(text: str) -> ProducedContext | None:
-    """None for what is not valid: then it counts as if there were none."""
+    """Parse a ``traceparent``. Return None for an invalid one, which counts as missing."""
     match = _TEXT.fullmatch(text)
     if match is None or match[1] == _NO_VERSION or (match[1] == _VERSION and match[5]):
         return None
@@ -42,5 +42,5 @@ def parse_traceparent(text: str) -> ProducedContext | None:
 
 
 def traceparent(context: TraceContext) -> str:
-    """Of a span that is sampled."""
+    """Return the ``traceparent`` of a sampled span."""
     return f"{_VERSION}-{context.trace_id:032x}-{context.span_id:016x}-{_SAMPLED:02x}"

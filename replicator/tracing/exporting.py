@@ -1,9 +1,9 @@
-"""Spans to a collector, by OTLP over HTTP. The one module that imports OpenTelemetry: no other does, and this one is
-imported where traces are on.
+"""Export of spans to a collector, by OTLP over HTTP.
 
-What goes wrong here must not hurt the worker. Spans wait in a queue of bounded length; what comes while it is full is
-dropped. A thread of its own sends them, some hundred at a time, with retries that its time limit bounds; what a
-collector does not take then is dropped too. Both are counted, and the status says what went wrong last.
+Only this module imports OpenTelemetry, and it is imported only if traces are on. Its errors must not hurt the worker.
+Spans wait in a queue of bounded length; spans that find it full are dropped. A thread sends some hundred at a time,
+with retries within a time limit; spans that the collector does not take then are dropped too. Both are counted, and the
+status has the last error.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from replicator.tracing.context import TraceContext
 from replicator.tracing.spans import Kind, Span
 
 BATCH_SPANS_MAX: Final = 512
-"""In one request to the collector: some hundred kilobytes."""
+"""Limit of spans in one request to the collector: some hundred kilobytes."""
 EVERY_SECONDS: Final = 1.0
-"""Spans wait for others so long at most."""
+"""Longest time that a span waits for others."""
 REQUEST_SECONDS_MAX: Final = 10.0
-"""Of a request with its retries."""
+"""Longest time of a request with its retries."""
 STOP_SECONDS_MAX: Final = 2.0
-"""What is left is sent when the worker stops, if the collector takes it so fast."""
+"""Longest time for sending the remaining spans when the worker stops."""
 PATH: Final = "/v1/traces"
 
 _KINDS: Final = {Kind.SERVER: SpanKind.SERVER, Kind.PRODUCER: SpanKind.PRODUCER, Kind.CONSUMER: SpanKind.CONSUMER}
@@ -48,15 +48,15 @@ log = structlog.get_logger(__name__)
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans go at a collector: its address, or the whole URL."""
+    """Return the URL for spans. ``endpoint`` is a collector's address, or the whole URL."""
     parts = urlsplit(endpoint)
     path = parts.path.rstrip("/")
     return urlunsplit(parts._replace(path=path if path.endswith(PATH) else f"{path}{PATH}"))
 
 
 class SpanExport:
-    """Of one worker. A :class:`~replicator.tracing.spans.SpanSink` from when it is made; it sends between
-    :meth:`start` and :meth:`stop`."""
+    """Exporter of one worker's spans. It takes spans from its making on, and sends them between :meth:`start` and
+    :meth:`stop`."""
 
     def __init__(self, endpoint: str, queue_max: int, *, cluster: str, version: str, supervisor: Supervisor) -> None:
         self._endpoint = traces_url(endpoint)
@@ -67,7 +67,8 @@ class SpanExport:
             {"service.name": "replicator", "service.instance.id": cluster, "service.version": version}
         )
         self._scope = InstrumentationScope("replicator", version)
-        # Its own log would say the same for each batch; the worker's says it when it changes.
+        # The exporter's log would repeat the same line for each batch. The worker's log has a line when the state
+        # changes.
         logging.getLogger(_EXPORTER_LOG).setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(self._endpoint, timeout=REQUEST_SECONDS_MAX)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="traces")
@@ -75,9 +76,9 @@ class SpanExport:
         self._sending: asyncio.Future[str | None] | None = None
         self.exported = 0
         self.dropped = 0
-        """While the queue was full."""
+        """Number of spans that were dropped because the queue was full."""
         self.refused = 0
-        """That the collector did not take."""
+        """Number of spans that the collector did not take."""
         self.detail = ""
 
     def add(self, span: Span) -> None:
@@ -143,7 +144,7 @@ class SpanExport:
     # On the thread.
 
     def _export(self, batch: Sequence[Span]) -> str | None:
-        """Why the collector did not take them; None if it did."""
+        """Send spans. Return why the collector did not take them; None if it did."""
         try:
             result = self._exporter.export([self._readable(span) for span in batch])
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hurt the worker

@@ -1,10 +1,10 @@
-"""Notes: which messages of a topic are traced, and by which span their trace goes on here. Pure.
+"""Notes on traced messages of a topic: each has the span that continues the message's trace here. Pure.
 
-A note lies beside the log, in memory, under the message's identity: topic, origin, origin position, and index in its
+A note is kept in memory, beside the log, under the message's identity: topic, origin, origin position, and index in its
 batch. So it is the same note in every cluster, and it can be there before the block is.
 
-Invariant 11 (DESIGN §3): so many notes at most. There are two halves, and when the young one is full, the old one is
-forgotten: nothing is searched for what is oldest.
+Invariant 11 (DESIGN §3): the number of notes is limited. There are two halves; when the young one is full, the old one
+is forgotten, without a search for the oldest notes.
 
 Links bring notes along with the frame that has their blocks (:func:`encode_notes`), not in the messages.
 """
@@ -20,28 +20,28 @@ from replicator.tracing.context import TraceContext
 from snapshots.position import Position
 
 FRAME_NOTES_MAX: Final = 1_000
-"""In one frame; it bounds what a peer makes this end remember at once."""
+"""Limit of notes in one frame; it bounds what a peer makes this end remember at once."""
 
 _COUNTS: Final = struct.Struct("<HHH")
-"""Length of the topic's name, of the origin's, and number of notes."""
+"""Lengths of the topic's and the origin's name, and number of notes."""
 _BLOCK: Final = struct.Struct("<16s8s")
 _NOTE: Final = struct.Struct("<QQI16s8s")
 
 
 class Note(NamedTuple):
-    """One traced message. ``context`` is the span that the next one continues."""
+    """Note on one traced message. The next span continues ``context``."""
 
     position: Position
-    """At the origin."""
+    """Position of the entry at its origin."""
     batch_index: int
-    """0 for a message that is alone."""
+    """Index in the batch; 0 for a message that is not batched."""
     context: TraceContext
     at_ns: int = 0
-    """When it was noted here."""
+    """Time at which the note was made here, in nanoseconds."""
 
 
 class CarriedNotes(NamedTuple):
-    """The notes of one block on its way over a link; ``block`` is the span of the block."""
+    """Notes of one block on its way over a link; ``block`` is the span of the block."""
 
     topic: str
     origin: str
@@ -50,18 +50,18 @@ class CarriedNotes(NamedTuple):
 
 
 class TopicNotes:
-    """Of one topic, in one half of the table."""
+    """Notes of one topic, in one half of the table."""
 
     __slots__ = ("_by_origin", "by_position")
 
     def __init__(self) -> None:
         self.by_position: dict[Position, dict[tuple[str, int], Note]] = {}
-        """By origin and index in the batch."""
+        """Notes by entry position, and then by origin and index in the batch."""
         self._by_origin: dict[str, list[Position]] = {}
-        """In order."""
+        """Positions with notes by origin, in order."""
 
     def put(self, origin: str, note: Note) -> bool:
-        """Returns whether it is one more, and not in the place of another."""
+        """Add a note. Return whether it is new, rather than a replacement."""
         notes = self.by_position.setdefault(note.position, {})
         key = (origin, note.batch_index)
         new = key not in notes
@@ -84,7 +84,7 @@ class TopicNotes:
 
 
 class NoteTable:
-    """The notes of all topics of a worker, ``notes_max`` at most."""
+    """Notes of all topics of a worker, ``notes_max`` at most."""
 
     def __init__(self, notes_max: int) -> None:
         self._half_max = max(1, notes_max // 2)
@@ -93,13 +93,13 @@ class NoteTable:
         self._young_notes = 0
         self._old_notes = 0
         self.forgotten = 0
-        """Notes that made room for younger ones."""
+        """Number of notes that were forgotten for younger ones."""
 
     def __len__(self) -> int:
         return self._young_notes + self._old_notes
 
     def put(self, topic: str, origin: str, note: Note) -> None:
-        """It counts from now on in the place of one of the same message."""
+        """Add a note, which replaces one of the same message."""
         of_topic = self._young.get(topic)
         if of_topic is None:
             of_topic = self._young[topic] = TopicNotes()
@@ -110,11 +110,11 @@ class NoteTable:
             self._young, self._young_notes = {}, 0
 
     def of(self, topic: str) -> Sequence[TopicNotes]:
-        """The notes of a topic, the younger first; empty if it has none."""
+        """Return the notes of a topic, the younger first; empty if it has none."""
         return [half[topic] for half in (self._young, self._old) if topic in half]
 
     def between(self, topic: str, origin: str, first: Position, last: Position) -> list[Note]:
-        """The notes of what ``origin`` published from ``first`` to ``last``."""
+        """Return the notes of messages that ``origin`` published from ``first`` to ``last``."""
         found: dict[tuple[Position, int], Note] = {}
         for of_topic in self.of(topic):
             for note in of_topic.between(origin, first, last):
@@ -123,7 +123,7 @@ class NoteTable:
 
 
 def encode_notes(blocks: Sequence[CarriedNotes]) -> bytes:
-    """For the blocks of one frame; of more than :data:`FRAME_NOTES_MAX` notes the first."""
+    """Return the notes for the blocks of one frame as bytes; the first :data:`FRAME_NOTES_MAX` if there are more."""
     pieces: list[bytes] = []
     left = FRAME_NOTES_MAX
     for block in blocks:
@@ -141,7 +141,8 @@ def encode_notes(blocks: Sequence[CarriedNotes]) -> bytes:
 
 
 def decode_notes(content: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
-    """By topic. Raises :class:`ValueError` for what is not of that form, or has more notes than a frame may."""
+    """Return the notes in a frame by topic. Raises :class:`ValueError` for a wrong format, or more notes than a frame
+    may have."""
     topics: dict[str, list[CarriedNotes]] = {}
     at, left = 0, FRAME_NOTES_MAX
     try:

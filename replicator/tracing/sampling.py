@@ -1,12 +1,12 @@
-"""Which messages begin a trace here, decided when they are published. Pure; clock and chance are passed in.
+"""Sampling: it chooses, at publish, the messages that begin a trace. Pure; clock and chance are passed in.
 
-Whoever publishes asks once for all messages of a call, and the answer is mostly one comparison:
+It is called once for all messages of a publish, and mostly answers with one comparison:
 
-1. How many messages are passed over before the next one that is sampled is drawn beforehand, from the geometric
-   distribution: as if each message were drawn by itself with that probability.
+1. The number of messages before the next sampled one is drawn beforehand, from the geometric distribution: as if each
+   message were drawn by itself with that probability.
 2. A call with fewer messages only makes that number smaller.
-3. No more messages are traced a second than a limit (invariant 11, DESIGN §3), whoever decided that they are sampled:
-   producers may say so of all of theirs. What is over the limit is counted.
+3. The number of traced messages a second is limited (invariant 11, DESIGN §3), whoever sampled them: producers may
+   mark all of theirs as sampled. Messages over the limit are counted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _NEVER: Final = 2**62
-"""So many messages are passed over at a rate of 0."""
+"""Number of messages that are passed over at a rate of 0."""
 
 
 class Sampler:
-    """Of all topics of a worker. ``rate`` is the probability of each message, ``chance`` gives numbers in [0, 1)."""
+    """Sampler for all topics of a worker.
+
+    ``rate`` is the probability of each message; ``chance`` gives numbers in [0, 1)."""
 
     __slots__ = (
         "_chance",
@@ -38,9 +40,9 @@ class Sampler:
     def __init__(self, rate: float, per_second: int, clock: Callable[[], float], chance: Callable[[], float]) -> None:
         assert 0 <= rate <= 1
         self.traced = 0
-        """Messages that were let through by :meth:`admit`."""
+        """Number of messages that :meth:`admit` admitted."""
         self.skipped = 0
-        """Messages that were sampled, and not traced because there were too many."""
+        """Number of sampled messages that were not traced because there were too many."""
         self._clock = clock
         self._chance = chance
         self._left = float(per_second)
@@ -48,14 +50,14 @@ class Sampler:
         self.change(rate, per_second)
 
     def change(self, rate: float, per_second: int) -> None:
-        """Another rate and another limit hold from now on."""
+        """Set another rate and another limit."""
         self.rate = rate
         self.per_second = per_second
         self._log_passed = math.log1p(-rate) if rate < 1 else -math.inf
         self._passed_over = self._gap()
 
     def pick(self, messages: int) -> Sequence[int]:
-        """The numbers of those of the next so many messages that begin a trace."""
+        """Return the indexes of the next ``messages`` messages that begin a trace."""
         at = self._passed_over
         if at >= messages:
             self._passed_over = at - messages
@@ -68,7 +70,7 @@ class Sampler:
         return picked
 
     def admit(self, messages: int) -> int:
-        """How many of so many sampled messages are traced; the others are over the limit."""
+        """Return how many of ``messages`` sampled messages are traced; the others are over the limit."""
         now = self._clock()
         self._left = min(float(self.per_second), self._left + (now - self._refilled_at) * self.per_second)
         self._refilled_at = now
@@ -79,7 +81,7 @@ class Sampler:
         return admitted
 
     def _gap(self) -> int:
-        """How many messages are passed over before the next one."""
+        """Draw the number of messages to pass over before the next sampled one."""
         if self.rate <= 0:
             return _NEVER
         if self.rate >= 1:

@@ -1,4 +1,4 @@
-"""A span as a worker makes it, and who takes it."""
+"""Span as a worker makes it, and interface of its receiver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Attribute = str | int | bool
 
 
 class Kind(Enum):
-    """What OpenTelemetry calls the kinds."""
+    """Kind of a span, with OpenTelemetry's names."""
 
     SERVER = "server"
     PRODUCER = "producer"
@@ -22,7 +22,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One that is over. ``links`` are spans of other traces, or beside it in its own, that it has to do with."""
+    """Finished span. ``links`` are related spans of other traces, or beside it in its own."""
 
     name: str
     kind: Kind
@@ -36,6 +36,6 @@ class Span:
 
 
 class SpanSink(Protocol):
-    """Takes spans, on the event loop; it neither waits nor raises."""
+    """Interface of a receiver of spans. It is called on the event loop, and neither waits nor raises."""
 
     def add(self, span: Span) -> None: ...

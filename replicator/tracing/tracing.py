@@ -1,22 +1,20 @@
-"""What a worker does for traces: the spans of a message's way, from its publish to its acknowledgement.
+"""Tracing of a worker: it makes the spans of a message from its publish to its acknowledgement.
 
 A message's trace here, and in every cluster that it reaches::
 
     publish   at the origin; continues the producer's span, or begins the trace
     append    at each destination of a link; has a link to the span of the block that it came with
-    deliver   to a consumer, from when it was here
+    deliver   to a consumer; begins when the message arrived here
     acknowledge
 
-Beside it each block that a link carries, and in which messages are traced, is one span ``copy``, a trace of its own
-with links to theirs.
+Each block that a link carries with traced messages is also a span ``copy``, in a trace of its own with links to theirs.
 
-1. At publish the sampler says which messages are traced. When they are durable, notes are made of them, before anybody
-   is told of the block.
-2. Whoever carries or delivers asks whether there are notes: links by a block's header, dispatch by a set of positions.
-   No message is looked at.
+1. At publish the sampler chooses the traced messages. When they are durable, notes are made of them, before anybody is
+   told of the block.
+2. Links look notes up by a block's header, and dispatch by a set of positions. No message is read for it.
 3. A delivered message waits for its acknowledgement, up to a number of them for each subscription.
 
-It is called on the event loop, and only where traces are on: a worker without them has no such object.
+It is called on the event loop, and only if traces are on: a worker without them has no such object.
 """
 
 from __future__ import annotations
@@ -39,22 +37,23 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 AWAITED_MAX: Final = 1_000
-"""Entries with traced messages that wait for their acknowledgement, for each subscription; of more the oldest are not
-waited for."""
+"""Limit, for each subscription, of entries with traced messages that wait for their acknowledgement.
+
+Past it the oldest are not waited for."""
 
 
 class Chosen(NamedTuple):
-    """A message that is traced, of those that are published in one call."""
+    """Traced message among those that are published in one call."""
 
     entry: int
-    """Which of the entries."""
+    """Index of the entry in the call."""
     batch_index: int
     parent: TraceContext | None
-    """The producer's span, if the message brought one."""
+    """Producer's span, if the message brought one."""
 
 
 class Delivered(Protocol):
-    """An entry on its way to a consumer."""
+    """Entry on its way to a consumer."""
 
     @property
     def position(self) -> Position: ...
@@ -67,7 +66,7 @@ class Delivered(Protocol):
 
 
 class Tracing:
-    """Of one worker."""
+    """Traces of one worker."""
 
     def __init__(
         self,
@@ -87,12 +86,12 @@ class Tracing:
         self._bits = bits
 
     def publication(self, topic: str, chosen: Sequence[Chosen]) -> Publication:
-        """Messages that are traced are about to be published."""
+        """Return the spans of traced messages that are about to be published."""
         return Publication(self, topic, chosen)
 
     @contextmanager
     def appending(self, topic: str, blocks: Sequence[CarriedNotes]) -> Iterator[None]:
-        """Around the appending of what a link brought with these notes."""
+        """Trace the appending of blocks that a link brought with these notes. It must happen inside this context."""
         start_ns = self.now_ns()
         began: list[tuple[CarriedNotes, Note, TraceContext]] = []
         for block in blocks:
@@ -125,20 +124,20 @@ class Tracing:
                 )
 
     def link(self, key: str, destination: str) -> LinkTraces:
-        """What a link needs."""
+        """Return the traces of a link."""
         return LinkTraces(self, key, destination)
 
     def subscription(self, topic: str, name: str) -> SubscriptionTraces:
-        """What a subscription needs."""
+        """Return the traces of a subscription."""
         return SubscriptionTraces(self, topic, name)
 
-    # For the parts.
+    # For the classes below.
 
     def add(self, span: Span) -> None:
         self._sink.add(span)
 
     def span_within(self, parent: TraceContext | None) -> TraceContext:
-        """A new span, of the parent's trace or of a new one."""
+        """Return a new span of the parent's trace, or of a new trace."""
         trace_id = self._new_id(128) if parent is None else parent.trace_id
         return TraceContext(trace_id, self._new_id(64))
 
@@ -146,7 +145,7 @@ class Tracing:
         return self._bits(bits) or 1  # 0 is no id
 
     def attributes(self, topic: str, position: Position, index: int, origin: str) -> dict[str, Attribute]:
-        """Of a message."""
+        """Return the attributes of a message's spans."""
         return {
             "messaging.system": "pulsar",
             "messaging.destination.name": topic,
@@ -157,7 +156,7 @@ class Tracing:
 
 
 class Publication:
-    """Messages that are traced, from when their publish came until they are durable."""
+    """Traced messages from their publish until they are durable."""
 
     __slots__ = ("_chosen", "_start_ns", "_topic", "_tracing")
 
@@ -168,8 +167,9 @@ class Publication:
         self._start_ns = tracing.now_ns()
 
     def durable(self, positions: Sequence[Position]) -> None:
-        """They are; to be called before anybody is told of the block. What deduplication dropped has no position, and
-        no note."""
+        """End the publish spans and make notes. Call this before anybody is told of the block.
+
+        Messages that deduplication dropped have no position, and get no note."""
         tracing, topic = self._tracing, self._topic
         end_ns = tracing.now_ns()
         for entry, index, parent in self._chosen:
@@ -184,7 +184,7 @@ class Publication:
             tracing.add(Span(f"publish {topic}", Kind.SERVER, context, parent, self._start_ns, end_ns, attributes))
 
     def refused(self, reason: str) -> None:
-        """They were not stored, and there is no message that the trace could go on with."""
+        """End the publish spans with an error. The messages were not stored, so their traces end here."""
         tracing, topic = self._tracing, self._topic
         end_ns = tracing.now_ns()
         for _, index, parent in self._chosen:
@@ -206,14 +206,14 @@ class Publication:
 
 
 class _BlockSpan(NamedTuple):
-    """A block that a link carries, from when it was read."""
+    """Span of a block that a link carries; it begins when the block was read."""
 
     carried: CarriedNotes
     start_ns: int
 
 
 class LinkTraces:
-    """The blocks with traced messages that a link has in flight. Frames are answered in the order of their sending."""
+    """Blocks with traced messages that a link has in flight. Frames are answered in the order of their sending."""
 
     def __init__(self, tracing: Tracing, key: str, destination: str) -> None:
         self._tracing = tracing
@@ -223,31 +223,31 @@ class LinkTraces:
         self._sent: deque[Sequence[_BlockSpan]] = deque()
 
     def restart(self) -> None:
-        """What was in flight is not answered any more."""
+        """End the spans of blocks in flight with an error, because their answers are lost."""
         for blocks in self._sent:
             self._end(blocks, lambda _: "the connection was lost")
         self._sent.clear()
         self._read = []
 
     def block(self, topic: str, origin: str, first: Position, last: Position) -> None:
-        """A block was read for the next frame."""
+        """Begin the span of a block that was read for the next frame, if it has traced messages."""
         notes = self._tracing.notes.between(topic, origin, first, last)
         if notes:
             carried = CarriedNotes(topic, origin, self._tracing.span_within(None), notes)
             self._read.append(_BlockSpan(carried, self._tracing.now_ns()))
 
     def frame(self) -> bytes:
-        """What goes with the frame of all that was read since the last one; empty if nothing in it is traced."""
+        """Return the notes for the frame of all blocks read since the last one; empty if none is traced."""
         return encode_notes([each.carried for each in self._read]) if self._read else b""
 
     def sent(self) -> None:
-        """That frame is on its way, or one of nothing."""
+        """Take note that the frame was sent, with or without traced messages."""
         self._sent.append(self._read or ())
         if self._read:
             self._read = []
 
     def answered(self, refused: Mapping[str, tuple[str, str]]) -> None:
-        """The oldest frame that is on its way was; ``refused`` are code and reason by topic."""
+        """End the spans of the oldest sent frame, which was answered. ``refused`` has code and reason by topic."""
         if self._sent and (blocks := self._sent.popleft()):
             self._end(blocks, lambda topic: ": ".join(refused[topic]) if topic in refused else None)
 
@@ -281,7 +281,7 @@ class LinkTraces:
 
 
 class SubscriptionTraces:
-    """The traced messages of one subscription that were delivered and are not acknowledged."""
+    """Traced messages of one subscription that were delivered and are not acknowledged."""
 
     __slots__ = ("_awaited", "_name", "_topic", "_tracing")
 
@@ -290,10 +290,10 @@ class SubscriptionTraces:
         self._topic = topic
         self._name = name
         self._awaited: dict[Position, dict[int, tuple[TraceContext, Mapping[str, Attribute]]]] = {}
-        """By position here and index in the batch: the span of the delivery, and what it says of the message."""
+        """Delivery span and message attributes, by position here and index in the batch."""
 
     def delivered(self, consumer: str, deliveries: Sequence[Delivered]) -> None:
-        """A consumer got these entries."""
+        """Make the deliver spans of entries that a consumer got."""
         for notes in self._tracing.notes.of(self._topic):
             noted = notes.by_position
             for delivery in deliveries:
@@ -327,14 +327,14 @@ class SubscriptionTraces:
         waiting[index] = context, attributes
 
     def acknowledged(self, acks: Sequence[Acknowledged], durable: asyncio.Future[None]) -> None:
-        """Entries, or messages of batches, were acknowledged each by itself."""
+        """Make the acknowledge spans of entries or messages that were acknowledged individually."""
         if self._awaited:
             for ack in acks:
                 if ack.position in self._awaited:
                     self._end(ack.position, ack.batch_indexes, durable)
 
     def acknowledged_through(self, position: Position, batch_index: int | None, durable: asyncio.Future[None]) -> None:
-        """All up to there."""
+        """Make the acknowledge spans of everything through a position or an index in it."""
         if self._awaited:
             for each in [awaited for awaited in self._awaited if awaited <= position]:
                 whole = each < position or batch_index is None
@@ -346,7 +346,8 @@ class SubscriptionTraces:
         batches: Mapping[Position, BitMap],
         durable: asyncio.Future[None],
     ) -> None:
-        """What lies here of what was acknowledged by a position of another cluster."""
+        """Make the acknowledge spans for an acknowledgement by a position of another cluster, given its local
+        positions."""
         for each in list(self._awaited):
             if each in positions:
                 self._end(each, None, durable)
@@ -387,7 +388,7 @@ class SubscriptionTraces:
 
 
 class Acknowledged(Protocol):
-    """An individual acknowledgement; ``batch_indexes`` are None for the whole entry."""
+    """Individual acknowledgement; ``batch_indexes`` is None for the whole entry."""
 
     @property
     def position(self) -> Position: ...

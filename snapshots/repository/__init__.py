@@ -1,4 +1,4 @@
-"""The repository: what the Postgres index holds of one cluster. Invariant 9: an index, no more (docs/mapping.md).
+"""Repository: one cluster's part of the Postgres index. Invariant 9: it is only an index (docs/mapping.md).
 
 Writes are upserts of whole batches, so writing something twice, late or again from the start does no harm.
 """
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class SnapshotRepository(Mappings, SubscriptionStates, Extents, LinkStates, FailoverEpochs, DrillRuns, AuditLog):
-    """Reads and writes the rows of ``cluster``.
+    """Reader and writer of the rows of ``cluster``.
 
     Every method raises :class:`RepositoryUnavailable`; those that write raise :class:`RowsRefused`.
     """

@@ -1,4 +1,4 @@
-"""The audit log: who did what to a cluster."""
+"""Audit log: actions on a cluster, with their actors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ LISTED_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """``actor`` did ``action`` to ``subject``. ``id`` is its writer's, so that it is written once however often it is
-    sent."""
+    """Audit entry: ``actor`` did ``action`` to ``subject``.
+
+    Its writer chooses ``id``, so that an entry that is sent several times is stored once."""
 
     id: UUID
     at: datetime
@@ -32,10 +33,10 @@ class AuditEntry:
 
 
 class AuditLog(Rows):
-    """The part of the repository that holds the audit log. Entries are added, and never changed."""
+    """Part of the repository that holds the audit log. Entries are added, and never changed."""
 
     async def append_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Add entries; those that are there are left as they are."""
+        """Add entries. Entries that are stored already do not change."""
         rows = [
             {
                 "id": entry.id,
@@ -55,7 +56,7 @@ class AuditLog(Rows):
     async def audit_log(
         self, *, action: str | None = None, since: datetime | None = None, newest: int = LISTED_MAX
     ) -> list[AuditEntry]:
-        """The newest first."""
+        """Return audit entries, the newest first."""
         row = AuditRow
         query = select(row.id, row.at, row.actor, row.action, row.subject, row.detail)
         query = query.where(row.cluster == self._cluster)

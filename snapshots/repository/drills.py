@@ -1,4 +1,4 @@
-"""Drill runs: what was drilled, on which topology, and what came out of it."""
+"""Drill runs: their scenarios, topologies and outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTED_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DrillRun:
-    """One run of a scenario; ``ended_at``, ``passed`` and ``report`` are None while it runs, or if it was cut off."""
+    """Run of one scenario; ``ended_at``, ``passed`` and ``report`` are None while it runs, or if it was cut off."""
 
     id: str
     scenario: str
@@ -30,7 +30,7 @@ class DrillRun:
 
 
 class DrillRuns(Rows):
-    """The part of the repository that holds drill runs: those of all clusters."""
+    """Part of the repository that holds drill runs of all clusters."""
 
     async def save_drill_run(self, run: DrillRun) -> None:
         """Write a run, or overwrite the one with its id."""
@@ -46,7 +46,7 @@ class DrillRuns(Rows):
         await self._upsert(DrillRunRow, [row])
 
     async def drill_runs(self, *, scenario: str | None = None, newest: int = LISTED_MAX) -> list[DrillRun]:
-        """The newest first, without their reports."""
+        """Return drill runs, the newest first, without their reports."""
         row = DrillRunRow
         query = select(row.id, row.scenario, row.topology_digest, row.started_at, row.ended_at, row.passed)
         if scenario is not None:
@@ -57,7 +57,7 @@ class DrillRuns(Rows):
         return [DrillRun(*each) for each in found]
 
     async def drill_run(self, run_id: str) -> DrillRun | None:
-        """One run with its report; None if there is none."""
+        """Return one run with its report; None if there is none."""
         row = DrillRunRow
         query = select(
             row.id, row.scenario, row.topology_digest, row.started_at, row.ended_at, row.passed, row.report

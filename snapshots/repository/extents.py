@@ -24,9 +24,9 @@ from snapshots.position import Position
 from snapshots.repository.rows import Rows, batches
 
 SEGMENT_RUNS: Final = 1_024
-"""Some kilobytes: what is rewritten while a segment grows, and what a look-up reads."""
+"""Runs in one segment: some kilobytes, which are rewritten while it grows, and read by a look-up."""
 SEGMENTS_AT_ONCE: Final = 256
-"""Read in one query of a bulk translation: a megabyte."""
+"""Segments read in one query of a bulk translation: a megabyte."""
 
 _SEGMENT_OF_LOCAL: Final = text(
     """
@@ -48,11 +48,12 @@ _SEGMENT_OF_LOCAL: Final = text(
     WHERE (segment.local_ledger, segment.local_entry) <= (:ledger, :entry)
     """
 )
-"""The origins of a topic are few and its segments many: each origin's is found by the index, not by a scan."""
+"""Query for the segments at a local position. Each origin's is found by the index: a topic has few origins and many
+segments."""
 
 
 class ExtentKey(NamedTuple):
-    """Whose mapping it is: the entries that ``topic`` had at ``origin``, in one life (``incarnation``) of it there."""
+    """Key of one mapping: entries that ``topic`` had at ``origin`` in its life ``incarnation``."""
 
     topic: str
     origin: str
@@ -60,7 +61,7 @@ class ExtentKey(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment as it is written. ``start`` is the first origin position that it had when it was begun."""
+    """Segment to be written. ``start`` is the first origin position that it had when it was begun."""
 
     key: ExtentKey
     start: Position
@@ -69,7 +70,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBounds:
-    """A segment without its runs. ``start`` is its key: the first origin position it had when it was begun."""
+    """Segment without its runs. ``start`` is its key: the first origin position it had when it was begun."""
 
     start: Position
     origin_last: Position
@@ -80,7 +81,7 @@ class SegmentBounds:
 
 
 def segments_of(extents: Iterable[Extent], *, runs_max: int = SEGMENT_RUNS) -> Iterator[ExtentTable]:
-    """Tables of ``runs_max`` runs each, the last one of fewer."""
+    """Yield tables of ``runs_max`` runs each; the last one may have fewer."""
     table = ExtentTable()
     for extent in extents:
         if len(table) == runs_max and not _goes_on(table, extent):
@@ -92,7 +93,7 @@ def segments_of(extents: Iterable[Extent], *, runs_max: int = SEGMENT_RUNS) -> I
 
 
 def _goes_on(table: ExtentTable, extent: Extent) -> bool:
-    """Whether ``extent`` lengthens the table's last run."""
+    """Return whether ``extent`` lengthens the table's last run."""
     last = table.last
     assert last is not None
     return last.origin_last == _before(extent.origin_first) and last.local_last == _before(extent.local_first)
@@ -103,10 +104,10 @@ def _before(position: Position) -> Position:
 
 
 class Extents(Rows):
-    """The part of the repository that holds the exact mapping."""
+    """Part of the repository that holds the exact mapping."""
 
     async def write_segments(self, segments: Sequence[Segment]) -> None:
-        """Write segments, all or none; one that has the start of another of its mapping replaces it."""
+        """Write segments, all or none. A segment replaces one of the same mapping with the same start."""
         rows = [
             {**self._key_columns(key), **_bounds_columns(start, table), "packed": table.pack()}
             for key, start, table in segments
@@ -114,7 +115,7 @@ class Extents(Rows):
         await self._upsert(ExtentSegmentRow, rows, "written_at")
 
     async def extent_keys(self, topic: str | None = None) -> list[ExtentKey]:
-        """All mappings that there are something of."""
+        """Return the keys of all mappings with segments, or only those of ``topic``."""
         row = ExtentSegmentRow
         query = select(row.topic, row.origin, row.incarnation).where(row.cluster == self._cluster).distinct()
         if topic is not None:
@@ -124,7 +125,7 @@ class Extents(Rows):
         return sorted(ExtentKey(*each) for each in found)
 
     async def segment_bounds(self, keys: Sequence[ExtentKey]) -> dict[ExtentKey, list[SegmentBounds]]:
-        """The segments of each of these mappings, in order."""
+        """Return the segments of each of these mappings, in order."""
         row = ExtentSegmentRow
         query = select(
             row.topic,
@@ -150,7 +151,7 @@ class Extents(Rows):
         return found
 
     async def delete_segments(self, key: ExtentKey, *, start: Position | None = None) -> int:
-        """Remove the segments of a mapping, from the one with ``start`` on; returns how many."""
+        """Remove the segments of a mapping, from the one with ``start`` on; return their number."""
         row = ExtentSegmentRow
         statement = delete(row).where(self._of(key))
         if start is not None:
@@ -159,7 +160,7 @@ class Extents(Rows):
             return int((await connection.execute(statement)).rowcount)
 
     async def prune_extents(self, topic: str, local_through: Position) -> int:
-        """Remove the segments of a topic that lie wholly at or below ``local_through``; returns how many."""
+        """Remove the segments of a topic that lie wholly at or below ``local_through``; return their number."""
         row = ExtentSegmentRow
         statement = delete(row).where(
             row.cluster == self._cluster,
@@ -170,14 +171,14 @@ class Extents(Rows):
             return int((await connection.execute(statement)).rowcount)
 
     async def prune_extents_not_written_since(self, topic: str, moment: datetime) -> int:
-        """Remove the segments of a topic that were not written, for the first time or again, at ``moment`` or later."""
+        """Remove the segments of a topic that were last written before ``moment``; return their number."""
         row = ExtentSegmentRow
         statement = delete(row).where(row.cluster == self._cluster, row.topic == topic, row.written_at < moment)
         async with self._connection() as connection:
             return int((await connection.execute(statement)).rowcount)
 
     async def count_extents(self, topic: str | None = None) -> tuple[int, int, int]:
-        """``(segments, runs, entries)`` of this cluster, or of a topic."""
+        """Return ``(segments, runs, entries)`` of this cluster, or of a topic."""
         row = ExtentSegmentRow
         query = select(func.count(), func.coalesce(func.sum(row.runs), 0), func.coalesce(func.sum(row.entries), 0))
         query = query.where(row.cluster == self._cluster)
@@ -190,9 +191,9 @@ class Extents(Rows):
     # Look-ups.
 
     async def to_local(self, key: ExtentKey, position: Position) -> Position | None:
-        """Where the entry at an origin's position lies in this cluster; None if it is not here.
+        """Translate an origin position to a local one of this cluster; None if the entry is not here.
 
-        Raises :class:`ExtentsCorrupt`, as the others do.
+        Raises :class:`ExtentsCorrupt`, like the other look-ups.
         """
         row = ExtentSegmentRow
         query = (
@@ -206,7 +207,7 @@ class Extents(Rows):
         return None if packed is None else _unpacked(packed).to_local(position)
 
     async def to_origin(self, topic: str, position: Position) -> tuple[ExtentKey, Position] | None:
-        """What the entry at a position of this cluster was at its origin; None if it was not copied."""
+        """Translate a position of this cluster to its origin's key and position; None if the entry was not copied."""
         parameters = {
             "cluster": self._cluster,
             "topic": topic,
@@ -223,19 +224,20 @@ class Extents(Rows):
     async def to_local_many(
         self, key: ExtentKey, ledgers: Numbers, entries: Numbers
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """``(ledgers, entries, found)`` of many positions of an origin; what is not found has no meaning."""
+        """Translate many origin positions to local ones: ``(ledgers, entries, found)``. Values that are not found have
+        no meaning."""
         return await self._many(key, ledgers, entries, to_local=True)
 
     async def to_origin_many(
         self, key: ExtentKey, ledgers: Numbers, entries: Numbers
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """As :meth:`to_local_many`, the other way."""
+        """Translate many local positions to origin positions; see :meth:`to_local_many`."""
         return await self._many(key, ledgers, entries, to_local=False)
 
     async def _many(
         self, key: ExtentKey, ledgers: Numbers, entries: Numbers, *, to_local: bool
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """Step 3 of the module's docstring."""
+        """Translate many positions by step 3 of the module's docstring."""
         to_ledgers, to_entries = np.zeros(len(ledgers), np.uint64), np.zeros(len(ledgers), np.uint64)
         found = np.zeros(len(ledgers), np.bool_)
         if not len(ledgers):
@@ -270,7 +272,7 @@ class Extents(Rows):
         return to_ledgers, to_entries, found
 
     def _segments_between(self, key: ExtentKey, lowest: Position, highest: Position, *, to_local: bool) -> Any:
-        """The start, and the bounds on the side that is asked, of the segments that reach into a range, in order."""
+        """Return the start, and the bounds on the asked side, of the segments that reach into a range, in order."""
         row = ExtentSegmentRow
         first = (row.origin_ledger, row.origin_entry) if to_local else (row.local_ledger, row.local_entry)
         last = (
@@ -320,7 +322,7 @@ def _unpacked(packed: bytes) -> ExtentTable:
 
 
 def _key(known_ledgers: Numbers, position: Position) -> np.uint64:
-    """The place of ``position`` among keys made of ranks in ``known_ledgers``."""
+    """Return the place of ``position`` among keys made of ranks in ``known_ledgers``."""
     rank = int(np.searchsorted(known_ledgers, np.uint64(position.ledger)))
     if rank < len(known_ledgers) and known_ledgers[rank] == position.ledger:
         return np.uint64((rank << ENTRY_BITS) + position.entry)

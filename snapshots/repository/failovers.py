@@ -16,8 +16,9 @@ from snapshots.repository.rows import Rows, shown, shown_json
 
 @dataclass(frozen=True, slots=True)
 class FailoverEpoch:
-    """A failover: its number, who took over from whom, and what was reported. ``kind`` is ``planned``, ``unplanned``,
-    ``failback`` or ``promote``. ``completed_at`` is None while it runs."""
+    """Failover: its number, both clusters, and its report.
+
+    ``kind`` is ``planned``, ``unplanned``, ``failback`` or ``promote``. ``completed_at`` is None while it runs."""
 
     epoch: int
     from_cluster: str
@@ -29,10 +30,10 @@ class FailoverEpoch:
 
 
 class FailoverEpochs(Rows):
-    """The part of the repository that holds failover epochs."""
+    """Part of the repository that holds failover epochs."""
 
     async def record_failover_epochs(self, epochs: Sequence[FailoverEpoch]) -> None:
-        """Write epochs; of several with one number the last one counts."""
+        """Write epochs. If several have one number, the last one counts."""
         rows = {
             each.epoch: {
                 "cluster": self._cluster,
@@ -49,7 +50,7 @@ class FailoverEpochs(Rows):
         await self._upsert(FailoverEpochRow, list(rows.values()))
 
     async def failover_epochs(self, *, newest: int | None = None) -> list[FailoverEpoch]:
-        """The newest first; with ``newest`` so many."""
+        """Return the epochs, the newest first; at most ``newest`` of them if that is given."""
         row = FailoverEpochRow
         query = select(
             row.epoch, row.from_cluster, row.to_cluster, row.kind, row.started_at, row.completed_at, row.report

@@ -1,4 +1,4 @@
-"""Link states: what each link of this cluster last said of each topic."""
+"""Link states: the last report of each link of this cluster on each topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snapshots.repository.rows import Rows, shown
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """How far a link has come with a topic: ``acknowledged`` is the source's position that the destination has."""
+    """Progress of a link with a topic: ``acknowledged`` is the source's position that the destination has."""
 
     link_key: str
     topic: str
@@ -26,10 +26,10 @@ class LinkState:
 
 
 class LinkStates(Rows):
-    """The part of the repository that holds link states."""
+    """Part of the repository that holds link states."""
 
     async def save_link_states(self, states: Sequence[LinkState]) -> None:
-        """Write states; of several for one link and topic the last one counts."""
+        """Write states. If several are of one link and topic, the last one counts."""
         rows = {
             (state.link_key, state.topic): {
                 "cluster": self._cluster,
@@ -46,7 +46,7 @@ class LinkStates(Rows):
         await self._upsert(LinkStateRow, list(rows.values()), "updated_at")
 
     async def link_states(self, link_key: str | None = None) -> list[LinkState]:
-        """By link and topic."""
+        """Return the states, ordered by link and topic."""
         row = LinkStateRow
         query = select(
             row.link_key,
@@ -67,7 +67,7 @@ class LinkStates(Rows):
         ]
 
     async def delete_link(self, link_key: str) -> int:
-        """Remove the states of a link that is no more; returns how many."""
+        """Remove the states of a deleted link; return their number."""
         statement = delete(LinkStateRow).where(LinkStateRow.cluster == self._cluster, LinkStateRow.link_key == link_key)
         async with self._connection() as connection:
             return int((await connection.execute(statement)).rowcount)

@@ -1,4 +1,4 @@
-"""Snapshot mappings: the coarse one, by topic and peer."""
+"""Snapshot mappings (the coarse mapping), by topic and peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snapshots.repository.rows import Rows
 
 
 class Mappings(Rows):
-    """The part of the repository that holds snapshot mappings."""
+    """Part of the repository that holds snapshot mappings."""
 
     async def record_mappings(self, mappings: Sequence[tuple[str, SnapshotMapping]]) -> None:
         """Write mappings, each with its topic."""
@@ -70,7 +70,7 @@ class Mappings(Rows):
             return int((await connection.execute(query)).scalar_one())
 
     async def keep_mappings(self, topic: str, peer: str, kept: Collection[Position]) -> int:
-        """Remove the mappings of a topic and peer whose local position is not in ``kept``; returns how many."""
+        """Remove the mappings of a topic and peer whose local position is not in ``kept``; return their number."""
         row = SnapshotMappingRow
         statement = delete(row).where(row.cluster == self._cluster, row.topic == topic, row.peer == peer)
         if kept:

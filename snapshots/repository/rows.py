@@ -1,4 +1,4 @@
-"""What all tables of the repository share: connections, upserts of whole batches, and errors of our own."""
+"""Base of all tables' repositories: connections, upserts of whole batches, and errors of our own."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from snapshots.models import (
 )
 
 ROWS_AT_ONCE: Final = 200
-"""Sent to the database, or named in one statement: so many hold up nobody for longer than some milliseconds."""
+"""Limit of rows in one statement, sent or named: so many delay other statements by some milliseconds at most."""
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres does not take in a text: NUL, and surrogates of UTF-16."""
 _ESCAPE_CHARS: Final = 6
 JSON_LEVELS_MAX: Final = 50
-"""Levels of nested JSON that are kept. No report has half as many; a request of a client may have thousands."""
+"""Limit of levels of nested JSON that are kept. No report has half as many; a request of a client may have
+thousands."""
 
 OF_TOPICS: Final = (SnapshotMappingRow, SubscriptionStateRow, ExtentSegmentRow, LinkStateRow)
-"""The tables whose rows are of a topic, and go with it."""
+"""Tables whose rows belong to a topic, and are deleted with it."""
 
 Head = tuple[Any, ...]
 
@@ -58,18 +59,19 @@ class Rows:
         self._cluster = cluster
 
     async def now(self) -> datetime:
-        """The database's clock, by which rows are dated."""
+        """Return the database's clock, by which rows are dated."""
         async with self._connection() as connection:
             now = (await connection.execute(select(func.now()))).scalar_one()
         assert isinstance(now, datetime)
         return now
 
     async def mark(self, token: UUID) -> None:
-        """Leave ``token``, by which this index is known again; see :meth:`head`."""
+        """Store ``token``, by which this index is recognised; see :meth:`head`."""
         await self._upsert(IndexHeadRow, [{"cluster": self._cluster, "token": token}], "written_at")
 
     async def head(self) -> Head:
-        """What this index is known by: another one was restored, emptied or truncated since. Raises if it is away."""
+        """Return values that identify this index. They change if it is restored, emptied or truncated. Raises if it is
+        away."""
         token = select(IndexHeadRow.token).where(IndexHeadRow.cluster == self._cluster).scalar_subquery()
         # A table that is truncated gets another file; one that is restored or made anew does, too.
         files = [func.pg_relation_filenode(row.__tablename__) for row in OF_TOPICS]
@@ -77,21 +79,23 @@ class Rows:
             return tuple((await connection.execute(select(token, *files))).one())
 
     async def topics(self) -> list[str]:
-        """The topics that there are rows of."""
+        """Return the topics that have rows."""
         queries = [select(row.topic).where(row.cluster == self._cluster) for row in OF_TOPICS]
         async with self._connection() as connection:
             return sorted((await connection.execute(union(*queries))).scalars())
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Remove everything of these topics, all or nothing."""
+        """Remove all rows of these topics, all or nothing."""
         async with self._connection() as connection:
             for batch in batches(topics):
                 for row in OF_TOPICS:
                     await connection.execute(delete(row).where(row.cluster == self._cluster, row.topic.in_(batch)))
 
     async def prune_not_written_since(self, moment: datetime, *, topic: str | None = None) -> int:
-        """Remove mappings, subscription states and, without ``topic``, link states that were not written, for the
-        first time or again, at ``moment`` or later; how many."""
+        """Remove mappings, subscription states and, without ``topic``, link states that were last written before
+        ``moment``.
+
+        Return their number."""
         removed = 0
         async with self._connection() as connection:
             for row, written_at in (
@@ -108,9 +112,10 @@ class Rows:
         return removed
 
     async def _upsert(self, table: type[Base], rows: list[dict[str, Any]], *dates: str) -> None:
-        """Insert or overwrite ``rows``, which have different keys, all or none; ``dates`` are now.
+        """Insert or overwrite ``rows``, which have different keys, all or none. Columns in ``dates`` get the present
+        time.
 
-        One statement of one row, which is made once; the driver sends the rows of a batch in one go.
+        One statement of one row is prepared; the driver sends the rows of a batch in one go.
         """
         if not rows:
             return
@@ -123,14 +128,14 @@ class Rows:
 
     @asynccontextmanager
     async def _looking_up(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for one query: without a transaction, which takes two round trips of its own."""
+        """Give a connection for one query, without a transaction, which would take two round trips of its own."""
         with _own_errors():
             async with self._engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in a transaction."""
+        """Give a connection in a transaction."""
         with _own_errors():
             async with self._engine.begin() as connection:
                 yield connection
@@ -138,7 +143,7 @@ class Rows:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """The driver's errors become this module's."""
+    """Turn the driver's errors into this module's."""
     try:
         yield
     except (DataError, IntegrityError) as error:
@@ -149,7 +154,7 @@ def _own_errors() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a database error; SQLAlchemy appends statement and parameters, which help nobody."""
+    """Return the first line of a database error; SQLAlchemy appends statement and parameters, which help nobody."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 
@@ -189,6 +194,6 @@ def shown_json(value: Any, levels: int = JSON_LEVELS_MAX) -> Any:
 
 
 def batches(rows: Sequence[T], rows_max: int = ROWS_AT_ONCE) -> Iterator[Sequence[T]]:
-    """``rows`` in parts of ``rows_max``."""
+    """Yield ``rows`` in parts of ``rows_max``."""
     for first in range(0, len(rows), rows_max):
         yield rows[first : first + rows_max]

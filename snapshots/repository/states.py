@@ -1,4 +1,4 @@
-"""Subscription states: how far each subscription is, and the tombstones of those that were deleted."""
+"""Subscription states: the progress of each subscription, and the tombstones of deleted ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snapshots.repository.rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """How far one subscription is in one cluster.
+    """Progress of one subscription in one cluster.
 
     ``acked_beyond`` entries are acknowledged beyond the mark-delete position, in ``holes`` runs; ``ack_vector`` is a
     summary by origin. A ``tombstone`` stands for a subscription that was deleted.
@@ -33,15 +33,15 @@ class SubscriptionState:
 
     @classmethod
     def buried(cls, topic: str, subscription: str, generation: int) -> SubscriptionState:
-        """The tombstone of a subscription."""
+        """Return the tombstone of a deleted subscription."""
         return cls(topic, subscription, generation, BEFORE_ALL, replicated=True, tombstone=True)
 
 
 class SubscriptionStates(Rows):
-    """The part of the repository that holds subscription states."""
+    """Part of the repository that holds subscription states."""
 
     async def save_subscription_states(self, states: Sequence[SubscriptionState]) -> None:
-        """Write states; of several for one subscription the last one counts."""
+        """Write states. If several are of one subscription, the last one counts."""
         rows = {
             (state.topic, state.subscription): {
                 "cluster": self._cluster,
@@ -71,7 +71,7 @@ class SubscriptionStates(Rows):
     async def subscription_states(
         self, topic: str | None = None, *, tombstones: bool = False
     ) -> list[SubscriptionState]:
-        """By topic and name; with ``tombstones`` also what was deleted."""
+        """Return the states, ordered by topic and name; with ``tombstones`` also those of deleted subscriptions."""
         row = SubscriptionStateRow
         query = select(
             row.topic,

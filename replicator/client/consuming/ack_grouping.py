@@ -1,24 +1,24 @@
-"""The acknowledgement grouping tracker: many acknowledgements, few requests. Sans-IO.
+"""Acknowledgement grouping tracker: it sends many acknowledgements in few requests. Sans-IO.
 
-It takes events (an acknowledgement, the timer, a confirmation, a refusal) and returns actions for the shell. What
-it guards is invariant 5 from the client's side: it never widens what was acknowledged; and the promise of a
-reconnect: whatever is not confirmed is sent again.
+It takes events (an acknowledgement, the timer, a confirmation, a refusal) and returns actions for the shell. It keeps
+invariant 5 on the client's side: it never widens what was acknowledged. After a reconnect it sends everything
+unconfirmed again.
 
 Algorithm:
 1. Individual acknowledgements of whole entries are kept as one set; those of single messages of a batch as one bitmap
-   an entry. A bitmap that becomes full turns into the whole entry.
-2. Of cumulative acknowledgements only the highest is kept; a whole batch counts as higher than any index in it.
+   for each entry. A bitmap that becomes full turns into the whole entry.
+2. Only the highest cumulative acknowledgement is kept; a whole batch counts as higher than any index in it.
 3. The group is flushed when its timer fires (100 ms after its first acknowledgement), when it holds ``size_max``
-   acknowledgements, or at once with a group time of 0. The cumulative one goes first, and takes what is at or below
-   it along.
-4. At most ``REQUESTS_IN_FLIGHT_MAX`` requests are on their way; past that the group goes on gathering, which
-   merges, and is flushed by the confirmation that makes room (invariant 11).
+   acknowledgements, or at once with a group time of 0. The cumulative one goes first, and includes all entries that
+   it covers.
+4. At most ``REQUESTS_IN_FLIGHT_MAX`` requests are on their way. Past that the group goes on gathering, and the
+   confirmation that makes room flushes it (invariant 11).
 5. A request is kept until it is confirmed. After a reconnect, all that are left are sent again, in order: applying is
    idempotent.
-6. Without batch-index acknowledgement an entry is acknowledged when all its messages are: until then its indexes are
-   kept apart and nothing is sent of them, and a new delivery of the entry starts from none. A cumulative one in the
-   middle of a batch then covers the entries before it.
-7. After a seek or reset of the subscription everything unconfirmed is void: it spoke of another state.
+6. Without batch-index acknowledgement an entry is acknowledged when all its messages are. Until then its indexes are
+   kept apart and not sent, and a new delivery of the entry resets them. A cumulative acknowledgement in the middle of
+   a batch then covers the entries before it.
+7. After a seek or reset of the subscription everything unconfirmed is void: it was about an earlier state.
 8. A refused request of several acknowledgements is halved and sent again, so that one bad position costs its neighbours
    nothing; a refused single one is reported.
 
@@ -39,17 +39,19 @@ from replicator.engine.types import Ack
 from snapshots.position import Position
 
 REQUESTS_IN_FLIGHT_MAX: Final = 8
-"""Unconfirmed requests of one consumer. More would only queue up behind the same sync of the store."""
+"""Limit of unconfirmed requests of one consumer. More would only queue up behind the same sync of the store."""
 ACKS_PER_REQUEST_MAX: Final = 5_000
 INDEXES_PER_REQUEST_MAX: Final = 100_000
-"""Keep one request far below the largest frame, which would cost the connection, again and again; as many indexes as
-one batch can have."""
+"""Limit of batch indexes in one request, as many as one batch can have.
+
+This limit and the one before keep a request far below the largest frame. A larger one would end the connection, again
+and again."""
 
 
 ACK_BYTES: Final = 20
-"""Of one acknowledgement on the wire, without the set of its batch."""
+"""Size of one acknowledgement on the wire, without the set of its batch."""
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""Half of what a command may have."""
+"""Limit of the size of one request: half of a command's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +71,25 @@ class SendAcks:
 
 @dataclass(frozen=True, slots=True)
 class SendCumulative:
-    """Send a cumulative acknowledgement, up to and with ``position``, or up to ``batch_index`` in it."""
+    """Send a cumulative acknowledgement through ``position``, or through ``batch_index`` in it."""
 
     request_id: int
     position: Position
     batch_index: int | None
     batch_size: int = field(default=0, compare=False)
-    """0 if it is not known."""
+    """Number of messages in the batch; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Every acknowledgement up to ticket ``through`` was answered: confirmed, or reported as refused before."""
+    """Report that every acknowledgement up to ticket ``through`` was answered: confirmed, or refused and reported."""
 
     through: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The cluster refused the acknowledgement of ``position``; it is not going to be sent again."""
+    """Report that the cluster refused the acknowledgement of ``position``. It is not sent again."""
 
     position: Position
     error: PulsarException
@@ -101,7 +103,7 @@ _NOTHING: Final[tuple[Action, ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A request without an answer yet; ``since`` is at or below the ticket of everything in it."""
+    """Request without an answer yet; ``since`` is at or below the ticket of everything in it."""
 
     request: Request
     since: int
@@ -110,9 +112,10 @@ class _InFlight:
 
 
 class AckGrouping:
-    """The unconfirmed acknowledgements of one consumer.
+    """Unconfirmed acknowledgements of one consumer.
 
-    Each acknowledgement has a ticket, counted from 1; a :class:`Settled` action says up to which they are answered.
+    Each acknowledgement has a ticket, counted from 1. A :class:`Settled` action names the ticket through which all are
+    answered.
     """
 
     __slots__ = (
@@ -141,10 +144,10 @@ class AckGrouping:
         self._entries: set[Position] = set()
         self._batches: dict[Position, BitMap] = {}
         self._sizes: dict[Position, int] = {}
-        """How many messages the batches have; 0: unknown."""
+        """Number of messages of each batch; 0: unknown."""
         self._batch_index_acks = batch_index_acks
         self._partial: dict[Position, BitMap] = {}
-        """Without batch-index acknowledgement: the indexes of entries that are not complete."""
+        """Acknowledged indexes of incomplete entries, if batch-index acknowledgement is off."""
         self._cumulative: _Cumulative | None = None
         self._cumulative_size = 0
         self._count = 0
@@ -159,9 +162,9 @@ class AckGrouping:
         """Every acknowledgement up to this ticket was answered."""
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> Sequence[Action]:
-        """One message; ``batch_index`` -1 means the whole entry.
+        """Acknowledge one message, or with ``batch_index`` -1 the whole entry.
 
-        An index that is not below ``batch_size`` is of an id that was made without the size: it counts alone.
+        An index at or above ``batch_size`` is of an id that was made without the size: it counts alone.
         """
         if batch_index < 0 or (batch_index == 0 and batch_size <= 1):
             return self._acknowledge_entry(position)
@@ -194,7 +197,7 @@ class AckGrouping:
     def acknowledge_cumulative(
         self, position: Position, batch_index: int = -1, batch_size: int = 1
     ) -> Sequence[Action]:
-        """Everything up to and with this message; the last of its batch means the whole entry."""
+        """Acknowledge everything through this message. The last message of a batch means the whole entry."""
         whole = batch_index < 0 or batch_index == batch_size - 1
         if not whole and not self._batch_index_acks:
             actions = self._acknowledge_partial(position, BitMap(range(batch_index + 1)), batch_size)
@@ -212,12 +215,13 @@ class AckGrouping:
         return self._gathered()
 
     def timer_fired(self) -> Sequence[Action]:
-        """The group's time is over."""
+        """Flush the group, because its time is over."""
         self._timer_running = False
         return self.flush()
 
     def flush(self) -> Sequence[Action]:
-        """Send what is gathered, as far as the requests in flight leave room; the rest follows by itself."""
+        """Send the gathered acknowledgements, as far as the limit of requests allows. The rest is sent as requests are
+        answered."""
         self._flush_due = True
         actions: list[Action] = []
         while self._pending() and len(self._in_flight) < REQUESTS_IN_FLIGHT_MAX:
@@ -226,13 +230,13 @@ class AckGrouping:
         return actions
 
     def confirmed(self, request_id: int) -> Sequence[Action]:
-        """The cluster made the request durable. An id that is not known was answered before: no action."""
+        """Take note that the cluster made the request durable. An unknown id was answered before: no action."""
         if self._in_flight.pop(request_id, None) is None:
             return _NOTHING
         return self._answered()
 
     def refused(self, request_id: int, error: PulsarException, *, split: bool) -> Sequence[Action]:
-        """The cluster refused the request; ``split`` if one acknowledgement was at fault, and others may be good."""
+        """Handle a refused request. ``split`` says that one acknowledgement was at fault, and others may be good."""
         flight = self._in_flight.pop(request_id, None)
         if flight is None:
             return _NOTHING
@@ -245,7 +249,8 @@ class AckGrouping:
         return [self._send(acks, flight.since) for acks in (request.acks[:middle], request.acks[middle:])]
 
     def flight(self, request_id: int) -> tuple[Set[Position], Position | None]:
-        """What an unconfirmed request acknowledges as a whole: entries, and everything up to a position."""
+        """Return what an unconfirmed request acknowledges as a whole: entries, and the position up to which it covers
+        all."""
         flight = self._in_flight.get(request_id)
         if flight is None:
             return frozenset(), None
@@ -254,7 +259,7 @@ class AckGrouping:
         return flight.entries, through
 
     def everything(self) -> tuple[set[Position], dict[Position, BitMap], list[tuple[Position, int | None]]]:
-        """What is acknowledged and not confirmed: entries, indexes of batches, and up to which positions."""
+        """Return everything acknowledged but unconfirmed: entries, indexes of batches, and cumulative positions."""
         entries, batches = set(self._entries), {entry: BitMap(found) for entry, found in self._batches.items()}
         for flight in self._in_flight.values():
             entries |= flight.entries
@@ -263,11 +268,12 @@ class AckGrouping:
         return entries, batches, list(self._cumulatives())
 
     def unconfirmed(self) -> list[Request]:
-        """The requests to send again, in order, after a reconnect."""
+        """Return the requests to send again after a reconnect, in order."""
         return [flight.request for flight in self._in_flight.values()]
 
     def restart(self) -> Sequence[Action]:
-        """The subscription was put elsewhere: forget what is unconfirmed. Every ticket so far counts as answered."""
+        """Forget all unconfirmed acknowledgements, because the subscription moved by a seek or reset. Every ticket so
+        far counts as answered."""
         self._entries.clear()
         self._batches.clear()
         self._sizes.clear()
@@ -278,11 +284,14 @@ class AckGrouping:
         return self._answered()
 
     def delivered(self, position: Position) -> None:
-        """The entry was delivered (again): without batch-index acknowledgement all its messages count anew."""
+        """Take note that the entry was delivered (again): without batch-index acknowledgement its messages count
+        anew."""
         self._partial.pop(position, None)
 
     def acknowledged(self, position: Position) -> BitMap | bool:
-        """What of this entry is acknowledged here, perhaps unknown to the cluster: all, nothing, or some indexes."""
+        """Return which part of this entry is acknowledged here: all (True), nothing (False), or some indexes.
+
+        The cluster may not know of these acknowledgements yet."""
         if position in self._entries:
             return True
         found: BitMap | None = self._batches.get(position)
@@ -387,7 +396,7 @@ class AckGrouping:
         return request
 
     def _answered(self) -> list[Action]:
-        """Go on with a flush that waited for room, and report what is settled."""
+        """Continue a flush that waited for room, and report the tickets that are settled."""
         actions = list(self.flush()) if self._flush_due else []
         unanswered = [flight.since for flight in self._in_flight.values()]
         if self._pending():
@@ -406,7 +415,7 @@ class AckGrouping:
 
 
 _Cumulative = tuple[Position, int | None]
-"""A position, and the index in its batch up to which it counts, or None for the whole entry."""
+"""Position, and the last acknowledged index in its batch, or None for the whole entry."""
 
 
 def _height(cumulative: _Cumulative) -> tuple[Position, float]:
@@ -415,11 +424,11 @@ def _height(cumulative: _Cumulative) -> tuple[Position, float]:
 
 
 def _with_first(found: BitMap | None, last_index: int | None) -> BitMap:
-    """``found``, and the indexes of a batch up to ``last_index``."""
+    """Return ``found`` together with the indexes of a batch up to ``last_index``."""
     first = BitMap(range(0 if last_index is None else last_index + 1))
     return first if found is None else found | first
 
 
 def _covers(cumulative: _Cumulative, position: Position) -> bool:
-    """Whether the cumulative acknowledgement takes the whole entry at ``position`` along."""
+    """Return whether the cumulative acknowledgement covers the whole entry at ``position``."""
     return position < cumulative[0] or (position == cumulative[0] and cumulative[1] is None)

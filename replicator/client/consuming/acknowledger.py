@@ -1,6 +1,6 @@
-"""The asyncio shell around the acknowledgement grouping tracker of one consumer.
+"""Asyncio shell around the acknowledgement grouping tracker of one consumer.
 
-Owns the group's timer, those who wait for receipts, and what the cluster refused until someone asks for it.
+It owns the group's timer, the callers that wait for receipts, and refusals until a caller asks for them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from snapshots.position import Position
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX: Final = 1_000
-"""Kept for the next :meth:`Acknowledger.confirm_all`, which raises the first; a consumer may never call it."""
+"""Limit of refusals kept for the next :meth:`Acknowledger.confirm_all`, which raises the first. A consumer may never
+call it."""
 
 
 class Acknowledger:
-    """The acknowledgements of one consumer on their way to the cluster."""
+    """Acknowledgements of one consumer on their way to the cluster."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Acknowledger:
         self._moves = Moves()
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> None:
-        """One message; index -1 means the whole entry."""
+        """Acknowledge one message, or with ``batch_index`` -1 the whole entry."""
         self._stats.acks_sent += 1
         place = self._moves.place(position, batch_index, batch_size)
         if place is not None:
@@ -74,7 +75,7 @@ class Acknowledger:
             self._run(self._grouping.acknowledge_entries(kept))
 
     def acknowledge_cumulative(self, position: Position, batch_index: int, batch_size: int) -> None:
-        """Everything up to and with this message."""
+        """Acknowledge everything through this message."""
         self._stats.acks_sent += 1
         covered = self._moves.before_through(position)
         if covered is None:
@@ -89,15 +90,16 @@ class Acknowledger:
                     self.acknowledge(each, index, batch_size)
 
     def acknowledged(self, position: Position) -> BitMap | bool:
-        """See :meth:`AckGrouping.acknowledged`."""
+        """Return which part of this entry is acknowledged; see :meth:`AckGrouping.acknowledged`."""
         return self._grouping.acknowledged(position)
 
     def settled(self, position: Position, batch_index: int) -> bool:
-        """See :meth:`Moves.settled`."""
+        """Return whether a message was acknowledged by a former position; see :meth:`Moves.settled`."""
         return self._moves.settled(position, batch_index)
 
     def arrived(self, position: Position, identity: tuple[str, Position], batch_size: int) -> None:
-        """An entry came; what of it was acknowledged in another cluster, before a move, is acknowledged here."""
+        """Acknowledge the parts of an arrived entry that the application acknowledged in another cluster, before a
+        move."""
         known = self._moves.delivered(position, identity)
         if known is True:
             self._run(self._grouping.acknowledge(position))
@@ -106,19 +108,20 @@ class Acknowledger:
                 self._run(self._grouping.acknowledge(position, index, batch_size))
 
     def delivered(self, position: Position) -> None:
-        """The entry came, perhaps again."""
+        """Take note that the entry was delivered, perhaps again."""
         self._grouping.delivered(position)
 
     def flush(self) -> None:
-        """Send what is gathered now."""
+        """Send all gathered acknowledgements now."""
         self._run(self._grouping.flush())
 
     async def receipt(self, position: Position) -> None:
-        """Wait until every acknowledgement so far is answered; raises if the one of ``position`` was refused."""
+        """Wait until every acknowledgement so far is answered. Raises the error if that of ``position`` was refused."""
         await self._answered(position)
 
     async def confirm_all(self) -> None:
-        """Send what is gathered, and wait until all is answered; raises the first refusal since the last call."""
+        """Send all gathered acknowledgements and wait for their answers. Raises the first refusal since the last
+        call."""
         self.flush()
         if self._grouping.settled < self._grouping.ticket:
             await self._answered(None)
@@ -128,23 +131,24 @@ class Acknowledger:
             raise error
 
     def confirmed(self, request_id: int) -> None:
-        """A request is durable."""
+        """Take note that a request is durable."""
         self._moves.confirmed(*self._grouping.flight(request_id))
         self._run(self._grouping.confirmed(request_id))
 
     def refused(self, request_id: int, error: PulsarException) -> None:
-        """A request was refused."""
+        """Handle the refusal of a request."""
         if isinstance(error, ClusterFenced):
             return  # it stays unconfirmed; the channel is about to be lost
         self._run(self._grouping.refused(request_id, error, split=isinstance(error, InvalidAck)))
 
     def reconnected(self) -> None:
-        """There is a new channel: it gets all that is unconfirmed."""
+        """Send everything unconfirmed over the new channel."""
         self._run(self._grouping.unconfirmed())
         self.flush()
 
     def moved(self) -> None:
-        """The next channel leads to another cluster: what is unconfirmed counts there as soon as its message comes."""
+        """Prepare for a channel to another cluster: unconfirmed acknowledgements count there when their messages
+        arrive."""
         entries, batches, cumulatives = self._grouping.everything()
         through = [position for position, index in cumulatives if index is None]
         for position, index in cumulatives:
@@ -155,7 +159,7 @@ class Acknowledger:
         self._run(self._grouping.restart())
 
     def restarted(self) -> None:
-        """The subscription was put elsewhere: what is unconfirmed is void, and who waits for its receipt is told."""
+        """Void everything unconfirmed after a seek or reset, and fail the callers that wait for receipts."""
         error = InvalidAck(f"{self._topic}: the subscription was put elsewhere before the acknowledgement was durable")
         for _, position, waiter in self._waiters:
             if position is not None and not waiter.done():
@@ -164,7 +168,7 @@ class Acknowledger:
         self._run(self._grouping.restart())
 
     def fail(self, error: PulsarException) -> None:
-        """Nothing more is sent: everyone who waits gets the error."""
+        """Stop sending, and raise ``error`` in every waiting caller."""
         if self._timer is not None:
             self._timer.cancel()
         for _, _, waiter in self._waiters:

@@ -1,8 +1,8 @@
-"""Batch receive: which messages one call returns together. Sans-IO.
+"""Batch receive: chooses the messages that one call returns together. Sans-IO.
 
-The limits are those of :class:`ConsumerBatchReceivePolicy`: the batch is over at the first one that is reached. A
-message that would take it past the limit of bytes is for the next batch, unless the batch is empty: a message that is
-larger than the limit comes alone.
+The limits are those of :class:`ConsumerBatchReceivePolicy`: the first one reached ends the batch. A message that would
+exceed the limit of bytes goes into the next batch, unless the batch is empty: a message larger than the limit comes
+alone.
 
 Source: the documented behaviour of Pulsar's batch receive policy.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class BatchCollector(Generic[T]):
-    """The messages of one batch receive, as far as it is."""
+    """Messages gathered so far for one batch receive."""
 
     __slots__ = ("_bytes", "_policy", "_sizes", "messages")
 
@@ -30,12 +30,12 @@ class BatchCollector(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether the batch is over, whatever comes."""
+        """Whether the batch has reached a limit."""
         policy = self._policy
         return (0 < policy.max_num_message <= len(self.messages)) or (0 < policy.max_num_bytes <= self._bytes)
 
     def add(self, message: T, payload_bytes: int) -> bool:
-        """Take the message in; False if it is for the next batch, and this one is over."""
+        """Add a message. Return False if it belongs to the next batch, which ends this one."""
         if self.messages and 0 < self._policy.max_num_bytes < self._bytes + payload_bytes:
             return False
         self.messages.append(message)
@@ -44,7 +44,7 @@ class BatchCollector(Generic[T]):
         return True
 
     def drop(self, void: Callable[[T], bool]) -> None:
-        """Leave out what is ``void``."""
+        """Remove the messages for which ``void`` is true."""
         kept = [(message, size) for message, size in zip(self.messages, self._sizes, strict=True) if not void(message)]
         self.messages = [message for message, _ in kept]
         self._sizes = [size for _, size in kept]

@@ -1,11 +1,11 @@
-"""The consumer of one subscription to one topic.
+"""Consumer of one subscription to one topic.
 
-Owns the connection and what the application calls. After a loss of the connection the consumer subscribes again,
-sends what is unconfirmed again, and drops what it had prefetched, because the cluster delivers it anew. With
+It owns the connection and the calls of the application. After a loss of the connection it subscribes again, sends
+everything unconfirmed again, and drops prefetched messages, because the cluster delivers them anew. With
 ``reconnect=False`` the loss surfaces at once: :meth:`Consumer.receive` raises.
 
-The calls that receive are those of :class:`Receiver`; what was delivered is the :class:`Inbox`'s, and acknowledgements
-on their way are the :class:`Acknowledger`'s.
+:class:`Receiver` has the calls that receive. The :class:`Inbox` holds delivered messages, and the :class:`Acknowledger`
+acknowledgements on their way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer(Receiver):
-    """Receives the messages of one subscription to one topic. Made by :meth:`Client.subscribe`."""
+    """Consumer of one subscription to one topic. :meth:`Client.subscribe` makes it."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Consumer(Receiver):
         self._operation_timeout_seconds = operation_timeout_seconds
         self._on_close = on_close
         self._on_over = on_over
-        """Who wants to know that nothing more can be received, and that it was not closed."""
+        """Function called when the consumer can receive nothing more, although it was not closed."""
         self._loop = asyncio.get_running_loop()
         self._partition = parse_topic(settings.topic).partition
         self._active_changes: ActiveChanges | None = None
@@ -106,7 +106,7 @@ class Consumer(Receiver):
             self._letters = LetterSender(letter_policy, settings.subscription, letter_topics)
             self._inbox.give_up_with(letter_policy, self._letters)
         self._places = 0
-        """How often the subscription was put elsewhere."""
+        """Count of seeks and resets of the subscription."""
         self._channel: ConsumerChannel | None = None
         self._cluster: str | None = None
         """The one that the last channel led to."""
@@ -115,14 +115,14 @@ class Consumer(Receiver):
         self._closing: asyncio.Task[None] | None = None
         self._reached_end = False
         self._error: PulsarException | None = None
-        """Why nothing more can be received; None while open."""
+        """Error that ended this consumer; None while it is open."""
         if message_listener is not None:
             self._listening = Listening(message_listener, self, self._receive, self.negative_acknowledge)
         self._stats_interval_seconds = stats_interval_seconds
         self._stats_timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
-        """Subscribe; called once by the client."""
+        """Subscribe. The client calls this once."""
         channel = await open_first(
             self._open_channel,
             self._operation_timeout_seconds,
@@ -140,8 +140,8 @@ class Consumer(Receiver):
     async def acknowledge(self, message: Message | MessageId) -> None:
         """Acknowledge one message. The request goes out with others, see ``acknowledgement_group_time_ms``.
 
-        Returns at once, or with ``ack_receipt_enabled`` when it is durable. Raises :class:`InvalidAck` (with receipts),
-        :class:`AlreadyClosed`, :class:`ConnectError`.
+        It returns at once, or with ``ack_receipt_enabled`` when the acknowledgement is durable. Raises
+        :class:`InvalidAck` (with receipts), :class:`AlreadyClosed`, :class:`ConnectError`.
         """
         self._check_open()
         message_id = self._own_id(message)
@@ -150,14 +150,15 @@ class Consumer(Receiver):
             await self._acks.receipt(message_id.position())
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        """:meth:`acknowledge` for several messages, without receipts."""
+        """Acknowledge several messages, without receipts; see :meth:`acknowledge`."""
         self._check_open()
         for message in messages:
             self._inbox.acknowledge(self._own_id(message))
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Acknowledge everything up to and with this message; also raises
-        :class:`CumulativeAcknowledgementNotAllowedError`."""
+        """Acknowledge everything through this message.
+
+        Raises the errors of :meth:`acknowledge`, and :class:`CumulativeAcknowledgementNotAllowedError`."""
         self._check_open()
         if not self._settings.consumer_type.one_active:
             raise CumulativeAcknowledgementNotAllowedError(
@@ -170,18 +171,18 @@ class Consumer(Receiver):
             await self._acks.receipt(message_id.position())
 
     async def flush_acknowledgements(self) -> None:
-        """Send what is gathered and wait until every acknowledgement so far is durable.
+        """Send all gathered acknowledgements and wait until every one so far is durable.
 
-        Raises the first error of any that the cluster refused since the last call.
+        Raises the first error of those that the cluster refused since the last call.
         """
         self._check_open()
         await self._acks.confirm_all()
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for the message again after ``negative_ack_redelivery_delay_ms``, or as the back-off says.
+        """Ask for the message again after ``negative_ack_redelivery_delay_ms``, or after the back-off's delay.
 
-        Its whole batch comes with it, but what is acknowledged of it. On an Exclusive or Failover subscription
-        everything unacknowledged comes again: single messages cannot.
+        Its whole batch comes with it, without acknowledged messages. An Exclusive or Failover subscription delivers
+        everything unacknowledged again, because it cannot redeliver single messages.
         """
         self._check_open()
         self._inbox.reject(self._own_id(message), message.redelivery_count() if isinstance(message, Message) else 0)
@@ -189,11 +190,11 @@ class Consumer(Receiver):
     async def reconsume_later(
         self, message: Message, delay_ms: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Send the message to the retry topic, from which it comes again after ``delay_ms``, with ``properties`` added;
-        after its last retry to the dead letter topic. It is acknowledged when it is durable there.
+        """Send the message to the retry topic, which delivers it again after ``delay_ms``, with ``properties`` added.
 
-        Raises :class:`NotAllowedError` without ``enable_retry``, and what :meth:`Producer.send` raises: then the
-        message stays unacknowledged, and is asked for again.
+        After its last retry it goes to the dead letter topic. It is acknowledged when its copy is durable. Raises
+        :class:`NotAllowedError` without ``enable_retry``, and the errors of :meth:`Producer.send`: then the message
+        stays unacknowledged, and is asked for again.
         """
         self._check_open()
         if self._letters is None or not self._settings.retry_enabled:
@@ -217,19 +218,18 @@ class Consumer(Receiver):
             self._inbox.acknowledge(message_id)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything again that was delivered to this consumer and is not acknowledged."""
+        """Ask again for all messages that were delivered to this consumer and are unacknowledged."""
         self._check_open()
         self._inbox.redeliver_all()
 
     # The subscription.
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Put the subscription elsewhere, for all its consumers: what follows the message comes next, or, with
-        ``start_message_id_inclusive``, the message itself; with a number of milliseconds since the epoch, the first
-        message that was published then or later.
+        """Move the subscription, for all its consumers: the next message is the first one after ``messageid``.
 
-        Acknowledgements that are not confirmed are void. Raises :class:`InvalidSeek`, :class:`ConnectError`,
-        :class:`Timeout`.
+        With ``start_message_id_inclusive`` the message itself comes next. A number is a time in milliseconds since the
+        epoch: then the first message published at or after it comes next. Unconfirmed acknowledgements become void.
+        Raises :class:`InvalidSeek`, :class:`ConnectError`, :class:`Timeout`.
         """
         channel = self._connected()
         target: Position | int
@@ -268,9 +268,9 @@ class Consumer(Receiver):
         )
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Delete the subscription, and close.
+        """Delete the subscription, and close the consumer.
 
-        Raises :class:`NotAllowedError` while it has other consumers; with ``force`` those end with
+        Raises :class:`NotAllowedError` while it has other consumers. With ``force`` those end with
         :class:`SubscriptionNotFound`, and do not make the subscription anew.
         """
         channel = self._connected()
@@ -279,9 +279,9 @@ class Consumer(Receiver):
         await self._end(AlreadyClosed(f"subscription {self._settings.subscription!r} is deleted"))
 
     async def close(self) -> None:
-        """Send the last acknowledgements, wait until they are durable, and let go of the subscription. Idempotent.
+        """Send the last acknowledgements, wait until they are durable, and release the subscription. Idempotent.
 
-        Who cancels it does not wait for the acknowledgements; the subscription is let go all the same.
+        A cancelled call does not wait for the acknowledgements, but still releases the subscription.
         """
         closed = AlreadyClosed(f"consumer of {self._settings.topic} is closed")
         if self._listening is not None:
@@ -301,7 +301,7 @@ class Consumer(Receiver):
         return self._settings.topic
 
     def partition(self) -> int:
-        """The index of the partition that the topic is, or -1."""
+        """Return the index of the partition that the topic is, or -1."""
         return self._partition
 
     def subscription_name(self) -> str:
@@ -314,38 +314,40 @@ class Consumer(Receiver):
         return self._channel is not None
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether nothing more can come: the topic is terminated, and the subscription has consumed all of it."""
+        """Return whether no message can come any more: the topic is terminated, and the subscription consumed all of
+        it."""
         return self._reached_end
 
     @property
     def over(self) -> PulsarException | None:
-        """Why nothing more can be received; None while there can."""
+        """Error that ended this consumer; None while it can receive."""
         return self._error
 
     def stats(self) -> ConsumerStats:
-        """What this consumer did so far, and how it stands."""
+        """Return this consumer's counts since it was made, its present state, and its rates."""
         return self._stats.stats(self._loop.time(), prefetched=len(self._inbox), unacked=self._inbox.unacked_messages)
 
     def begin_with(self, skipped: SkippedPart | None) -> None:
-        """What is not wanted of the next connection's first entry; for the reader, which chooses where it begins."""
+        """Set the messages to skip in the first entry of the next connection. The reader uses it to start inside a
+        batch."""
         self._inbox.skipped = skipped
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Receive these again, as the next ones, on this side alone."""
+        """Return messages to the front of the receiver queue. The cluster does not learn of it."""
         self._inbox.put_back(messages)
 
-    # What the channel reports.
+    # Events of the channel.
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
-        """Entries arrived."""
+        """Handle the arrival of entries."""
         self._inbox.deliver(deliveries)
 
     def on_redelivery_started(self) -> None:
-        """What comes from here on belongs to the redelivery."""
+        """Handle the start of a redelivery: entries that arrive from here on belong to it."""
         self._inbox.redelivery_started()
 
     def on_restarted(self) -> None:
-        """The subscription was put elsewhere."""
+        """Handle a seek or reset of the subscription."""
         self._places += 1
         self._reached_end = False
         skipped, self._skipped_after_restart = self._skipped_after_restart, None
@@ -353,24 +355,24 @@ class Consumer(Receiver):
         self._inbox.restarted(skipped)
 
     def on_active_change(self, active: bool) -> None:
-        """Failover: whether this consumer gets the messages."""
+        """Tell the listener whether this consumer of a Failover subscription is the active one."""
         if self._active_changes is not None:
             self._active_changes.tell(active)
 
     def on_reached_end(self) -> None:
-        """The topic is terminated, and all of it is consumed."""
+        """Take note that the topic is terminated and fully consumed."""
         self._reached_end = True
 
     def on_ack_confirmed(self, request_id: int) -> None:
-        """A request is durable."""
+        """Take note that an acknowledgement request is durable."""
         self._acks.confirmed(request_id)
 
     def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
-        """A request was refused."""
+        """Handle the refusal of an acknowledgement request."""
         self._acks.refused(request_id, error)
 
     def on_lost(self, error: PulsarException) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: reconnect, or fail."""
         self._channel = None
         self._reached_end = False  # the cluster says it again, if it is so where the subscription goes on
         self._inbox.lost()
@@ -385,7 +387,7 @@ class Consumer(Receiver):
         else:
             self._fail(error)
 
-    # What a receiver asks for.
+    # Methods for the receiver.
 
     def _pop(self) -> Message | None:
         self._check_open()
@@ -416,7 +418,7 @@ class Consumer(Receiver):
         self._cluster = channel.cluster
         self._channel = channel
         channel.start(self)
-        # Before the permits: so that the cluster knows of these acknowledgements when it chooses what to deliver.
+        # Before the permits, so that the cluster knows these acknowledgements when it chooses messages to deliver.
         self._acks.reconnected()
         self._inbox.connected()
 
@@ -455,7 +457,7 @@ class Consumer(Receiver):
         self._stats_timer = self._loop.call_later(self._stats_interval_seconds, self._log_stats)
 
     def _fail(self, error: PulsarException) -> None:
-        """Nothing more comes: everyone who waits gets the error."""
+        """Fail the consumer: no message comes any more, and every waiting caller gets the error."""
         self._error = error
         self._inbox.lost()
         self._acks.fail(error)
@@ -468,15 +470,16 @@ class Consumer(Receiver):
         self._arrivals.wake_all()
 
     def _refuse(self, error: PulsarException) -> None:
-        """What the cluster delivers cannot be taken: let go of the subscription, so that it goes to others."""
+        """Fail, and release the subscription, because this consumer cannot take the delivered messages and others
+        may."""
         self._fail(error)
         channel, self._channel = self._channel, None
         if channel is not None:
             self._letting_go = in_background(channel.close(), "closing of a channel")
 
     def _end(self, error: AlreadyClosed) -> asyncio.Future[None]:
-        """Let go of everything, to the end also if the caller gives up waiting: what stays connected would keep
-        messages from others."""
+        """Release everything, even if the caller gives up waiting: an open connection would keep messages from
+        others."""
         if self._closing is None:
             self._closing = awaited(self._shut(error))
         return asyncio.shield(self._closing)

@@ -1,7 +1,7 @@
-"""Making consumers: from settings to a connected consumer, of one topic or of many.
+"""Makers of consumers: from settings to a connected consumer, of one topic or of many.
 
-Owns the question whether a topic is partitioned, the split of the receiver queue over topics, and the retry topic that
-a consumer with retries reads beside its own.
+This module finds out whether a topic is partitioned, splits the receiver queue over topics, and adds the retry topic
+that a consumer with retries also reads.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from replicator.engine.types import SubscriptionType
 T = TypeVar("T")
 
 TOPICS_MAX: Final = 10_000
-"""Topics and partitions of one consumer; each has a connection of its own."""
+"""Limit of topics and partitions of one consumer; each has a connection of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What an application wants to be called."""
+    """Functions of an application that its consumer calls."""
 
     message: MessageListener | None = None
     event: ConsumerEventListener | None = None
@@ -46,7 +46,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerExtras:
-    """What a consumer is made with beside its settings."""
+    """Arguments of a consumer's making that are not in its settings."""
 
     opening: Opening = field(default_factory=Opening)
     listeners: Listeners = field(default_factory=Listeners)
@@ -56,14 +56,14 @@ class ConsumerExtras:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMaker:
-    """What all consumers of one client have in common."""
+    """Maker of all consumers of one client, with their common arguments."""
 
     connector: Connector
     reconnect: bool
     operation_timeout_seconds: float
     letter_topics: LetterTopics
     unpack: Unpack | None = None
-    """Decompresses entries elsewhere; None where they are decompressed when they are opened."""
+    """Function that decompresses entries elsewhere. None: entries are decompressed when they are opened."""
 
     async def make(
         self,
@@ -72,9 +72,9 @@ class ConsumerMaker:
         extras: ConsumerExtras,
         on_close: Callable[[Receiver], None],
     ) -> Consumer | MultiTopicsConsumer:
-        """A connected consumer of these topics; ``settings.topic`` is not looked at.
+        """Return a connected consumer of these topics. ``settings.topic`` is ignored.
 
-        Raises :class:`ConnectError`, :class:`ConsumerBusy` and what the cluster answers; then nothing is subscribed.
+        Raises :class:`ConnectError`, :class:`ConsumerBusy` and errors of the cluster; then nothing is subscribed.
         """
         if settings.receiver_queue_size == 0 and (len(topics) > 1 or settings.retry_enabled):
             raise _without_queue()
@@ -109,7 +109,7 @@ class ConsumerMaker:
         period_seconds: float,
         on_close: Callable[[Receiver], None],
     ) -> PatternConsumer:
-        """A connected consumer of the topics of a pattern; raises as :meth:`make`."""
+        """Return a connected consumer of the topics of a pattern. Raises the errors of :meth:`make`."""
         if settings.receiver_queue_size == 0:
             raise _without_queue()
         if settings.retry_enabled:
@@ -155,7 +155,7 @@ class ConsumerMaker:
         listener: MessageListener | None,
         on_close: Callable[[Reader], None],
     ) -> Reader:
-        """A connected reader of a topic; raises :class:`OperationNotSupported` if it is partitioned."""
+        """Return a connected reader of a topic. Raises :class:`OperationNotSupported` if it is partitioned."""
         if await self._partitions(settings.topic):
             raise OperationNotSupported(f"{settings.topic} is partitioned; read its partitions, one reader each")
         reader = Reader(
@@ -213,7 +213,8 @@ class ConsumerMaker:
             nonlocal channels
             own = settings
             if channels and not own.create_topic:
-                # It was subscribed to: if there is no subscription now, the topic was made anew, and all of it is new.
+                # The topic was subscribed to before. If there is no subscription now, the topic was made anew, and all
+                # of it is new.
                 own = replace(own, initial_position=EngineInitialPosition.EARLIEST)
             channel = await self.connector.open_consumer(own)
             channels += 1
@@ -244,13 +245,14 @@ class ConsumerMaker:
         return await self._patiently(lambda: self.connector.partitions(topic, create=create), topic)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
-        """Ask again what fails for a reason that time can heal, if the client reconnects."""
+        """Call ``ask``, and if the client reconnects, repeat it after errors that time can heal."""
         what = f"consumer of {topic}"
         return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect, what=what)
 
 
 def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
-    """Whether a topic is where this consumer sends what it gives up: it would give that up again, without end."""
+    """Return a test of whether this consumer sends its dead letters to a topic. It must not consume such a topic: it
+    would give up the same letters without end."""
     policy = settings.dead_letter_policy
     if policy is None:
         return lambda topic: False
@@ -269,7 +271,7 @@ def opening_of(
     crypto_key_reader: CryptoKeyReader | None,
     crypto_failure_action: ConsumerCryptoFailureAction,
 ) -> Opening:
-    """Return how a consumer opens entries, from its user's arguments."""
+    """Return the settings with which a consumer opens entries, from its user's arguments."""
     check_schema(schema)
     check_instance("crypto_key_reader", crypto_key_reader, CryptoKeyReader)
     check_enum("crypto_failure_action", crypto_failure_action, ConsumerCryptoFailureAction)
@@ -284,7 +286,7 @@ async def partitions_of(connector: Connector, topic: str) -> list[str]:
 
 
 async def create_subscription(connector: Connector, topic: str, subscription: str) -> None:
-    """Make a subscription from the topic's first message on, by connecting to it for a moment."""
+    """Create a subscription at the topic's first message, by connecting to it for a moment."""
     settings = ConsumerSettings(
         full_topic_name(topic),
         subscription,

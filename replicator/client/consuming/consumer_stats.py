@@ -1,4 +1,4 @@
-"""What a consumer did: counted as it happens, read as totals and as rates. Sans-IO; seconds of a clock passed in.
+"""Statistics of a consumer: counts, and rates from them. Sans-IO; times are seconds of a clock passed in.
 
 Source: seed 002 (a recorder that prints the consumer's counts at a fixed interval).
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """Counts since the consumer was made, how it stands now, and rates since the last interval of the log.
+    """Counts since the consumer was made, its present state, and rates since the last interval of the log.
 
     Without a log the rates are those since the consumer was made.
     """
 
     messages_received: int = 0
-    """Given to the application."""
+    """Messages given to the application."""
     bytes_received: int = 0
-    """Their payload."""
+    """Payload bytes of the messages given to the application."""
     receive_failed: int = 0
     """Entries that could not be read."""
     acks_sent: int = 0
@@ -33,23 +33,23 @@ class ConsumerStats:
     retry_letters: int = 0
     reconnects: int = 0
     prefetched_messages: int = 0
-    """In the receiver queue now."""
+    """Messages in the receiver queue now."""
     unacked_messages: int = 0
-    """With the application now; counted only with an acknowledgement timeout."""
+    """Messages that the application has now; counted only with an acknowledgement timeout."""
     receive_rate: float = 0.0
-    """Messages a second."""
+    """Messages received per second."""
     receive_bytes_rate: float = 0.0
     ack_rate: float = 0.0
 
     def __add__(self, other: ConsumerStats) -> ConsumerStats:
-        """The stats of two consumers taken as one."""
+        """Return the sums of the statistics of two consumers."""
         return ConsumerStats(
             *(getattr(self, each.name) + getattr(other, each.name) for each in fields(ConsumerStats))  # all are sums
         )
 
 
 class ConsumerStatsRecorder:
-    """The counters of one consumer."""
+    """Counters of one consumer."""
 
     __slots__ = (
         "_since",
@@ -83,7 +83,7 @@ class ConsumerStatsRecorder:
         self._then = (0, 0, 0)
 
     def stats(self, now: float, *, prefetched: int = 0, unacked: int = 0) -> ConsumerStats:
-        """Totals up to now, and the rates of the present interval."""
+        """Return the totals up to now, and the rates of the present interval."""
         seconds = now - self._since
         messages, payload, acks = self._then
         return ConsumerStats(
@@ -106,13 +106,13 @@ class ConsumerStatsRecorder:
         )
 
     def next_interval(self, now: float) -> None:
-        """Rates count from here on."""
+        """Begin a new interval for the rates."""
         self._since = now
         self._then = (self.messages_received, self.bytes_received, self.acks_sent)
 
 
 def stats_line(stats: ConsumerStats) -> str:
-    """One line for the log."""
+    """Return the statistics as one line for the log."""
     return (
         f"received {stats.receive_rate:.1f} msg/s, {stats.receive_bytes_rate / 1e6:.3f} MB/s, "
         f"acknowledged {stats.ack_rate:.1f} msg/s; {stats.prefetched_messages} in the receiver queue; in all "

@@ -1,15 +1,15 @@
-"""Dead letters and retries: which messages are given up, and what their copies say. Sans-IO.
+"""Dead letters and retries: chooses the messages to give up, and the properties of their copies. Sans-IO.
 
-Invariant 5 from the client's side: a message is acknowledged only when its copy is durable in the other topic, so
-that it is in one of the two at every moment (in both for a short one: at least once).
+Invariant 5 on the client's side: a message is acknowledged only when its copy is durable in the other topic, so that it
+is in one of the two at every moment (in both for a short one: at least once).
 
 Algorithm:
-1. A message that comes with ``max_redeliver_count`` redeliveries is on its last chance: it is kept here when the
-   application receives it.
-2. Rejected (by a negative acknowledgement, or by its timeout), it is taken from here instead of being redelivered. In
-   a batch this goes message by message: the others of its entry stay with the application.
-3. What comes with more redeliveries than that was on its last chance at a consumer that knew no policy, or whose dead
-   letter topic failed: it is given up without being shown.
+1. A message with ``max_redeliver_count`` redeliveries is on its last chance: it is kept here when the application
+   receives it.
+2. If it is then rejected (by a negative acknowledgement, or by its timeout), it is given up instead of redelivered. A
+   batch is handled message by message: the others of its entry stay with the application.
+3. A message with more redeliveries was on its last chance at a consumer without a policy, or one whose dead letter
+   topic failed: it is given up without being shown.
 4. A message that is to be consumed later goes to the retry topic with its count of retries, and to the dead letter
    topic when that count passes ``max_redeliver_count``.
 
@@ -26,13 +26,13 @@ from replicator.client.settings import ConsumerDeadLetterPolicy
 from snapshots.position import Position
 
 RETRIES_MAX: Final = 16
-"""Of a consumer with retries and without a policy of its own, as upstream."""
+"""Retry limit of a consumer with retries and without a policy; upstream's value."""
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_IDY_TIME: Final = "ORIGIN_MESSAGE_IDY_TIME"
-"""The older name of the same, which older readers look for."""
+"""Older name of ``ORIGIN_MESSAGE_ID``, which older readers look for."""
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"
 
@@ -40,7 +40,7 @@ M = TypeVar("M")
 
 
 def full_policy(policy: ConsumerDeadLetterPolicy | None, topic: str, subscription: str) -> ConsumerDeadLetterPolicy:
-    """``policy`` with its defaults filled in for this topic (the whole one, not a partition) and subscription."""
+    """Return ``policy`` with defaults filled in for this topic (the whole one, not a partition) and subscription."""
     if policy is None:
         policy = ConsumerDeadLetterPolicy(RETRIES_MAX)
     return ConsumerDeadLetterPolicy(
@@ -52,7 +52,7 @@ def full_policy(policy: ConsumerDeadLetterPolicy | None, topic: str, subscriptio
 
 
 def letter_properties(message: Message, subscription: str) -> dict[str, str]:
-    """The properties of a message's copy: its own, and where it comes from, unless it says so already."""
+    """Return the properties of a message's copy: its own, and those that name its source unless it has them already."""
     origin_id = message_id_text(message.message_id())
     return {
         REAL_TOPIC: message.topic_name(),
@@ -66,9 +66,10 @@ def letter_properties(message: Message, subscription: str) -> dict[str, str]:
 def retry_properties(
     message: Message, subscription: str, delay_ms: int, properties: Mapping[str, str] | None
 ) -> tuple[dict[str, str], int]:
-    """As :func:`letter_properties`, with the application's own, the delay and the count of retries, and that count.
+    """Return the properties of a copy for the retry topic, and its new count of retries.
 
-    A count that is not a number was not written by a consumer, and counts as none.
+    They are those of :func:`letter_properties`, the application's, the delay and the count. A count that is not a
+    number was not written by a consumer, and counts as none.
     """
     copied = {**letter_properties(message, subscription), **(properties or {})}
     written = copied.get(RECONSUMETIMES, "")
@@ -79,15 +80,15 @@ def retry_properties(
 
 
 def message_id_text(message_id: MessageId) -> str:
-    """``ledger:entry:partition``, with ``:batch_index`` for a message of a batch."""
+    """Return ``ledger:entry:partition``, with ``:batch_index`` for a message of a batch."""
     text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
     return text if message_id.batch_index() < 0 else f"{text}:{message_id.batch_index()}"
 
 
 class DeadLetterTracker(Generic[M]):
-    """The messages on their last chance that the application has in hand.
+    """Messages on their last chance that the application has in hand.
 
-    Bounded (invariant 11) by what the cluster lets a consumer hold unacknowledged.
+    Their number is bounded (invariant 11) by the unacknowledged messages that the cluster lets a consumer hold.
     """
 
     __slots__ = ("_max_redeliver_count", "_messages", "_rejected")
@@ -98,16 +99,16 @@ class DeadLetterTracker(Generic[M]):
         self._rejected: dict[Position, list[M]] = {}
 
     def is_over(self, redelivery_count: int) -> bool:
-        """Whether an entry that comes with this count is given up without being shown."""
+        """Return whether an entry with this count is given up without being shown."""
         return redelivery_count > self._max_redeliver_count
 
     def show(self, position: Position, batch_index: int, redelivery_count: int, message: M) -> None:
-        """The application gets this message."""
+        """Keep a message that the application gets, if it is on its last chance."""
         if redelivery_count >= self._max_redeliver_count:
             self._messages.setdefault(position, {})[batch_index] = message
 
     def remove(self, position: Position, batch_index: int = -1) -> None:
-        """The message was acknowledged; index -1 means its whole entry."""
+        """Forget a message, because it was acknowledged; index -1 means its whole entry."""
         messages = self._messages.get(position)
         if messages is None:
             return
@@ -117,7 +118,7 @@ class DeadLetterTracker(Generic[M]):
             del self._messages[position]
 
     def reject(self, position: Position, batch_index: int = -1) -> None:
-        """The application does not want this message; index -1 means its whole entry."""
+        """Mark a message as rejected by the application; index -1 means its whole entry."""
         messages = self._messages.get(position)
         if messages is None:
             return
@@ -128,13 +129,13 @@ class DeadLetterTracker(Generic[M]):
             del self._messages[position]
 
     def take_rejected(self, position: Position) -> list[M] | None:
-        """The messages of this entry to give up now, instead of its redelivery; None if it is to be redelivered."""
+        """Return the messages of this entry to give up instead of redelivering it; None to redeliver it."""
         rejected = self._rejected.pop(position, None)
         if rejected is None and position in self._messages:
             return []
         return rejected
 
     def clear(self) -> None:
-        """All that is unacknowledged comes again, or nothing does."""
+        """Forget everything: all unacknowledged messages come again, or none."""
         self._messages.clear()
         self._rejected.clear()

@@ -1,8 +1,8 @@
-"""Opening delivered entries into messages, at the moment when the application takes the first of them.
+"""Opening of delivered entries into messages, when the application takes the first of them.
 
-Owns the incomplete chunked messages of a consumer, and what becomes of chunks and entries that never become a message:
-they are acknowledged where that is what the user asked for or nothing else can come of them, and otherwise asked
-for again after the negative acknowledgement delay.
+This module owns the incomplete chunked messages of a consumer. Chunks and entries that never become a message are
+acknowledged if the user asked for it or nothing else can be done; otherwise they are asked for again after the negative
+acknowledgement delay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LetGo = Callable[[Sequence[Position]], None]
 
 
 class EntryOpener:
-    """Makes messages of the entries of one consumer."""
+    """Opener that turns the entries of one consumer into messages."""
 
     def __init__(
         self, settings: ConsumerSettings, partition: int, opening: Opening, *, acknowledge: LetGo, reject: LetGo
@@ -52,7 +52,8 @@ class EntryOpener:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._chunked: dict[Position, tuple[Position, ...]] = {}
-        """Of complete chunked messages that are not acknowledged: all their positions, by the last."""
+        """Positions of all chunks of each complete, unacknowledged chunked message, by the position of its last
+        chunk."""
 
     @property
     def unpacks_elsewhere(self) -> bool:
@@ -62,9 +63,9 @@ class EntryOpener:
     def open(
         self, delivery: Delivery, skip: BitMap | None, ready: Callable[[], None] | None = None
     ) -> Iterator[Message | None]:
-        """The messages of an entry, without the indexes ``skip``; raises :class:`InvalidMessage`.
+        """Yield the messages of an entry, without the indexes in ``skip``. Raises :class:`InvalidMessage`.
 
-        None comes while the entry is decompressed elsewhere: ask again when ``ready`` was called.
+        It yields None while the entry is decompressed elsewhere: ask again when ``ready`` was called.
         """
         opening = self._opening if ready is None else replace(self._opening, ready=ready)
         messages = messages_as_unpacked(delivery, self._topic, self._partition, skip, opening)
@@ -81,20 +82,20 @@ class EntryOpener:
             self._acknowledge((delivery.position,))
 
     def entries_of(self, position: Position) -> tuple[Position, ...]:
-        """The entries that hold the message whose id has this position."""
+        """Return the positions of all entries that hold the message whose id has ``position``."""
         return self._chunked.get(position, (position,))
 
     def forget(self, position: Position) -> None:
-        """The message whose id has this position is acknowledged, or comes again."""
+        """Forget the chunks of the message at ``position``, which is acknowledged or comes again."""
         self._chunked.pop(position, None)
 
     def forget_through(self, position: Position) -> None:
-        """All messages up to this position are acknowledged."""
+        """Forget the chunks of all messages up to ``position``, which are acknowledged."""
         for last in [last for last in self._chunked if last <= position]:
             del self._chunked[last]
 
     def clear(self) -> None:
-        """Forget everything: all that is unacknowledged comes again, or nothing does."""
+        """Forget everything: all unacknowledged messages come again, or none."""
         self._chunked.clear()
         self._chunks.clear()
         self._set_timer()
@@ -140,5 +141,5 @@ class EntryOpener:
 
 
 def _now_ms() -> int:
-    """Of a clock that nobody sets: how long chunks wait for each other is not to change with the wall clock."""
+    """Return the monotonic time in milliseconds. Changes of the wall clock do not alter how long chunks wait."""
     return time.monotonic_ns() // 1_000_000

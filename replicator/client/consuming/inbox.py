@@ -1,12 +1,12 @@
-"""The inbox of one consumer: what was delivered to it, from its arrival to its acknowledgement or redelivery.
+"""Inbox of one consumer: delivered messages from their arrival to their acknowledgement or redelivery.
 
-Owns the receiver queue and everything that remembers delivered entries: the opener with its chunks, the timers of
-redelivery, the dead letters. Invariant 5 from the client's side: what is dropped here without having been shown is
-either delivered again by the cluster, or unwanted by the user's own word (a seek into a batch, a discarded entry).
+It owns the receiver queue, and everything that remembers delivered entries: the opener with its chunks, the timers of
+redelivery, the dead letters. Invariant 5 on the client's side: a message that is dropped here without being shown is
+delivered again by the cluster, or the user does not want it (a seek into a batch, a discarded entry).
 
-An entry takes this way:
-1. :meth:`Inbox.deliver`: it is dropped if it is acknowledged already or is from before a redelivery; given up if it
-   was redelivered too often; else queued.
+Life of an entry:
+1. :meth:`Inbox.deliver` drops it if it is acknowledged already or precedes a redelivery, gives it up if it was
+   redelivered too often, and queues it otherwise.
 2. :meth:`Inbox.pop` opens it and hands out its messages; :meth:`Inbox.show` starts their clocks.
 3. :meth:`Inbox.acknowledge` ends it, or :meth:`Inbox.reject` and the timers lead to its redelivery.
 4. A redelivery of everything, a restart of the subscription and the loss of the connection empty the inbox.
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """What one consumer was given and has not answered."""
+    """Messages that were delivered to one consumer and are not answered yet."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Inbox:
             reject=self._reject_entries,
         )
         self._burying: set[asyncio.Task[None]] = set()
-        """Tasks that open entries which are given up."""
+        """Tasks that open entries in order to give them up."""
         self._dead: DeadLetters | None = None
         self._redeliveries_awaited = 0
         self.rounds = 0
-        """How often everything that was delivered became void."""
+        """Count of the times when all delivered messages became void."""
         self.skipped: SkippedPart | None = None
-        """What is not wanted of the first entry after a seek."""
+        """Messages to skip in the first entry after a seek."""
 
     def give_up_with(self, policy: ConsumerDeadLetterPolicy, sender: LetterSender) -> None:
-        """Give up messages as ``policy`` says; called before anything is delivered."""
+        """Give up messages by ``policy``. Must be called before anything is delivered."""
         self._dead = DeadLetters(
             policy,
             sender,
@@ -91,21 +91,21 @@ class Inbox:
         )
 
     def __len__(self) -> int:
-        """Messages that were not handed out yet."""
+        """Return the number of messages that were not handed out yet."""
         return len(self._queue)
 
     @property
     def unacked_messages(self) -> int:
-        """Messages that the application has in hand; 0 without an acknowledgement timeout."""
+        """Number of messages that the application has in hand; 0 without an acknowledgement timeout."""
         return self._timers.unacked_messages
 
     # From the cluster.
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Entries arrived."""
+        """Handle arrived entries: queue, drop, or give up each."""
         for delivery in deliveries:
             if delivery.batch_size > 1 and self._settings.receiver_queue_size == 0:
-                # As upstream: without a queue there is no place for the rest of a batch.
+                # Like upstream: without a queue there is no place for the rest of a batch.
                 self._fail(
                     InvalidMessage(
                         f"entry {delivery.position} of {self._settings.topic} is a batch of {delivery.batch_size}; "
@@ -118,12 +118,12 @@ class Inbox:
         self._arrivals.wake(len(self._queue))
 
     def redelivery_started(self) -> None:
-        """What comes from here on belongs to the redelivery of everything."""
+        """Handle the start of a redelivery of everything: entries that arrive from here on belong to it."""
         assert self._redeliveries_awaited > 0
         self._redeliveries_awaited -= 1
 
     def restarted(self, skipped: SkippedPart | None) -> None:
-        """The subscription was put elsewhere: nothing that came before counts."""
+        """Drop everything delivered before, because the subscription moved by a seek or reset."""
         self.skipped = skipped
         self._forget()
         if self._dead is not None:
@@ -132,27 +132,27 @@ class Inbox:
         self.grant()
 
     def lost(self) -> None:
-        """The connection is gone: the cluster delivers everything anew on the next one."""
+        """Empty the inbox after the connection is lost: the cluster delivers everything anew on the next one."""
         self._redeliveries_awaited = 0
         self._queue.restart()
         self._forget()
 
     def connected(self) -> None:
-        """There is a new connection: it gets its first permits."""
+        """Grant the first permits to a new connection."""
         permits = self._queue.restart() or self._queue.take_permits(len(self._arrivals))
         channel = self._channel()
         if permits and channel is not None:
             channel.flow(permits)
 
     async def finish(self) -> None:
-        """Wait for what is being given up."""
+        """Wait until the messages that are being given up are sent."""
         if self._burying:
             await asyncio.wait(self._burying)
         if self._dead is not None:
             await self._dead.finish()
 
     async def close(self) -> None:
-        """Nothing more comes or goes."""
+        """Empty the inbox and stop its tasks."""
         self.lost()
         for task in self._burying:
             task.cancel()
@@ -162,7 +162,7 @@ class Inbox:
     # From the application.
 
     def pop(self) -> Message | None:
-        """The next message, or None; raises :class:`InvalidMessage` once for an entry that cannot be read."""
+        """Return the next message, or None. Raises :class:`InvalidMessage` once for an entry that cannot be read."""
         try:
             return self._next()
         except InvalidMessage:
@@ -172,7 +172,7 @@ class Inbox:
             self.grant()
 
     def pop_many(self, count_max: int) -> list[Message]:
-        """As :meth:`pop`, several at once."""
+        """Return up to ``count_max`` messages, like repeated :meth:`pop`."""
         try:
             return self._next_ones(count_max)
         except InvalidMessage:
@@ -182,12 +182,12 @@ class Inbox:
             self.grant()
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Take back what was popped and is not shown."""
+        """Take back messages that were popped and not shown."""
         self._queue.put_back(messages)
         self._arrivals.wake(len(messages))
 
     def show(self, messages: Sequence[Message]) -> None:
-        """The application gets what was popped."""
+        """Count popped messages as given to the application, and start their clocks."""
         self._stats.messages_received += len(messages)
         self._stats.bytes_received += sum(len(message.data()) for message in messages)
         self._timers.show(messages)
@@ -202,7 +202,7 @@ class Inbox:
             channel.flow(permits)
 
     def acknowledge(self, message_id: MessageId) -> None:
-        """One message is consumed."""
+        """Acknowledge one message."""
         position, batch_index, batch_size = message_id.position(), message_id.batch_index(), message_id.batch_size()
         self._timers.acknowledged(position, batch_index, batch_size)
         if self._dead is not None:
@@ -214,25 +214,25 @@ class Inbox:
             self._acks.acknowledge(position, batch_index, batch_size)
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Everything up to and with this message is consumed."""
+        """Acknowledge everything through this message."""
         position, batch_index = message_id.position(), message_id.batch_index()
         self._timers.acknowledged_through(position, batch_index)
         self._opener.forget_through(position)
         self._acks.acknowledge_cumulative(position, batch_index, message_id.batch_size())
 
     def reject(self, message_id: MessageId, redelivery_count: int) -> None:
-        """One message is to come again, after its delay; or to be given up."""
+        """Ask for one message again after its delay, or give it up."""
         position, batch_index = message_id.position(), message_id.batch_index()
         if self._dead is not None:
             self._dead.reject(position, batch_index)
         self.retry(message_id, redelivery_count)
 
     def retry(self, message_id: MessageId, redelivery_count: int) -> None:
-        """As :meth:`reject`, and it is not given up."""
+        """Ask for one message again after its delay, and do not give it up."""
         self._timers.rejected(message_id.position(), message_id.batch_index(), redelivery_count)
 
     def redeliver(self, positions: Sequence[Position]) -> None:
-        """Ask for these entries again. What is here of them goes, or it would be shown twice."""
+        """Ask for these entries again. Their queued messages are dropped, or they would be shown twice."""
         channel = self._channel()
         if not positions or channel is None:
             return
@@ -247,7 +247,7 @@ class Inbox:
         self.grant()
 
     def redeliver_all(self) -> None:
-        """Ask for everything again that is not acknowledged."""
+        """Ask for all unacknowledged messages again."""
         self._acks.flush()
         self._forget()
         self._queue.drop_all()
@@ -272,7 +272,8 @@ class Inbox:
         return []
 
     def _is_settled(self, message: Message) -> bool:
-        """Whether the application acknowledged it while it waited: it had got it from a former cluster."""
+        """Return whether the application acknowledged it while it was queued, because a former cluster had delivered
+        it."""
         message_id = message.message_id()
         return self._acks.settled(message_id.position(), message_id.batch_index())
 
@@ -282,7 +283,7 @@ class Inbox:
         self._acks.arrived(position, (delivery.origin, delivery.origin_position), permits)
         acknowledged = self._acks.acknowledged(position)
         if acknowledged is True or self._redeliveries_awaited:
-            # Acknowledged here while the cluster sent it again; or sent before it heard of the redelivery.
+            # Acknowledged here while the cluster sent it again; or sent before the cluster heard of the redelivery.
             self._queue.drop(permits)
             return
         self._acks.delivered(position)
@@ -315,7 +316,7 @@ class Inbox:
         dead.bury(messages)
 
     async def _give_up_opened(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
-        """Give an entry up once it is decompressed, unless it comes again by then."""
+        """Give an entry up once it is decompressed, unless it is delivered again by then."""
         rounds, ready = self.rounds, asyncio.Event()
         messages: list[Message] = []
         try:
@@ -352,7 +353,7 @@ class Inbox:
             self._timers.rejected(position, NO_BATCH, 0)
 
     def _forget(self) -> None:
-        """What was delivered comes again, or never counts any more."""
+        """Forget all delivered messages: they come again, or never count any more."""
         self.rounds += 1
         self._timers.clear()
         self._opener.clear()

@@ -1,6 +1,6 @@
-"""The asyncio shell around dead letters and retries of one consumer.
+"""Asyncio shell around dead letters and retries of one consumer.
 
-:class:`DeadLetters` owns the messages that are being given up; :class:`LetterSender` owns the producers of the dead
+:class:`DeadLetters` owns the messages that are being given up. :class:`LetterSender` owns the producers of the dead
 letter and the retry topic, which are made with their first message.
 """
 
@@ -28,20 +28,20 @@ from snapshots.position import Position
 _log = logging.getLogger(__name__)
 
 BURIED_AT_ONCE_MAX: Final = 100
-"""Sends on their way to the dead letter topic: enough that they share syncs of its store."""
+"""Limit of simultaneous sends to the dead letter topic: enough that they share syncs of its store."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterTopics:
-    """What the client does for its consumers' letters."""
+    """Functions of the client that send its consumers' letters."""
 
     open_producer: Callable[[str], Awaitable[Producer | PartitionedProducer]]
     create_subscription: Callable[[str, str], Awaitable[None]]
-    """Makes a subscription of a topic, from its first message on, unless it exists."""
+    """Create a subscription at a topic's first message, unless it exists."""
 
 
 class LetterSender:
-    """Sends copies of messages to the topics of a policy that has all its topics."""
+    """Sender of copies of messages to the topics of a policy, whose topics are all set."""
 
     def __init__(self, policy: ConsumerDeadLetterPolicy, subscription: str, topics: LetterTopics) -> None:
         self._policy = policy
@@ -51,12 +51,14 @@ class LetterSender:
         self._opening = asyncio.Lock()
 
     async def bury(self, message: Message) -> None:
-        """Return when the message is durable in the dead letter topic; raises what a send raises."""
+        """Send the message to the dead letter topic, and return when it is durable there. Raises the errors of a
+        send."""
         await self._send_dead(message, letter_properties(message, self._subscription))
 
     async def send_for_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> bool:
-        """Return when the message is durable in the retry topic, or, after its last retry, in the dead letter topic;
-        whether it was the latter."""
+        """Send the message to the retry topic, or after its last retry to the dead letter topic.
+
+        Return when it is durable: True if it went to the dead letter topic."""
         copied, retries = retry_properties(message, self._subscription, delay_ms, properties)
         if retries > self._policy.max_redeliver_count:
             await self._send_dead(message, copied)
@@ -117,7 +119,7 @@ async def _send(
 
 
 class DeadLetters:
-    """The messages that one consumer gives up."""
+    """Messages that one consumer gives up."""
 
     def __init__(
         self,
@@ -136,28 +138,29 @@ class DeadLetters:
         self._given_up: deque[Message] = deque()
         self._burying: SupervisedTask | None = None
         self._places = 0
-        """How often the subscription was put elsewhere: what was given up before is not acknowledged after."""
+        """Count of seeks and resets of the subscription. Messages given up before one are not acknowledged after it."""
 
     def is_over(self, redelivery_count: int) -> bool:
-        """Whether an entry that comes with this count is to be given up without being shown."""
+        """Return whether an entry with this count is to be given up without being shown."""
         return self._tracker.is_over(redelivery_count)
 
     def show(self, messages: Iterable[Message]) -> None:
-        """The application gets these."""
+        """Track messages that the application gets."""
         for message in messages:
             message_id = message.message_id()
             self._tracker.show(message_id.position(), message_id.batch_index(), message.redelivery_count(), message)
 
     def answered(self, position: Position, batch_index: int) -> None:
-        """The application acknowledged this message."""
+        """Forget a message that the application acknowledged."""
         self._tracker.remove(position, batch_index)
 
     def reject(self, position: Position, batch_index: int) -> None:
-        """The application does not want this message, or took too long."""
+        """Mark a message that the application rejected, or did not answer in time."""
         self._tracker.reject(position, batch_index)
 
     def give_up(self, positions: Iterable[Position]) -> list[Position]:
-        """Of entries whose time has come: give up what is on its last chance; returns those to be redelivered."""
+        """Give up the rejected messages of these entries that are on their last chance; return the entries to
+        redeliver."""
         others: list[Position] = []
         for position in positions:
             messages = self._tracker.take_rejected(position)
@@ -168,7 +171,7 @@ class DeadLetters:
         return others
 
     def bury(self, messages: Iterable[Message]) -> None:
-        """Send these to the dead letter topic, and acknowledge each when it is durable there."""
+        """Send messages to the dead letter topic, and acknowledge each when it is durable there."""
         self._given_up.extend(messages)
         if self._given_up:
             if self._burying is None:
@@ -176,22 +179,22 @@ class DeadLetters:
             self._burying.start()
 
     def clear(self) -> None:
-        """All that is unacknowledged comes again."""
+        """Forget the tracked messages, because all unacknowledged ones come again."""
         self._tracker.clear()
 
     def restarted(self) -> None:
-        """The subscription was put elsewhere: nothing is given up of what was delivered before."""
+        """Drop all messages delivered before a seek or reset, without giving them up."""
         self._places += 1
         self._tracker.clear()
         self._given_up.clear()
 
     async def finish(self) -> None:
-        """Wait until all that is given up is buried and acknowledged, or asked for again."""
+        """Wait until every given-up message is sent and acknowledged, or asked for again."""
         if self._burying is not None:
             await self._burying.done()
 
     async def close(self) -> None:
-        """Stop; what is not acknowledged yet comes again, to this subscription's next consumer."""
+        """Stop. Messages that are not acknowledged yet go to this subscription's next consumer."""
         self._given_up.clear()
         if self._burying is not None:
             await self._burying.stop()

@@ -1,4 +1,4 @@
-"""The message listener: the task that hands messages to an application's function, one after the other."""
+"""Message listener: a task that hands messages to an application's function, one after the other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from replicator.running.supervisor import SupervisedTask
 _log = logging.getLogger(__name__)
 
 MessageListener = Callable[[Any, Message], object]
-"""A function or coroutine function of the consumer and a message. What it raises rejects the message."""
+"""Function or coroutine function of the consumer and a message. If it raises, the message is rejected."""
 
 
 class Listening:
-    """Runs a listener for as long as its consumer receives.
+    """Task that runs a listener for as long as its consumer receives.
 
     ``receive`` waits for a message, and takes none with it when it is cancelled; ``reject`` asks for one again.
     """
@@ -41,20 +41,20 @@ class Listening:
         self._task: SupervisedTask | None = None
 
     def resume(self) -> None:
-        """Go on, or begin."""
+        """Start the listener, or continue after a pause."""
         self._paused = False
         if self._task is None or not self._task.running:
             self._task = client_supervisor().task("listener", "listener", self._run, until_done=True)
             self._task.start()
 
     def pause(self) -> None:
-        """No message is handed over any more, but the one that the listener has may be finished."""
+        """Hand over no more messages. The listener may finish the one that it has."""
         self._paused = True
         if self._waiting:
             self._cancel()
 
     def stop(self) -> None:
-        """As :meth:`pause`, for good; a coroutine that runs is cancelled, unless it is the caller."""
+        """Hand over no more messages for good, and cancel a running coroutine unless it is the caller."""
         self._paused = True
         if self._task is not None and not self._task.is_current:
             self._cancel()

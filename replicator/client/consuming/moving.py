@@ -1,20 +1,20 @@
-"""What a consumer that moves from one cluster to another knows of messages by their identity. Sans-IO.
+"""Identities of messages of a consumer that moves from one cluster to another. Sans-IO.
 
-A position means something in one cluster only. What the application acknowledged in the former cluster and that was
-not confirmed there, and what it acknowledges later of what it got there, is kept by identity (origin and origin
-position, the same everywhere), and counts as soon as the new cluster delivers the same message.
+A position means something in one cluster only. An acknowledgement that the former cluster did not confirm is kept by
+identity (origin and origin position, the same everywhere), like later ones of messages from there. It counts when the
+new cluster delivers the same message.
 
-Invariant 5 (DESIGN §3), from the client's side: a position of the former cluster is never sent to the new one, where it
+Invariant 5 (DESIGN §3), on the client's side: a position of the former cluster is never sent to the new one, where it
 could be another message's.
 
-1. :meth:`Moves.delivered`: an entry came. What of it was acknowledged before the move is returned, to be
-   acknowledged here at once: it is not shown again.
-2. :meth:`Moves.place`: the application acknowledges. A position that was delivered here is itself; one from before is
-   where the same entry lies here, or None while it has not come: then it is remembered. One that is not known any
-   more after a move is dropped: its message may be shown again.
-3. :meth:`Moves.settled`: what was acknowledged by its position from before may have come here meanwhile, and wait to be
-   shown. It is not shown.
-4. :meth:`Moves.moved`: all that was delivered so far is from before.
+1. :meth:`Moves.delivered`: an entry arrived. It returns the parts acknowledged before the move, which are acknowledged
+   here at once and not shown again.
+2. :meth:`Moves.place`: the application acknowledges. A position that was delivered here stays as it is. One from
+   before the move becomes the position of the same entry here, or None while it has not arrived: then it is
+   remembered. One that was forgotten is dropped: its message may be shown again.
+3. :meth:`Moves.settled`: a message that was acknowledged by its former position may have arrived here meanwhile, and
+   wait to be shown. It is not shown.
+4. :meth:`Moves.moved`: everything delivered so far counts as from before.
 """
 
 from __future__ import annotations
@@ -28,31 +28,33 @@ from pyroaring import BitMap
 from snapshots.position import Position
 
 REMEMBERED_MAX: Final = 100_000
-"""Entries from before a move: tens of megabytes. Past it the oldest are forgotten, and may be shown again."""
+"""Limit of remembered entries from before a move: tens of megabytes. Past it the oldest are forgotten, and may be shown
+again."""
 
 Identity = tuple[str, Position]
 
 
 class Moves:
-    """The identities of one consumer's entries."""
+    """Identities of one consumer's entries."""
 
     __slots__ = ("_acknowledged", "_before", "_here", "_moved", "_places", "_settled")
 
     def __init__(self) -> None:
         self._here: dict[Position, Identity] = {}
-        """Delivered by this cluster, and not confirmed; in the order of delivery."""
+        """Identities of unconfirmed entries that this cluster delivered, in the order of delivery."""
         self._places: dict[Identity, Position] = {}
-        """The same the other way round, for what may be asked for by a position from before."""
+        """Positions in this cluster by identity, to translate positions from before a move."""
         self._before: dict[Position, Identity] = {}
-        """Delivered by former clusters, and not confirmed."""
+        """Identities of unconfirmed entries that former clusters delivered."""
         self._moved = False
         self._acknowledged: dict[Identity, BitMap | None] = {}
-        """Acknowledged and not confirmed by a former cluster: indexes of a batch, or None for the whole entry."""
+        """Acknowledgements that a former cluster did not confirm: indexes of a batch, or None for the whole entry."""
         self._settled: dict[Position, BitMap | None] = {}
-        """Delivered here, and acknowledged by a position from before: indexes of a batch, or None for all of it."""
+        """Entries delivered here and acknowledged by a former position: indexes of a batch, or None for all of it."""
 
     def delivered(self, position: Position, identity: Identity) -> BitMap | bool:
-        """What of this entry was acknowledged before the move: all, nothing, or some indexes."""
+        """Record a delivered entry; return which part was acknowledged before the move: all, nothing, or some
+        indexes."""
         self._here[position] = identity
         if len(self._here) > REMEMBERED_MAX:
             self._forget(next(iter(self._here)))
@@ -65,7 +67,7 @@ class Moves:
         return True if indexes is None else indexes
 
     def place(self, position: Position, batch_index: int, batch_size: int) -> Position | None:
-        """Where an entry that is being acknowledged lies here; None if it is not here (yet)."""
+        """Return the position here of an entry that is being acknowledged; None if it is not here (yet)."""
         if not self._moved or position in self._here:
             return position
         identity = self._before.get(position)
@@ -80,21 +82,21 @@ class Moves:
         return None
 
     def settled(self, position: Position, batch_index: int) -> bool:
-        """Whether a message that was delivered here was acknowledged since, by its position from before."""
+        """Return whether a message delivered here was acknowledged since, by its former position."""
         if not self._settled or position not in self._settled:
             return False
         indexes = self._settled[position]
         return indexes is None or batch_index in indexes
 
     def before_through(self, position: Position) -> list[Position] | None:
-        """The entries that a cumulative acknowledgement of a position from before covers; None if it is not from
-        before."""
+        """Return the entries that a cumulative acknowledgement of a former position covers; None if it is a position of
+        this cluster."""
         if not self._moved or position in self._here:
             return None
         return [each for each in self._before if each <= position]
 
     def confirmed(self, positions: Iterable[Position], through: Position | None) -> None:
-        """The cluster has these acknowledgements: they need no identity any more."""
+        """Forget the identities of acknowledged entries that the cluster has confirmed."""
         for position in positions:
             self._forget(position)
         if through is not None:
@@ -104,8 +106,10 @@ class Moves:
     def moved(
         self, entries: Iterable[Position], batches: Mapping[Position, BitMap], through: Iterable[Position]
     ) -> None:
-        """The next delivery is of another cluster. What is given was acknowledged and not confirmed: whole entries,
-        indexes of batches, and everything up to positions."""
+        """Take note that the next delivery comes from another cluster.
+
+        The arguments are acknowledgements that the former one did not confirm: whole entries, indexes of batches, and
+        positions up to which everything is acknowledged."""
         for position in entries:
             if (identity := self._here.get(position)) is not None:
                 self._acknowledged[identity] = None

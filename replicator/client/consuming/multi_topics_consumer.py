@@ -1,10 +1,9 @@
-"""One consumer of many topics: a list of them, or the partitions of one.
+"""Consumer of many topics: a list of them, or the partitions of one.
 
-Owns a :class:`Consumer` for each topic, and takes their messages in turn, so that a busy topic does not keep a quiet
-one waiting. Each has a queue of its own, and they share the room of
-``max_total_receiver_queue_size_across_partitions``. An acknowledgement goes to the consumer of its message's topic.
-If one of the consumers can go on no more, this one says so at the next receive: a subscription that quietly lacks a
-topic would look like one that is up to date.
+It owns a :class:`Consumer` for each topic, and takes their messages in turn, so that a busy topic does not delay a
+quiet one. Each has a queue of its own, and they share the room of ``max_total_receiver_queue_size_across_partitions``.
+An acknowledgement goes to the consumer of its message's topic. If one of the consumers fails for good, the next receive
+raises its error: a subscription that quietly lacks a topic would look up to date.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from replicator.client.settings import ConsumerSettings
 from replicator.running.short_tasks import awaited
 
 OpenConsumer = Callable[[ConsumerSettings, "MultiTopicsConsumer"], Coroutine[Any, Any, Consumer]]
-"""Makes the connected consumer of one topic; its arrivals are to be those of the consumer of many."""
+"""Function that makes the connected consumer of one topic. Its arrivals must be those of the consumer of many."""
 
 
 class MultiTopicsConsumer(Receiver):
-    """Receives the messages of one subscription name on several topics. Made by :meth:`Client.subscribe`."""
+    """Consumer of one subscription name on several topics. :meth:`Client.subscribe` makes it."""
 
     def __init__(
         self,
@@ -60,11 +59,11 @@ class MultiTopicsConsumer(Receiver):
 
     @property
     def arrivals(self) -> Arrivals:
-        """Whom the consumers of the topics wake."""
+        """Line of waiting receivers, which the consumers of the topics wake."""
         return self._arrivals
 
     async def connect(self) -> None:
-        """Subscribe to every topic, or to none; called once by the client."""
+        """Subscribe to every topic, or to none. The client calls this once."""
         opening = [awaited(self._open_consumer(settings, self)) for settings in self._settings]
         try:
             consumers = await asyncio.gather(*opening)
@@ -79,19 +78,19 @@ class MultiTopicsConsumer(Receiver):
         if self._listening is not None:
             self._listening.resume()
 
-    # Acknowledging: each goes to the consumer of its topic. See :class:`Consumer` for what they do.
+    # Acknowledging: each call goes to the consumer of its topic. See :class:`Consumer` for what the calls do.
 
     async def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge one message; an id alone must say by its partition which topic it is of."""
+        """Acknowledge one message. An id without its message must name its topic by its partition."""
         await self._consumer_of(message).acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        """:meth:`acknowledge` for several messages, without receipts."""
+        """Acknowledge several messages, without receipts; see :meth:`acknowledge`."""
         for message in messages:
             self._consumer_of(message).acknowledge_many((message,))
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Acknowledge everything up to and with this message in its own topic."""
+        """Acknowledge everything through this message in its own topic."""
         await self._consumer_of(message).acknowledge_cumulative(message)
 
     async def flush_acknowledgements(self) -> None:
@@ -109,7 +108,7 @@ class MultiTopicsConsumer(Receiver):
         await self._consumer_of(message).reconsume_later(message, delay_ms, properties)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything again, in every topic."""
+        """Ask for all unacknowledged messages again, in every topic."""
         self._check_open()
         for consumer in self._turns:
             consumer.redeliver_unacknowledged_messages()
@@ -117,9 +116,9 @@ class MultiTopicsConsumer(Receiver):
     # The subscriptions.
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Put the subscription elsewhere in every topic: to the beginning, to the end, or to a publish time.
+        """Move the subscription in every topic: to the beginning, to the end, or to a publish time.
 
-        Raises :class:`OperationNotSupported` for another message id: it is of one topic only.
+        Raises :class:`OperationNotSupported` for another message id, because it is of one topic only.
         """
         self._check_open()
         if isinstance(messageid, MessageId) and messageid not in (MessageId.earliest, MessageId.latest):
@@ -127,7 +126,7 @@ class MultiTopicsConsumer(Receiver):
         await self._on_all(lambda consumer: consumer.seek(messageid))
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Delete the subscription of every topic, and close. Raises the first error; the others are deleted."""
+        """Delete the subscription in every topic, and close. Raises the first error after trying all topics."""
         self._check_open()
         await self._on_all(lambda consumer: consumer.unsubscribe(force))
         await self.close()
@@ -144,11 +143,11 @@ class MultiTopicsConsumer(Receiver):
         await asyncio.shield(self._closing)
 
     def topic(self) -> str:
-        """The partitioned topic, or the names of the list with commas between them."""
+        """Return the partitioned topic, or the names of the list with commas between them."""
         return self._name
 
     def topics(self) -> list[str]:
-        """The topics and partitions that are consumed."""
+        """Return the topics and partitions that are consumed."""
         return list(self._consumers)
 
     def subscription_name(self) -> str:
@@ -158,18 +157,18 @@ class MultiTopicsConsumer(Receiver):
         return self._settings[0].consumer_name
 
     def is_connected(self) -> bool:
-        """Whether every topic is."""
+        """Return whether the consumers of all topics are connected."""
         return bool(self._turns) and all(consumer.is_connected() for consumer in self._turns)
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether nothing more can come of any topic."""
+        """Return whether no message of any topic can come any more."""
         return bool(self._turns) and all(consumer.has_reached_end_of_topic() for consumer in self._turns)
 
     def stats(self) -> ConsumerStats:
-        """The sums over all topics."""
+        """Return the sums over all topics."""
         return sum((consumer.stats() for consumer in self._turns), ConsumerStats())
 
-    # What a receiver asks for.
+    # Methods for the receiver.
 
     def _pop(self) -> Message | None:
         self._check_open()
@@ -214,16 +213,16 @@ class MultiTopicsConsumer(Receiver):
         return -1 if consumer is None else consumer._round(topic)  # of a topic that has left, everything is void
 
     def _grant(self) -> None:
-        """Each consumer asks for itself when something was taken from it."""
+        """Do nothing: each topic's consumer grants permits itself when a message is taken from it."""
 
     # Inside.
 
     async def _shut(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         await self._on_all(lambda consumer: consumer.close())
 
     async def _on_all(self, call: Callable[[Consumer], Coroutine[Any, Any, None]]) -> None:
-        """Do it for every topic, whatever happens to the others; raises the first error."""
+        """Run ``call`` for every topic, whatever happens to the others. Raises the first error."""
         results = await asyncio.gather(*(call(consumer) for consumer in self._turns), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

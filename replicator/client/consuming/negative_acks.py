@@ -1,7 +1,7 @@
-"""The negative acknowledgement tracker: who waits how long for its redelivery. Sans-IO.
+"""Negative acknowledgement tracker: keeps entries until their redelivery is due. Sans-IO.
 
 It takes negative acknowledgements with the time of a clock that is passed in, and returns the entries that are to be
-redelivered now. Invariant 11: at most ``NEGATIVE_ACKS_MAX`` entries wait; past that the ones that are due first go
+redelivered now. Invariant 11: at most ``NEGATIVE_ACKS_MAX`` entries wait. Past that the ones that are due first go
 early, which costs a repetition and no memory.
 
 Algorithm:
@@ -23,28 +23,28 @@ from replicator.client.errors import InvalidConfiguration
 from snapshots.position import Position
 
 NEGATIVE_ACKS_MAX: Final = 100_000
-"""Twice what a cluster lets one consumer hold unacknowledged by default: reached only by one that lifts that limit."""
+"""Limit of waiting entries: twice the unacknowledged messages that a cluster lets one consumer hold by default."""
 TICK_MS_MAX: Final = 33
-"""The seed's tick: fine enough to be unnoticed in delays of seconds, coarse enough to merge a burst."""
+"""Longest tick: unnoticed in delays of seconds, and long enough to merge a burst. Source: the seed."""
 _DELAY_MS_LONGEST: Final = 2**31
 _MULTIPLICATIONS_MAX: Final = 64
-"""Past these every multiplier that grows at all has passed the longest delay, or never will in practice."""
+"""Limit of multiplications of a delay. After so many, a growing delay has passed the longest one in practice."""
 
 
 class RedeliveryBackoff(Protocol):
-    """How long a message waits, by how often it was redelivered before."""
+    """Interface of a back-off: the time that a message waits, by its number of earlier redeliveries."""
 
     @property
     def min_delay_ms(self) -> float: ...
 
     def next_delay_ms(self, redelivery_count: int) -> float:
-        """The delay before redelivery number ``redelivery_count + 1``, in milliseconds."""
+        """Return the delay before redelivery number ``redelivery_count + 1``, in milliseconds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedRedeliveryBackoff:
-    """The same delay every time."""
+    """Back-off with the same delay before every redelivery."""
 
     delay_ms: int = 60_000
 
@@ -58,7 +58,7 @@ class FixedRedeliveryBackoff:
 
 @dataclass(frozen=True, slots=True)
 class MultiplierRedeliveryBackoff:
-    """``min_delay_ms`` at first, ``multiplier`` times as long with each redelivery, at most ``max_delay_ms``.
+    """Back-off from ``min_delay_ms``, ``multiplier`` times as long with each redelivery, at most ``max_delay_ms``.
 
     Raises :class:`InvalidConfiguration` for values that make no sense together.
     """
@@ -89,7 +89,7 @@ class MultiplierRedeliveryBackoff:
 
 
 class NegativeAckTracker:
-    """The entries of one consumer that wait for their redelivery."""
+    """Entries of one consumer that wait for their redelivery."""
 
     __slots__ = ("_backoff", "_entries_max", "_wheel")
 
@@ -103,7 +103,7 @@ class NegativeAckTracker:
         return len(self._wheel)
 
     def add(self, position: Position, redelivery_count: int, now_ms: float) -> list[Position]:
-        """Let the entry wait, unless it does already; returns what must go now, in order, to make room."""
+        """Let an entry wait, unless it does already. Return the entries to redeliver now, in order, to make room."""
         if position in self._wheel:
             return []
         early = sorted(self._wheel.take_first()) if len(self._wheel) >= self._entries_max else []
@@ -111,17 +111,17 @@ class NegativeAckTracker:
         return early
 
     def remove(self, position: Position) -> None:
-        """The entry is acknowledged, or redelivered for another reason."""
+        """Remove an entry that is acknowledged, or redelivered for another reason."""
         self._wheel.remove(position)
 
     def take_due(self, now_ms: float) -> list[Position]:
-        """The entries to redeliver now, in order."""
+        """Remove and return the entries to redeliver now, in order."""
         return sorted(self._wheel.take_due(now_ms))
 
     def next_due_ms(self) -> float | None:
-        """When to call :meth:`take_due` next; None while nothing waits."""
+        """Return when to call :meth:`take_due` next; None while nothing waits."""
         return self._wheel.next_due_ms()
 
     def clear(self) -> None:
-        """Forget everything: all that is unacknowledged comes anyway, or nothing does."""
+        """Forget everything: all unacknowledged messages come again anyway, or none."""
         self._wheel.clear()

@@ -1,12 +1,12 @@
-"""One consumer of all topics of a pattern: those that there are, and those that will be.
+"""Consumer of all topics of a pattern, present and future.
 
-The shell of :class:`~replicator.client.consuming.topic_set.TopicSet`, which decides what is subscribed to and let go
-of. Owns the watcher of the pattern, and opens it again when it is lost; the consumers of each topic, or of its
-partitions; and the timer of polls and retries. Receiving and acknowledging are those of :class:`MultiTopicsConsumer`.
+It is the shell of :class:`~replicator.client.consuming.topic_set.TopicSet`, which decides about subscribing and letting
+go. It owns the watcher of the pattern, and opens it again when it is lost; the consumers of each topic, or of its
+partitions; and the timer of polls and retries. :class:`MultiTopicsConsumer` receives and acknowledges.
 
-A topic that is deleted leaves quietly: what was prefetched of it goes with it, and acknowledging what was received of
-it does nothing. Topics that are made while they are watched for are consumed from their first message on, wherever new
-subscriptions begin otherwise: their discovery may be late, and must not cost messages.
+A deleted topic leaves quietly: its prefetched messages go with it, and acknowledging its received ones does nothing. A
+topic created while the pattern is watched is consumed from its first message, whatever the initial position: its
+discovery may be late, and must not cost messages.
 """
 
 from __future__ import annotations
@@ -39,34 +39,36 @@ from replicator.running.supervisor import SupervisedTask
 _log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE: Final = 50
-"""Topics that are subscribed to together: enough to hide the way there and back, and no storm."""
+"""Limit of topics that are subscribed to at once: enough to hide round trips without flooding the cluster."""
 REWATCH_FIRST_SECONDS: Final = 0.05
 REWATCH_MAX_SECONDS: Final = 10.0
 TOPICS_LEFT_MAX: Final = 10_000
-"""Topics that are consumed no longer and are remembered, for acknowledgements that come late."""
+"""Limit of remembered topics that are no longer consumed. Late acknowledgements are recognised by them."""
 
 OpenPart = Callable[[str, bool, int, "PatternConsumer"], Coroutine[Any, Any, Consumer]]
-"""Makes the connected consumer of a topic or partition, from its first message on or from where the user said, with a
-receiver queue of that size."""
+"""Function that makes the connected consumer of a topic or partition.
+
+Its arguments: the name, whether to start at the first message rather than where the user said, the receiver queue's
+size, and the pattern consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternPorts:
-    """What a pattern consumer needs of its client."""
+    """Functions and limits of the client that a pattern consumer uses."""
 
     open_watch: Callable[[str], Coroutine[Any, Any, TopicWatchChannel]]
-    """Watch, from the list with this hash on."""
+    """Watch the pattern, given the hash of the list known so far."""
     partitions: Callable[[str], Coroutine[Any, Any, int]]
-    """How many partitions a topic has; makes none."""
+    """Return the number of a topic's partitions, without creating the topic."""
     open_part: OpenPart
     ignores: Callable[[str], bool]
-    """Topics that match and are not consumed: those to which this consumer sends its own letters."""
+    """Return whether a matching topic is not consumed, because this consumer sends its letters there."""
     topics_max: int
     reconnect: bool
 
 
 class PatternConsumer(MultiTopicsConsumer):
-    """Receives the messages of one subscription name on all topics of a pattern. Made by :meth:`Client.subscribe`."""
+    """Consumer of one subscription name on all topics of a pattern. :meth:`Client.subscribe` makes it."""
 
     def __init__(
         self,
@@ -85,26 +87,26 @@ class PatternConsumer(MultiTopicsConsumer):
         self._core = TopicSet(period_seconds=period_seconds, now=self._loop.time(), ignores=ports.ignores)
         self._watch: TopicWatchChannel | None = None
         self._parts: dict[str, dict[str, Consumer]] = {}
-        """Of each topic, the consumers by partition; of one that has none, by its own name."""
+        """Consumers of each topic, by partition; a topic without partitions has one, under its own name."""
         self._topic_of: dict[str, str] = {}
-        """The topic of each part."""
+        """Topic of each part."""
         self._queue_size_total = self._queue_size_left = queue_size_total
         self._queue_sizes: dict[str, int] = {}
-        """What each part has of it."""
+        """Share of the receiver queue that each part has."""
         self._left: dict[str, None] = {}
-        """Parts that were consumed and are not any more, in order."""
+        """Parts that are no longer consumed, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching_again: SupervisedTask | None = None
         self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
         self._timer: asyncio.TimerHandle | None = None
         self._subscribing = 0
-        """Topics that are being subscribed to."""
+        """Number of topics that are being subscribed to."""
         self._first: asyncio.Future[None] | None = self._loop.create_future()
-        """While connecting: done when all topics of the first listing are, or failed as the first of them."""
+        """While connecting: done when all topics of the first listing are subscribed, failed with the first error."""
         self._stopped = False
 
     async def connect(self) -> None:
-        """Watch, and subscribe to all topics that there are, or to none; called once by the client."""
+        """Watch the pattern, and subscribe to all its topics or to none. The client calls this once."""
         try:
             self._watch = await self._ports.open_watch(self._core.hash)
             self._core.connected(self._loop.time())
@@ -121,30 +123,31 @@ class PatternConsumer(MultiTopicsConsumer):
             self._listening.resume()
 
     def is_connected(self) -> bool:
-        """Whether the pattern is watched, and every topic is connected."""
+        """Return whether the pattern is watched and every topic is connected."""
         return self._watch is not None and all(consumer.is_connected() for consumer in self._turns)
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Delete the subscription of every topic that matches now, and close. Raises the first error; the others are
-        deleted."""
+        """Delete the subscription in every topic that matches now, and close. Raises the first error after trying all
+        topics."""
         self._check_open()
         await self._stop()
         await super().unsubscribe(force)
 
-    # Acknowledging what was received of topics that are gone does nothing.
+    # Acknowledging a message of a deleted topic does nothing.
 
     async def acknowledge(self, message: Message | MessageId) -> None:
-        """Acknowledge one message; an id alone must say by its partition which topic it is of. Of a topic that is gone
-        it does nothing, or with ``ack_receipt_enabled`` raises :class:`TopicNotFound`."""
+        """Acknowledge one message. An id without its message must name its topic by its partition.
+
+        For a deleted topic it does nothing, or with ``ack_receipt_enabled`` raises :class:`TopicNotFound`."""
         if not self._has_left(message):
             await super().acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        """:meth:`acknowledge` for several messages, without receipts."""
+        """Acknowledge several messages, without receipts; see :meth:`acknowledge`."""
         super().acknowledge_many(message for message in messages if not self._has_left(message, receipt=False))
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Acknowledge everything up to and with this message in its own topic."""
+        """Acknowledge everything through this message in its own topic."""
         if not self._has_left(message):
             await super().acknowledge_cumulative(message)
 
@@ -153,22 +156,22 @@ class PatternConsumer(MultiTopicsConsumer):
         if not self._has_left(message, receipt=False):
             await super().negative_acknowledge(message)
 
-    # What the watcher hears.
+    # Events of the watcher.
 
     def on_topics(self, names: Sequence[str] | None, names_hash: str) -> None:
-        """A poll is answered."""
+        """Handle the answer to a poll."""
         self._do(self._core.listed(names, names_hash, self._loop.time()))
 
     def on_topics_changed(self, added: Sequence[str], deleted: Sequence[str], names_hash: str) -> None:
-        """A notification came."""
+        """Handle a notification."""
         self._do(self._core.changed(added, deleted, names_hash, self._loop.time()))
 
     def on_poll_refused(self, error: PulsarException) -> None:
-        """The list cannot be had; the next poll asks again."""
+        """Log that the list of topics was refused. The next poll asks again."""
         _log.warning("%s: topics are not listed: %s", self._name, error)
 
     def on_lost(self, error: PulsarException) -> None:
-        """The watcher is gone: watch again."""
+        """Watch again, because the watcher is lost."""
         self._watch = None
         self._core.disconnected()
         if self._stopped or self._error is not None:
@@ -184,7 +187,7 @@ class PatternConsumer(MultiTopicsConsumer):
             self._arrivals.wake_all()
 
     def part_failed(self, consumer: Consumer, error: PulsarException) -> None:
-        """The consumer of a topic or partition can go on no more."""
+        """Handle the end of a topic's or partition's consumer by an error."""
         name = self._topic_of.get(consumer.topic())
         if name is None or self._consumers.get(consumer.topic()) is not consumer:
             return  # it is not in use yet, or not any more: who opens it sees that it is over
@@ -196,7 +199,7 @@ class PatternConsumer(MultiTopicsConsumer):
         self._start(_close(consumer))
         self._do(self._core.ended(name, self._loop.time()))
 
-    # Doing what the core says.
+    # Actions of the core.
 
     def _do(self, actions: Sequence[Action]) -> None:
         if self._stopped or self._error is not None:
@@ -227,7 +230,7 @@ class PatternConsumer(MultiTopicsConsumer):
         task.add_done_callback(self._tasks.discard)
 
     async def _subscribe(self, action: SubscribeTopic) -> None:
-        """Open what is not open of a topic, and close what is not of it any more."""
+        """Open the missing consumers of a topic, and close those of partitions that it no longer has."""
         name = action.topic
         try:
             async with self._openings:
@@ -258,7 +261,7 @@ class PatternConsumer(MultiTopicsConsumer):
                 self._first.set_result(None)
 
     async def _open(self, name: str, parts: Sequence[str], from_start: bool) -> None:
-        """Open consumers and put them in use; raises the first error, when the others are in use."""
+        """Open consumers and put them in use. Raises the first error after the others are in use."""
         if not parts:
             return
         self._share_room(parts)
@@ -302,7 +305,7 @@ class PatternConsumer(MultiTopicsConsumer):
         self._arrivals.wake(len(self._arrivals))  # it may have messages already
 
     def _take_out(self, consumer: Consumer) -> None:
-        """Of what is received from; it is still to be closed."""
+        """Stop receiving from ``consumer``. The caller still has to close it."""
         part = consumer.topic()
         if self._consumers.get(part) is not consumer:
             return  # it failed while another one was closed
@@ -317,8 +320,9 @@ class PatternConsumer(MultiTopicsConsumer):
             del self._left[next(iter(self._left))]
 
     def _share_room(self, parts: Sequence[str]) -> None:
-        """Give each part its share of the queue: half of it is for as many as there are now, the rest for those that
-        will be. Each gets room for one message, however many there are."""
+        """Give each part its share of the queue: half of the queue for the present parts, the rest for future ones.
+
+        Each part gets room for at least one message, however many parts there are."""
         together = max(len(self._core.names), len(self._turns) + len(parts))
         share = min(self._queue_size_total // (2 * together), self._queue_size_left // len(parts))
         size = max(1, min(self._settings[0].receiver_queue_size, share))
@@ -353,7 +357,7 @@ class PatternConsumer(MultiTopicsConsumer):
             return
 
     async def _stop(self) -> None:
-        """Nothing is watched or subscribed to any more; what is open stays so. Idempotent."""
+        """Stop watching and subscribing. Open consumers stay open. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -374,7 +378,7 @@ class PatternConsumer(MultiTopicsConsumer):
         await super()._shut()
 
     def _has_left(self, message: Message | MessageId, *, receipt: bool = True) -> bool:
-        """Whether it is of a topic that is gone."""
+        """Return whether the message is of a topic that is no longer consumed."""
         self._check_open()
         if not isinstance(message, Message) or message.topic_name() not in self._left:
             return False
@@ -384,7 +388,7 @@ class PatternConsumer(MultiTopicsConsumer):
 
 
 async def _close(consumer: Consumer) -> None:
-    """Close it, whatever its cluster says: its topic may be gone."""
+    """Close a consumer, whatever its cluster answers: its topic may be gone."""
     try:
         await consumer.close()
     except PulsarException as error:

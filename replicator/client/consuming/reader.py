@@ -1,8 +1,8 @@
-"""The reader: reads a topic from a place of its own choice, and leaves no trace in it.
+"""Reader: it reads a topic from any place, and leaves no trace in it.
 
-It is a consumer of a subscription that is not durable, with two differences. It acknowledges for the application, all
-up to the message that it has just handed out, so that the cluster can forget what was read. And after a loss of the
-connection it says itself where to go on, since its subscription went with the connection.
+It is a consumer of a subscription that is not durable, with two differences. It acknowledges everything up to each
+message that it hands out, so that the cluster can forget it. After a loss of the connection it chooses itself where to
+continue, because its subscription went with the connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from replicator.engine.types import InitialPosition
 from snapshots.position import BEFORE_ALL, Position
 
 ARRIVAL_MS_MAX: Final = 1_000
-"""How long :meth:`Reader.has_message_available` waits for the first message after a seek by time.
+"""Longest wait of :meth:`Reader.has_message_available` for the first message after a seek by time.
 
-Only by waiting can it learn whether there is a message, if the brokers do not report mark-delete positions.
+It must wait for a message if the brokers do not report mark-delete positions.
 """
 
 
 class Reader(ClosedAtExit):
-    """Reads the messages of one topic. Made by :meth:`Client.create_reader`."""
+    """Reader of one topic. :meth:`Client.create_reader` makes it."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Reader(ClosedAtExit):
         self._next: Position
         self._skipped: SkippedPart | None
         self._next, self._skipped = seek_target(start_message_id, inclusive=settings.start_message_id_inclusive)
-        """The entry that is to come next, and what of it was read."""
+        """Next entry to read, and the part of it that was read already."""
         self._at_latest = start_message_id == MessageId.latest
-        """Not connected yet, to read what is published from then on."""
+        """Whether the reader starts at the end of the topic, and has not connected yet."""
         self._sought_ms: int | None = None
         """Nothing was read since a seek to this publish time."""
         self._consumer = Consumer(
@@ -67,7 +67,7 @@ class Reader(ClosedAtExit):
         )
 
     async def connect(self) -> None:
-        """Begin; called once by the client."""
+        """Begin to read. The client calls this once."""
         await self._consumer.connect()
         if self._at_latest:
             try:
@@ -77,7 +77,8 @@ class Reader(ClosedAtExit):
                 raise
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it, at most ``timeout_millis``. Raises as :meth:`Consumer.receive` does."""
+        """Return the next message; wait for it at most ``timeout_millis``. Raises the errors of
+        :meth:`Consumer.receive`."""
         while True:
             message = await self._consumer.receive(timeout_millis)
             unwanted = self._sought_ms is not None and message.publish_timestamp() < self._sought_ms
@@ -116,8 +117,10 @@ class Reader(ClosedAtExit):
         return self._skipped is None or last.batch_index > self._skipped.last_index
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Read on elsewhere: after the message (or with it, as the reader was made), or from a publish time on in
-        milliseconds since the epoch. Raises :class:`InvalidSeek`, :class:`ConnectError`."""
+        """Continue after ``messageid``, or with it if the reader was made with ``start_message_id_inclusive``.
+
+        A number is a publish time in milliseconds since the epoch to continue from. Raises :class:`InvalidSeek`,
+        :class:`ConnectError`."""
         await self._consumer.seek(messageid)
         if isinstance(messageid, MessageId):
             self._sought_ms = None
@@ -159,7 +162,7 @@ class Reader(ClosedAtExit):
             raise StopAsyncIteration from None
 
     async def _open(self) -> ConsumerChannel:
-        """Connect, to go on where the application is."""
+        """Connect at the position that the application has reached."""
         settings = replace(self._settings, start=start_position(self._next))
         if self._at_latest:
             settings = replace(self._settings, start=None, initial_position=InitialPosition.LATEST)
@@ -173,7 +176,7 @@ class Reader(ClosedAtExit):
         await self._consumer.acknowledge_cumulative(message_id)
 
     async def _settle_at_end(self) -> None:
-        """Know the end by its position: a later connection goes on from there, not from its own end."""
+        """Replace "latest" by the topic's end as a position, so that a later connection continues from there."""
         last = await self._consumer.last_message()
         # The reader must read what was published since it connected. So it begins where the topic ended then.
         end = last.position if last.mark_delete is None else last.mark_delete

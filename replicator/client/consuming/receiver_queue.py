@@ -1,4 +1,4 @@
-"""The receiver queue: prefetched messages, and the permits that ask for more. Sans-IO.
+"""Receiver queue: prefetched messages, and the permits that ask for more. Sans-IO.
 
 Invariant 11: a cluster sends only what it has permits for, so the queue is bounded by ``size`` messages and the rest of
 one batch.
@@ -12,8 +12,8 @@ Algorithm:
 4. With ``size`` 0 nothing is prefetched: a permit is granted for each receiver that waits and has none yet. A
    receiver that gives up leaves its permit behind; the message that it brings is for the next one.
 
-Source: the permit flow of Pulsar's binary protocol, as its public documentation describes it; seed 002 on what a queue
-that is too large does to the other consumers.
+Source: the permit flow of Pulsar's binary protocol, as its public documentation describes it; seed 002 on how a queue
+that is too large affects other consumers.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ class ReceiverQueue(Generic[T]):
         self._queued = 0
         self._owed = 0
         self._granted = 0
-        """With size 0: permits that the cluster has not used yet; below 0 after a batch larger than its permits."""
+        """Permits that the cluster has not used yet, for size 0; below 0 after a batch larger than its permits."""
 
     def __len__(self) -> int:
-        """Messages that the application can take (at most: some may turn out to be acknowledged)."""
+        """Return the number of messages that the application can take, at most: some may turn out to be
+        acknowledged."""
         return self._queued + len(self._returned)
 
     def restart(self) -> int:
-        """Forget everything, for a new connection; returns the permits to grant it."""
+        """Forget everything, for a new connection; return the permits to grant it."""
         self._forget()
         self._owed = 0
         self._granted = 0
@@ -90,12 +91,12 @@ class ReceiverQueue(Generic[T]):
         self._granted -= permits
 
     def drop_all(self) -> None:
-        """Drop what is queued, before the cluster delivers it again on the same connection."""
+        """Drop everything queued, before the cluster delivers it again on the same connection."""
         self._owed += self._queued
         self._forget()
 
     def drop_entries(self, positions: Collection[Position]) -> None:
-        """Drop what is queued of these entries, the rest of one that was begun included."""
+        """Drop the queued messages of these entries, also the rest of one that was begun."""
         if self._head is not None and self._head_position in positions:
             self._finish_head()
         if not any(entry.position in positions for entry in self._entries):
@@ -110,14 +111,14 @@ class ReceiverQueue(Generic[T]):
         self._entries = kept
 
     def put_back(self, messages: Sequence[T]) -> None:
-        """Return messages that were taken and not shown after all; they come first again, in this order."""
+        """Take back messages that were popped and not shown; they come first again, in this order."""
         self._returned.extendleft(reversed(messages))
 
     def pop(self) -> T | None:
-        """The next message, or None if there is none, or if the next entry waits for something.
+        """Return the next message; None if there is none, or if the next entry waits for something.
 
-        An error of an entry's iterator comes through once; the rest of that entry is then gone from the queue and paid
-        for, and the next call goes on with the entry after it.
+        An error of an entry's iterator comes through once. The rest of that entry is then gone and its permits are owed
+        again, and the next call continues with the entry after it.
         """
         if self._returned:
             return self._returned.popleft()
@@ -146,7 +147,7 @@ class ReceiverQueue(Generic[T]):
             return message
 
     def pop_many(self, count_max: int) -> list[T]:
-        """Up to ``count_max`` messages. An entry that cannot be read ends the list; its error is raised next time."""
+        """Return up to ``count_max`` messages. An unreadable entry ends the list; the next call raises its error."""
         taken: list[T] = []
         while len(taken) < count_max:
             try:
@@ -162,9 +163,9 @@ class ReceiverQueue(Generic[T]):
         return taken
 
     def take_permits(self, waiting: int = 0) -> int:
-        """The permits to grant now: 0 until half of the queue was consumed.
+        """Return the permits to grant now: 0 until half of the queue was consumed.
 
-        With size 0: as many as bring the number of unused permits up to the ``waiting`` receivers.
+        With size 0, return enough that each of the ``waiting`` receivers has a permit.
         """
         if self._size == 0:
             self._owed = 0

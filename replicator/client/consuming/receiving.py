@@ -1,7 +1,7 @@
-"""Receiving: what consumers of one topic and of many have in common.
+"""Receiving, for consumers of one topic and of many.
 
-Owns how an application waits for messages: :class:`Arrivals` is the line of those who wait, and :class:`Receiver` has
-the calls that take messages. No call that is cancelled takes a message with it.
+:class:`Arrivals` is the line of waiting callers, and :class:`Receiver` has the calls that take messages. No call that
+is cancelled takes a message with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Arrivals:
-    """Those who wait for a message, first come first served."""
+    """Line of callers that wait for a message, first come first served."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -35,7 +35,7 @@ class Arrivals:
         return len(self._waiting)
 
     async def wait(self, begun: Callable[[], None]) -> None:
-        """Return when woken; ``begun`` is called when the caller stands in the line."""
+        """Wait until woken. ``begun`` is called once the caller stands in the line."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
@@ -49,7 +49,7 @@ class Arrivals:
             raise
 
     def wake(self, count: int) -> None:
-        """Let the first ``count`` look for a message."""
+        """Wake the first ``count`` callers, so that they look for a message."""
         while self._waiting and count > 0:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -57,12 +57,12 @@ class Arrivals:
                 count -= 1
 
     def wake_all(self) -> None:
-        """Let everyone look: nothing more comes."""
+        """Wake all callers, because no message comes any more."""
         self.wake(len(self._waiting))
 
 
 class Receiver(ClosedAtExit):
-    """The calls of an application that wants messages."""
+    """Calls with which an application receives messages."""
 
     def __init__(self, name: str, policy: ConsumerBatchReceivePolicy, arrivals: Arrivals, *, prefetches: bool) -> None:
         self._name = name
@@ -72,19 +72,19 @@ class Receiver(ClosedAtExit):
         self._listening: Listening | None = None
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
-        """The next message; waits for it, at most ``timeout_millis``.
+        """Return the next message; wait for it at most ``timeout_millis``.
 
-        Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`SubscriptionNotFound` once
-        somebody has deleted the subscription, :class:`InvalidConfiguration` for a consumer with a listener, and
+        Raises :class:`Timeout`, :class:`AlreadyClosed`, :class:`ConnectError`, :class:`SubscriptionNotFound` once the
+        subscription is deleted, :class:`InvalidConfiguration` for a consumer with a listener, and
         :class:`InvalidMessage` (once) for an entry that cannot be read, which stays unacknowledged.
         """
         self._check_no_listener()
         return await self._receive(timeout_millis)
 
     async def receive_many(self, max_messages: int = 1000, timeout_millis: int | None = None) -> list[Message]:
-        """All messages that are here, up to ``max_messages``; waits for the first, at most ``timeout_millis``.
+        """Return all messages that are here, up to ``max_messages``; wait for the first at most ``timeout_millis``.
 
-        Returns [] when the time is over. Raises as :meth:`receive` does.
+        Returns [] when the time is over. Raises the errors of :meth:`receive`.
         """
         self._check_no_listener()
         check_range("max_messages", max_messages, 1, 2**31)
@@ -101,9 +101,9 @@ class Receiver(ClosedAtExit):
         return messages + more
 
     async def batch_receive(self) -> list[Message]:
-        """The messages of one batch, as ``batch_receive_policy`` says; [] if its time is over and none came.
+        """Return a batch of messages by ``batch_receive_policy``; [] if none came in its time.
 
-        Raises :class:`NotAllowedError` with ``receiver_queue_size=0``, and what :meth:`receive` raises.
+        Raises :class:`NotAllowedError` with ``receiver_queue_size=0``, and the errors of :meth:`receive`.
         """
         self._check_no_listener()
         if not self._prefetches:
@@ -111,7 +111,7 @@ class Receiver(ClosedAtExit):
         policy = self._batch_receive_policy
         batch: BatchCollector[Message] = BatchCollector(policy)
         rounds: dict[str, int] = {}
-        """Of the topics whose messages are in the batch."""
+        """Count from :meth:`_round` for each topic with messages in the batch."""
         try:
             async with timeout(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None):
                 while not batch.full:
@@ -147,7 +147,7 @@ class Receiver(ClosedAtExit):
         self._own_listening().pause()
 
     def resume_message_listener(self) -> None:
-        """Go on handing messages to the listener."""
+        """Resume handing messages to the listener."""
         self._check_open()
         self._own_listening().resume()
 
@@ -156,38 +156,38 @@ class Receiver(ClosedAtExit):
             raise InvalidConfiguration(f"{self._name}: the consumer has no message_listener")
         return self._listening
 
-    # What a consumer does for these calls.
+    # Methods that a consumer implements for these calls.
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise what has ended the consumer."""
+        """Raise the error that ended the consumer, if it ended."""
 
     @abstractmethod
     def _pop(self) -> Message | None:
-        """The next message, or None if none is here; raises when nothing can come any more."""
+        """Return the next message, or None if none is here. Raises if none can come any more."""
 
     @abstractmethod
     def _pop_many(self, count_max: int) -> list[Message]:
-        """As :meth:`_pop`, several at once."""
+        """Return up to ``count_max`` messages, like repeated :meth:`_pop`."""
 
     @abstractmethod
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """Take back, as the next ones, what was popped and is not shown to the application."""
+        """Take back messages that were popped and not shown; they come next again."""
 
     @abstractmethod
     def _show(self, messages: Sequence[Message]) -> None:
-        """What was popped goes to the application now: from here on it may acknowledge it."""
+        """Take note that popped messages go to the application now. From here on it may acknowledge them."""
 
     @abstractmethod
     def _round(self, topic: str) -> int:
-        """How often what was popped of a topic, and not shown, became void: it comes again, or is not wanted."""
+        """Return how often the popped, unshown messages of a topic became void: they come again, or are not wanted."""
 
     @abstractmethod
     def _grant(self) -> None:
         """Ask the cluster for as many messages as there is room for."""
 
     def _drop_void(self, batch: BatchCollector[Message], rounds: dict[str, int]) -> None:
-        """After a wait: a seek, a redelivery or the loss of a connection may have come in between."""
+        """Drop messages that a seek, a redelivery or a lost connection made void during a wait."""
         over = [topic for topic, begun in rounds.items() if self._round(topic) != begun]
         if over:
             batch.drop(lambda message: message.topic_name() in over)

@@ -1,6 +1,6 @@
-"""The asyncio shell around the two trackers that ask for messages again: negative acknowledgements and timeouts.
+"""Asyncio shell around the two trackers that ask for messages again: negative acknowledgements and timeouts.
 
-Owns their one timer, which runs only while something waits.
+It owns their one timer, which runs only while a message waits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from replicator.client.settings import ConsumerSettings
 from snapshots.position import Position
 
 RedeliverDue = Callable[[Sequence[Position], Sequence[MessageKey]], None]
-"""Called with the entries whose wait after a negative acknowledgement is over, and the messages that timed out."""
+"""Function called with the entries whose negative-acknowledgement delay is over, and the messages that timed out."""
 
 
 class RedeliveryTimers:
-    """What one consumer's messages wait for."""
+    """Timers of one consumer's messages: delays after negative acknowledgements, and acknowledgement timeouts."""
 
     def __init__(self, settings: ConsumerSettings, stats: ConsumerStatsRecorder, redeliver: RedeliverDue) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,11 +40,11 @@ class RedeliveryTimers:
 
     @property
     def unacked_messages(self) -> int:
-        """How many messages the application has in hand; 0 without a timeout."""
+        """Number of messages that the application has in hand; 0 without a timeout."""
         return len(self._unacked) if self._unacked is not None else 0
 
     def show(self, messages: Iterable[Message]) -> None:
-        """The application gets these."""
+        """Start the timeouts of messages that the application gets."""
         if self._unacked is None:
             return
         now_ms = self._now_ms()
@@ -54,19 +54,19 @@ class RedeliveryTimers:
         self._set_timer()
 
     def acknowledged(self, position: Position, batch_index: int, batch_size: int) -> None:
-        """The application acknowledged this message."""
+        """Stop the timers of a message that the application acknowledged."""
         if self._unacked is not None:
             self._unacked.remove(position, batch_index)
         if batch_index < 0 or batch_size <= 1:
             self._negative.remove(position)
 
     def acknowledged_through(self, position: Position, batch_index: int) -> None:
-        """The application acknowledged everything up to and with this message."""
+        """Stop the timeouts of everything through a message that the application acknowledged cumulatively."""
         if self._unacked is not None:
             self._unacked.remove_through(position, batch_index)
 
     def rejected(self, position: Position, batch_index: int, redelivery_count: int) -> None:
-        """The application does not want this message now."""
+        """Start the delay of a message that the application rejected."""
         self._stats.negative_acks += 1
         if self._unacked is not None:
             self._unacked.remove(position, batch_index)
@@ -76,14 +76,14 @@ class RedeliveryTimers:
         self._set_timer()
 
     def redelivered(self, positions: Iterable[Position]) -> None:
-        """These entries come again: their messages are no more in the application's hand."""
+        """Stop the timers of entries that come again: the application's copies of them are void."""
         for position in positions:
             self._negative.remove(position)
             if self._unacked is not None:
                 self._unacked.remove(position)
 
     def clear(self) -> None:
-        """All that is unacknowledged comes again, or nothing does."""
+        """Stop all timers: all unacknowledged messages come again, or none."""
         self._negative.clear()
         if self._unacked is not None:
             self._unacked.clear()

@@ -1,7 +1,7 @@
-"""Where a seek or a reader begins: from a message id to a place in the log. Sans-IO.
+"""Translation of a message id into the place where a seek or a reader begins. Sans-IO.
 
-The cluster puts a subscription between entries. An id in the middle of a batch therefore leaves a part of its entry
-that is delivered and not wanted: the consumer acknowledges it without showing it.
+The cluster puts a subscription between entries. After a seek into the middle of a batch, the consumer acknowledges the
+unwanted part of the entry without showing it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class SkippedPart:
-    """The messages of the batch at ``position`` up to and with ``last_index``."""
+    """Messages of the batch at ``position``, through ``last_index``, that are not wanted."""
 
     position: Position
     last_index: int
@@ -26,7 +26,7 @@ class SkippedPart:
 
 
 def seek_target(message_id: MessageId, *, inclusive: bool) -> tuple[Position, SkippedPart | None]:
-    """The entry that is to come next, and what of it is not wanted, to go on after ``message_id`` or with it.
+    """Return the entry to receive next, and its unwanted part, to continue after ``message_id`` or with it.
 
     :attr:`MessageId.earliest` and :attr:`MessageId.latest` mean the same either way.
     """
@@ -45,7 +45,7 @@ def seek_target(message_id: MessageId, *, inclusive: bool) -> tuple[Position, Sk
 
 
 def following(message_id: MessageId) -> tuple[Position, SkippedPart | None]:
-    """As :func:`seek_target`, after a message that was received: its batch size is certain."""
+    """Return the place after a received message, like :func:`seek_target`; its batch size is certain."""
     position, index = message_id.position(), message_id.batch_index()
     if index == message_id.batch_size() - 1:
         return Position(position.ledger, position.entry + 1), None
@@ -53,5 +53,5 @@ def following(message_id: MessageId) -> tuple[Position, SkippedPart | None]:
 
 
 def start_position(target: Position) -> Position:
-    """All up to here is consumed when the entry at ``target`` comes next."""
+    """Return the last consumed position when the entry at ``target`` comes next."""
     return Position(target.ledger, target.entry - 1)

@@ -1,7 +1,7 @@
-"""A timer wheel: many keys, few moments. Sans-IO; times are milliseconds of one clock that never goes back.
+"""Timer wheel for many keys with few wake-ups. Sans-IO; times are milliseconds of one clock that never goes back.
 
-Owns when a key is due. What is due within the same tick comes out together, so that a tracker can make one request of
-it; a key never comes out before its time, and at most one tick after it.
+Keys that are due within the same tick come out together, so that a tracker can put them into one request. A key never
+comes out before its time, and at most one tick after it.
 
 Algorithm:
 1. Time is cut into ticks of ``tick_ms``. A key goes into the slot of the first tick that ends at or after its time.
@@ -32,7 +32,7 @@ class TimerWheel(Generic[K]):
         self._numbers: list[int] = []
         self._slot_of: dict[K, int] = {}
         self._hand = 0
-        """Every slot up to and with this number was emptied."""
+        """Number of the last slot that was emptied; all slots before it are empty, too."""
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -41,11 +41,12 @@ class TimerWheel(Generic[K]):
         return key in self._slot_of
 
     def keys(self) -> list[K]:
-        """All keys, in the order in which they were first put."""
+        """Return all keys, in the order in which they were first put."""
         return list(self._slot_of)
 
     def put(self, key: K, due_ms: float) -> None:
-        """Let ``key`` come out at ``due_ms``, or soon if that is over; one that is in already moves to its new time."""
+        """Let ``key`` come out at ``due_ms``, or soon if that is over. A key that is in already moves to its new
+        time."""
         self.remove(key)
         number = max(-int(-due_ms // self._tick_ms), self._hand + 1)
         slot = self._slots.get(number)
@@ -56,7 +57,7 @@ class TimerWheel(Generic[K]):
         self._slot_of[key] = number
 
     def remove(self, key: K) -> bool:
-        """Take ``key`` out before its time; whether it was in."""
+        """Remove ``key`` before its time; return whether it was in."""
         number = self._slot_of.pop(key, None)
         if number is None:
             return False
@@ -64,7 +65,7 @@ class TimerWheel(Generic[K]):
         return True
 
     def take_due(self, now_ms: float) -> list[K]:
-        """What was due up to now, in the order of its time."""
+        """Remove and return the keys that were due up to now, in the order of their time."""
         self._hand = max(self._hand, int(now_ms // self._tick_ms))
         due: list[K] = []
         while self._numbers and self._numbers[0] <= self._hand:
@@ -74,7 +75,7 @@ class TimerWheel(Generic[K]):
         return due
 
     def take_first(self) -> list[K]:
-        """What is due next, now; [] if there is nothing."""
+        """Remove and return the keys of the slot that is due next, before its time; [] if there are none."""
         while self._numbers:
             slot = self._slots.pop(heapq.heappop(self._numbers))
             for key in slot:
@@ -84,7 +85,7 @@ class TimerWheel(Generic[K]):
         return []
 
     def next_due_ms(self) -> float | None:
-        """When to call :meth:`take_due` next; None while the wheel is empty."""
+        """Return when to call :meth:`take_due` next; None while the wheel is empty."""
         while self._numbers and not self._slots[self._numbers[0]]:
             del self._slots[heapq.heappop(self._numbers)]
         return self._numbers[0] * self._tick_ms if self._numbers else None

@@ -1,23 +1,23 @@
-"""Which topics a pattern consumer consumes: from what it hears of topics to subscribing and letting go. Sans-IO.
+"""Decisions of a pattern consumer: which topics to subscribe to, and which to let go of. Sans-IO.
 
-Invariants: a topic is subscribed to by at most one running attempt, and not while it is being let go of; after a
-listing has arrived and what it caused is done, the topics that are consumed are those of the listing, whatever was
-lost, repeated or out of order before.
+Invariants: a topic is subscribed to by at most one running attempt, and not while it is being let go of. After a
+listing has arrived and its actions are done, the consumed topics are those of the listing, whatever was lost, repeated
+or out of order before.
 
 Algorithm:
 
 1. The names that the cluster is believed to have are kept with their hash, which goes out with every poll. A listing
    replaces them; one without names says that they are right.
 2. A notification is checked by its hash: applied to the names that are known here it must give the cluster's. Then
-   nothing was missed. If not, its additions are believed at once, because subscribing to what is not there does no
-   harm; its deletions are not, because letting go of what is there would; and a poll is asked for.
+   nothing was missed. If not, its additions are believed at once, because subscribing to a missing topic does no harm;
+   its deletions are not, because letting go of an existing topic would; and a poll is asked for.
 3. A name that was deleted and made anew, or has got more partitions, is subscribed to again: that finds its partitions
    and connects to those that are not connected.
-4. A subscription that fails or ends is tried again after growing pauses, for as long as the name is in the list. What
-   says that its topic is gone asks for a poll too.
+4. A subscription that fails or ends is tried again after growing pauses, for as long as the name is in the list. An
+   error that says that its topic is gone asks for a poll too.
 5. Polls go out every period, and sooner when one is asked for, but one at a time, and not more often than every
    :data:`POLL_PAUSE_SECONDS`. With each poll of the period, partitioned topics are subscribed to again, to find
-   partitions that they have got: the list has their name alone.
+   new partitions: the list has only the topic's name.
 
 Times are seconds of a clock that only goes forward; the caller passes them in.
 
@@ -35,19 +35,20 @@ from typing import Final
 from replicator.engine.topics.topic_list import topic_list_change, topic_list_hash
 
 POLL_PAUSE_SECONDS: Final = 1.0
-"""Between polls that are asked for; a lost notification costs this at most, if another one follows it."""
+"""Shortest pause between polls that are asked for. A lost notification costs at most this, if another one follows
+it."""
 POLL_ANSWER_SECONDS_MAX: Final = 30.0
-"""After this a poll counts as lost, and the next one may go out."""
+"""Time after which a poll counts as lost, and the next one may go out."""
 RETRY_FIRST_SECONDS: Final = 0.1
 RETRY_MAX_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeTopic:
-    """Subscribe, or subscribe to what is missing of it; answered by ``subscribed`` or ``failed``.
+    """Subscribe to a topic, or to its missing parts; answered by ``subscribed`` or ``failed``.
 
-    ``from_start``: where there is no subscription yet it is to begin with the first message, because the topic, or the
-    partition, was made while it was watched for.
+    With ``from_start`` a new subscription begins at the first message, because the topic or partition was created while
+    the pattern was watched.
     """
 
     topic: str
@@ -56,14 +57,14 @@ class SubscribeTopic:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Close what is subscribed; answered by ``let_go``."""
+    """Close a topic's consumers; answered by ``let_go``."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Ask for the list; answered by ``listed``."""
+    """Ask the cluster for the list; answered by ``listed``."""
 
     hash: str
 
@@ -76,7 +77,7 @@ class _Stage(Enum):
     SUBSCRIBED = auto()
     LETTING_GO = auto()
     WAITING = auto()
-    """For the next attempt."""
+    """Waiting for the next attempt."""
 
 
 @dataclass(slots=True)
@@ -85,51 +86,52 @@ class _Topic:
     failures: int = 0
     partitions: int = 0
     again: bool = False
-    """It changed while it was being subscribed to."""
+    """Whether the topic changed while it was being subscribed to."""
 
 
 class TopicSet:
-    """The topics of one pattern consumer. Methods are events, and return what is to be done, in order."""
+    """Topics of one pattern consumer. Methods are events, and return the actions to do, in order."""
 
     def __init__(
         self, *, period_seconds: float, now: float, ignores: Callable[[str], bool] = lambda name: False
     ) -> None:
         self._period_seconds = period_seconds
         self._ignores = ignores
-        """Whether a name of the list is not to be consumed."""
+        """Return whether a name of the list is not to be consumed."""
         self._names: frozenset[str] = frozenset()
         self._hash = topic_list_hash(())
         self._first: frozenset[str] | None = None
-        """Those of the first listing that were there ever since, and are not subscribed to yet; None before it."""
+        """Names of the first listing that were listed ever since and are not subscribed to yet; None before the
+        listing."""
         self._topics: dict[str, _Topic] = {}
         self._retry_at: dict[str, float] = {}
-        """Of those that wait."""
+        """Time of the next attempt for each waiting topic."""
         self._connected = False
         self._asked_at: float | None = None
-        """When the poll went out that is not answered."""
+        """Time at which the unanswered poll was sent; None if there is none."""
         self._polled_at = now
         self._poll_wanted = False
         self._period_over_at = now + period_seconds
 
     @property
     def names(self) -> frozenset[str]:
-        """What the cluster is believed to have."""
+        """Names of topics that the cluster is believed to have."""
         return self._names
 
     @property
     def hash(self) -> str:
-        """Of :attr:`names`."""
+        """Hash of :attr:`names`."""
         return self._hash
 
     @property
     def settled(self) -> bool:
-        """Whether exactly the names are subscribed to that are to be, and nothing is on its way."""
+        """Whether exactly the wanted names are subscribed to, and nothing is on its way."""
         return self._topics.keys() == {name for name in self._names if not self._ignores(name)} and all(
             topic.stage is _Stage.SUBSCRIBED for topic in self._topics.values()
         )
 
     def next_at(self) -> float:
-        """When :meth:`tick` has something to do, if nothing happens before."""
+        """Return when :meth:`tick` is due, if nothing happens before."""
         at = min(self._period_over_at, min(self._retry_at.values(), default=self._period_over_at))
         if self._connected and self._asked_at is not None:
             at = min(at, self._asked_at + POLL_ANSWER_SECONDS_MAX)
@@ -137,22 +139,22 @@ class TopicSet:
             at = min(at, self._polled_at + POLL_PAUSE_SECONDS)
         return at
 
-    # What is heard of the list.
+    # Events of the list.
 
     def connected(self, now: float) -> None:
-        """There is a connection, over which a listing was asked for with :attr:`hash`."""
+        """Take note of a connection, over which a listing was asked for with :attr:`hash`."""
         self._connected = True
         self._poll_wanted = False
         self._asked_at = self._polled_at = now
         self._period_over_at = now + self._period_seconds
 
     def disconnected(self) -> None:
-        """The connection is gone: notifications are missed, and polls have to wait."""
+        """Take note that the connection is gone: notifications are missed, and polls have to wait."""
         self._connected = False
         self._asked_at = None
 
     def listed(self, names: Iterable[str] | None, names_hash: str, now: float) -> list[Action]:
-        """A poll is answered; ``names`` is None if the list has the hash that was sent."""
+        """Handle the answer to a poll. ``names`` is None if the list has the hash that was sent."""
         self._asked_at = None
         if names is not None:
             self._names = frozenset(names)
@@ -164,7 +166,7 @@ class TopicSet:
         return actions
 
     def changed(self, added: Iterable[str], deleted: Iterable[str], names_hash: str, now: float) -> list[Action]:
-        """A notification came."""
+        """Handle a notification."""
         joined, left = frozenset(added), frozenset(deleted)
         names = (self._names - left) | joined
         complete = topic_list_hash(names) == names_hash
@@ -180,10 +182,10 @@ class TopicSet:
             actions += self._made_anew(name)
         return actions if complete else actions + self._want_poll(now)
 
-    # What became of the actions.
+    # Results of the actions.
 
     def subscribed(self, name: str, partitions: int, now: float) -> list[Action]:
-        """It is consumed; ``partitions`` is 0 for a topic that has none."""
+        """Take note that a topic is consumed. ``partitions`` is 0 for a topic that has none."""
         topic = self._topics[name]
         assert topic.stage is _Stage.SUBSCRIBING
         if self._first is not None:
@@ -195,7 +197,7 @@ class TopicSet:
         return self._reconcile((name,))
 
     def failed(self, name: str, now: float, *, gone: bool) -> list[Action]:
-        """It is not consumed, or not all of it; ``gone`` if the cluster says that there is no such topic."""
+        """Take note that a topic is not, or not fully, consumed. ``gone`` says that the cluster has no such topic."""
         topic = self._topics[name]
         assert topic.stage is _Stage.SUBSCRIBING
         if gone and self._first is not None:
@@ -203,7 +205,7 @@ class TopicSet:
         return self._try_later(name, topic, now, poll=gone)
 
     def ended(self, name: str, now: float) -> list[Action]:
-        """What was subscribed is so no longer, or not all of it."""
+        """Take note that a subscribed topic is no longer, or not fully, consumed."""
         topic = self._topics.get(name)
         if topic is None or topic.stage in (_Stage.LETTING_GO, _Stage.WAITING):
             return []
@@ -213,13 +215,13 @@ class TopicSet:
         return self._try_later(name, topic, now, poll=True)
 
     def let_go(self, name: str, now: float) -> list[Action]:
-        """Nothing of it is open any more."""
+        """Take note that all consumers of a topic are closed."""
         assert self._topics[name].stage is _Stage.LETTING_GO
         del self._topics[name]
         return self._reconcile((name,))
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Do what is due by ``now``: retries, lost polls, and the periodic poll."""
         actions: list[Action] = []
         for name in [name for name, retry_at in self._retry_at.items() if retry_at <= now]:
             actions += self._subscribe(name)
@@ -238,7 +240,7 @@ class TopicSet:
     # Inside.
 
     def _reconcile(self, names: Iterable[str] | None = None) -> list[Action]:
-        """What makes these topics be as the list says, or all of them."""
+        """Return the actions that bring these topics, or all, in line with the list."""
         actions: list[Action] = []
         for name in sorted(self._names | self._topics.keys()) if names is None else names:
             topic = self._topics.get(name)
@@ -247,7 +249,7 @@ class TopicSet:
                 case None if wanted:
                     actions += self._subscribe(name)
                 case _Stage.SUBSCRIBED | _Stage.WAITING if not wanted:
-                    # One that waits may have parts that are open.
+                    # A waiting topic may have open parts.
                     self._topics[name] = _Topic(_Stage.LETTING_GO)
                     self._retry_at.pop(name, None)
                     actions.append(LetGo(name))

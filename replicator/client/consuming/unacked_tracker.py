@@ -1,4 +1,4 @@
-"""The unacknowledged message tracker: what the application took, and has not answered in time. Sans-IO.
+"""Tracker of unacknowledged messages: finds those that the application did not answer in time. Sans-IO.
 
 It takes what the application received, acknowledged and rejected, with the time of a clock that is passed in, and
 returns the messages whose time is over. A message that is only prefetched is not in it, and never times out: the
@@ -6,13 +6,13 @@ application has not seen it yet.
 
 Algorithm:
 1. A message enters the last slot of a wheel of ``ack_timeout / tick`` slots when the application receives it.
-2. An acknowledgement, also a cumulative one, and a negative one take it out.
-3. Each tick the wheel turns by a slot; what is still in the head slot is to be redelivered. So a message waits for the
-   timeout at least, and at most one tick more.
+2. An acknowledgement (also a cumulative one) or a negative acknowledgement takes it out.
+3. Each tick the wheel turns by a slot; messages still in the head slot are to be redelivered. So a message waits for
+   the timeout at least, and at most one tick more.
 4. With a back-off, a message that was redelivered before enters a slot further back.
 
-Each message of a batch has its own time; its redelivery brings the whole entry, so the consumer then forgets the
-others of that entry here.
+Each message of a batch has its own time; its redelivery brings the whole entry, so the consumer then forgets the others
+of that entry here.
 
 Bounded (invariant 11) by the cluster, which stops delivering to a consumer with too much unacknowledged.
 
@@ -29,14 +29,14 @@ from snapshots.position import Position
 
 
 class MessageKey(NamedTuple):
-    """One message: its entry, and its index in the batch or -1."""
+    """Key of one message: its entry, and its index in the batch or -1."""
 
     position: Position
     batch_index: int
 
 
 class UnackedTracker:
-    """The messages that the application of one consumer has in hand."""
+    """Messages that the application of one consumer has in hand."""
 
     __slots__ = ("_backoff", "_indexes", "_wheel")
 
@@ -51,12 +51,12 @@ class UnackedTracker:
         return len(self._wheel)
 
     def add(self, position: Position, batch_index: int, redelivery_count: int, now_ms: float) -> None:
-        """The application received this message now."""
+        """Start the time of a message that the application received now."""
         self._wheel.put(MessageKey(position, batch_index), now_ms + self._backoff.next_delay_ms(redelivery_count))
         self._indexes.setdefault(position, set()).add(batch_index)
 
     def remove(self, position: Position, batch_index: int = -1) -> None:
-        """The message was acknowledged or rejected; index -1 means its whole entry."""
+        """Remove a message that was acknowledged or rejected; index -1 means its whole entry."""
         indexes = self._indexes.get(position)
         if indexes is None:
             return
@@ -68,7 +68,7 @@ class UnackedTracker:
             del self._indexes[position]
 
     def remove_through(self, position: Position, batch_index: int = -1) -> None:
-        """Everything up to and with this message was acknowledged; index -1 means to the end of its entry."""
+        """Remove everything through an acknowledged message; index -1 means to the end of its entry."""
         for entry in [entry for entry in self._indexes if entry < position]:
             self.remove(entry)
         if batch_index < 0:
@@ -78,7 +78,7 @@ class UnackedTracker:
             self.remove(position, index)
 
     def take_due(self, now_ms: float) -> list[MessageKey]:
-        """The messages whose time is over, in order."""
+        """Remove and return the messages whose time is over, in order."""
         due = self._wheel.take_due(now_ms)
         for key in due:
             indexes = self._indexes[key.position]
@@ -88,10 +88,10 @@ class UnackedTracker:
         return sorted(due)
 
     def next_due_ms(self) -> float | None:
-        """When to call :meth:`take_due` next; None while nothing is tracked."""
+        """Return when to call :meth:`take_due` next; None while nothing is tracked."""
         return self._wheel.next_due_ms()
 
     def clear(self) -> None:
-        """Forget everything: all that is unacknowledged comes again, or nothing does."""
+        """Forget everything: all unacknowledged messages come again, or none."""
         self._wheel.clear()
         self._indexes.clear()

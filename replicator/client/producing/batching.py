@@ -1,13 +1,13 @@
-"""The batch containers: gather messages into entries. Sans-IO; the clock is passed in.
+"""Batch containers: they gather messages into entries. Sans-IO; the clock is passed in.
 
-Invariant 11: what is open is bounded by count, payload size, age, and with batches by key by their number.
+Invariant 11: open batches are bounded by count, payload size, and age, and with batches by key by their number.
 
-Algorithm of both:
-1. A message that would take what is open over its size seals it first, so that order stays and no batch is over the
-   limit; a message that alone is over it becomes a batch of one.
+Algorithm of both containers:
+1. A message that would take the open batches over the size limit seals them first, so that order stays and no batch is
+   over the limit; a message that alone is over it becomes a batch of one.
 2. The message is added to its batch, and its confirmation with it.
 3. When the count or the size is reached, everything is sealed at once.
-4. What is still open is sealed by the shell when ``deadline`` has passed, or at a flush.
+4. The shell seals open batches when ``deadline`` has passed, or at a flush.
 
 :class:`BatchContainer` has one batch open. The key stands in the entry's metadata only when every message of the batch
 has the same one; a batch of mixed keys counts as having none.
@@ -15,11 +15,10 @@ has the same one; a batch of mixed keys counts as having none.
 :class:`KeyBasedBatchContainer` has one open for each key (the ordering key, else the partition key; messages without
 either share one that has none), so that Key_Shared can send each entry to the consumer of its key. Limits count over
 all of them and they are sealed together, because of deduplication: a topic drops an entry whose sequence id is not
-above the highest that it has. Each batch bears its own highest sequence id as its only one, and batches leave in
-the order of those: keys A: 0, 3, 4 and B: 1, 2 leave as B (2), A (4), so that each is above the one before, and a
-resend after a loss is recognised. A batch that were sealed alone while an older one is open would make the topic drop
-the older one. Sequence ids that the application chooses itself have to grow from one flush to the next for the same
-reason.
+above the highest that it has. Each batch bears its own highest sequence id as its only one, and batches leave in the
+order of those: keys A: 0, 3, 4 and B: 1, 2 leave as B (2), A (4), so that each is above the one before, and a resend
+after a loss is recognised. A batch that were sealed alone while an older one is open would make the topic drop the
+older one. Sequence ids that the application chooses itself have to grow from one flush to the next for the same reason.
 
 Source: the publicly documented behaviour of Pulsar's batch containers.
 """
@@ -43,31 +42,31 @@ from replicator.metadata.metadata_pb2 import KeyValue, MessageMetadata
 from replicator.tracing.context import TRACEPARENT
 
 KEYS_MAX: Final = 1_000
-"""Batches that are open at once; each is an entry when it is sealed, and more of them would hardly be batches."""
+"""Limit of open batches. Each becomes an entry when sealed, and more of them would hardly be batches."""
 
 C = TypeVar("C")
 
 
 class Batcher(Protocol[C]):
-    """What a producer needs of a container."""
+    """Interface of a batch container for a producer."""
 
     limits: BatchLimits
-    """May change at any time: what is open is sealed by the new ones."""
+    """Limits of open batches. They may change at any time; new limits apply to open batches, too."""
 
     @property
     def deadline(self) -> float | None:
-        """When what is open must go (seconds, of the clock that :meth:`add` is given); None if nothing is open."""
+        """Return when open batches must be sealed, in seconds of the clock of :meth:`add`; None if none is open."""
 
     def add(
         self, message: OutgoingMessage, sequence_id: int, now_seconds: float, wall_time_ms: int, confirmation: C
     ) -> list[SealedEntry[C]]:
-        """Add one message; returns the entries that are to be sent now, in order."""
+        """Add one message; return the entries to send now, in order."""
 
     def seal(self) -> list[SealedEntry[C]]:
-        """Close everything that is open, and begin anew."""
+        """Seal and return all open batches."""
 
     def open_messages(self) -> list[OutgoingMessage]:
-        """The messages that are not sealed; those of one key in order."""
+        """Return the messages that are not sealed; those of one key are in order."""
 
 
 class _OpenBatch(Generic[C]):
@@ -95,8 +94,10 @@ class _OpenBatch(Generic[C]):
         self.key = first.partition_key
         self.ordering_key = first.ordering_key
         self.traceparent: str | None = None
-        """Of the first message that has one. The batch has it too, so that a worker knows of it without looking at each
-        message; readers take properties from the messages alone."""
+        """Trace context of the batch's first traced message.
+
+        The batch has it as a property, so that a worker need not read each message. Readers use only the messages'
+        properties."""
 
     def add(self, message: OutgoingMessage, sequence_id: int, confirmation: C) -> None:
         if message.partition_key != self.key:
@@ -135,7 +136,7 @@ class _OpenBatch(Generic[C]):
 
 
 class BatchContainer(Generic[C]):
-    """One open batch."""
+    """Container with one open batch."""
 
     __slots__ = ("_deadline", "_framer", "_open", "limits")
 
@@ -174,7 +175,7 @@ class BatchContainer(Generic[C]):
 
 
 class KeyBasedBatchContainer(Generic[C]):
-    """One open batch for each key."""
+    """Container with one open batch for each key."""
 
     __slots__ = ("_deadline", "_framer", "_messages", "_open", "_payload_bytes", "limits")
 

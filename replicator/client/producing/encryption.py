@@ -31,21 +31,22 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.padding import OAEP
 
 DATA_KEY_MS_MAX: Final = 4 * 3_600_000
-"""How long one data key serves; as upstream."""
+"""Longest use of one data key; upstream's value."""
 DATA_KEY_ENTRIES_MAX: Final = 2**30
-"""Well below 2**32 entries, from where on random nonces could meet (NIST SP 800-38D)."""
+"""Limit of entries per data key: well below 2**32, above which random nonces could repeat (NIST SP 800-38D)."""
 DATA_KEYS_KNOWN_MAX: Final = 1_000
-"""Unwrapped data keys that a consumer remembers: as many producers may send at once without unwrapping each time."""
+"""Limit of unwrapped data keys that a consumer remembers: so many producers may send at once without repeated
+unwrapping."""
 
 _DATA_KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 
 KeySource = Callable[[str, Mapping[str, str]], bytes]
-"""Gives the PEM of a key by its name and the metadata that the producer's key reader set for it."""
+"""Function that returns the PEM of a key, from its name and the metadata that the producer's key reader set for it."""
 
 
 class ConsumerCryptoFailureAction(Enum):
-    """What a consumer does with an entry that it cannot decrypt."""
+    """Action of a consumer for an entry that it cannot decrypt."""
 
     FAIL = "FAIL"
     """Raise :class:`DecryptionFailed`; the entry stays unacknowledged."""
@@ -56,9 +57,9 @@ class ConsumerCryptoFailureAction(Enum):
 
 
 class CryptoKeyReader:
-    """Where keys come from: PEM files, or callables of (key name, key metadata) that return PEM bytes.
+    """Source of keys: PEM files, or callables of (key name, key metadata) that return PEM bytes.
 
-    A producer needs public keys, a consumer private ones. Files are the same for every key name.
+    A producer needs public keys, a consumer private ones. A file serves every key name.
     """
 
     __slots__ = ("_private", "_public")
@@ -72,16 +73,17 @@ class CryptoKeyReader:
         self._private = private_key_path
 
     def public_key(self, name: str) -> bytes:
-        """The PEM of a public key; raises :class:`CryptoError`."""
+        """Return the PEM of a public key. Raises :class:`CryptoError`."""
         return _read("public", self._public, name, {})
 
     def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """The PEM of a private key; raises :class:`CryptoError`."""
+        """Return the PEM of a private key. Raises :class:`CryptoError`."""
         return _read("private", self._private, name, metadata)
 
 
 class EntryEncryptor:
-    """A producer's data key, wrapped for each of its key names. Raises :class:`CryptoError` if that cannot be made."""
+    """Encryptor with a producer's data key, wrapped for each of its key names. Raises :class:`CryptoError` if that
+    fails."""
 
     __slots__ = ("_data_key", "_entries", "_key_names", "_key_reader", "_made_ms", "_random_bytes", "_wrapped")
 
@@ -99,7 +101,7 @@ class EntryEncryptor:
         self._new_data_key(wall_time_ms)
 
     def encrypt(self, metadata: MessageMetadata, payload: bytes | bytearray | memoryview) -> bytes:
-        """The encrypted payload; ``metadata`` gets what a consumer needs to undo it. Raises :class:`CryptoError`."""
+        """Return the encrypted payload, and put into ``metadata`` what decrypts it. Raises :class:`CryptoError`."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         if not 0 <= metadata.publish_time - self._made_ms < DATA_KEY_MS_MAX or self._entries >= DATA_KEY_ENTRIES_MAX:
@@ -123,7 +125,7 @@ class EntryEncryptor:
 
 
 class EntryDecryptor:
-    """A consumer's private keys, and the data keys that it has unwrapped."""
+    """Decryptor with a consumer's private keys, and the data keys that it has unwrapped."""
 
     __slots__ = ("_data_keys", "_key_reader")
 
@@ -133,7 +135,7 @@ class EntryDecryptor:
         self._data_keys: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
 
     def decrypt(self, metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
-        """The payload as it was before encryption.
+        """Return the decrypted payload.
 
         Raises :class:`DecryptionFailed` if no key fits or the payload was changed.
         """
@@ -182,7 +184,7 @@ def _oaep() -> OAEP:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
-    # As official clients have it. OAEP does not need what SHA-1 lost.
+    # Like official clients. OAEP does not need what SHA-1 lost.
     return padding.OAEP(mgf=padding.MGF1(hashes.SHA1()), algorithm=hashes.SHA1(), label=None)  # nosec B303
 
 

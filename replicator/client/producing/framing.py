@@ -1,8 +1,8 @@
-"""Framing: how messages become entries: metadata, compression, encryption, and the cut into chunks. Sans-IO.
+"""Framing turns messages into entries: metadata, compression, encryption, and chunks. Sans-IO.
 
-Owns the order of the steps, which every reader of an entry undoes backwards: a batch (or a message that goes alone) is
-compressed as a whole; what is over the limit is cut into chunks; each entry is encrypted; the frame and its checksum
-come last. A payload that compression does not make smaller goes as it is: the metadata says so for each entry.
+Every reader of an entry undoes these steps backwards: a batch (or a message that goes alone) is compressed as a whole;
+a payload over the limit is cut into chunks; each entry is encrypted; the frame and its checksum come last. A payload
+that compression does not make smaller is sent uncompressed: the metadata says so for each entry.
 
 Source: the publicly documented wire format of Pulsar's entries, and PIP-37 for chunks.
 """
@@ -41,14 +41,14 @@ _CODECS: Final[Mapping[CompressionType, Codec]] = {
 }
 
 C = TypeVar("C")
-"""What the caller wants back with each message's entry: a producer's future. Opaque here."""
+"""Confirmation that the caller gets back with each message's entry: a producer's future. Opaque here."""
 
 
 class SealedEntry(NamedTuple, Generic[C]):
-    """An entry that is ready to be sent, the messages in it, and the confirmation that each of them waits for.
+    """Entry that is ready to be sent, with its messages, and the confirmation that each of them waits for.
 
-    ``entry`` is the error instead when the messages cannot be framed. Of the entries of a message in chunks only the
-    last one has the message.
+    ``entry`` is the error instead if the messages cannot be framed. If a message is cut into chunks, only its last
+    entry has the message.
     """
 
     entry: bytes | PulsarException
@@ -61,7 +61,7 @@ class SealedEntry(NamedTuple, Generic[C]):
 
 
 class EntryFramer:
-    """Makes entries for one producer, by its name, its compression and its encryption."""
+    """Framer that makes entries for one producer, with its name, its compression and its encryption."""
 
     __slots__ = ("_codec", "_encryptor", "_producer_field", "plain", "producer_name")
 
@@ -76,21 +76,22 @@ class EntryFramer:
         self._encryptor = encryptor
         self._producer_field = producer_field(producer_name)
         self.plain = compression is CompressionType.NONE and encryptor is None
-        """Whether payloads go as they are."""
+        """Whether payloads are neither compressed nor encrypted."""
 
     def plain_entry(self, content: bytes, sequence_id: int, wall_time_ms: int) -> bytes | PulsarException:
-        """One message that has nothing but its content, by a producer that is :attr:`plain`; or why that cannot be."""
+        """Return the entry of a message with content only, by a :attr:`plain` producer; return the error if that
+        fails."""
         try:
             return encode_plain_entry(self._producer_field, sequence_id, wall_time_ms, content)
         except EngineError as error:
             return from_engine(error)
 
     def frame(self, metadata: MessageMetadata, payload: bytes | bytearray) -> bytes | PulsarException:
-        """Payload and metadata as an entry, or why that cannot be."""
+        """Return payload and metadata as an entry; return the error if that fails."""
         return self.seal(metadata, self.pack(metadata, payload))
 
     def pack(self, metadata: MessageMetadata, payload: bytes | bytearray) -> bytes | bytearray:
-        """The payload as it is sent, compressed if that makes it smaller; ``metadata`` then says how."""
+        """Return the payload, compressed if that makes it smaller; ``metadata`` then names the compression."""
         if self._codec == NONE or not payload:
             return payload
         packed = compress(payload, self._codec)
@@ -101,7 +102,7 @@ class EntryFramer:
         return packed
 
     def seal(self, metadata: MessageMetadata, packed: bytes | bytearray | memoryview) -> bytes | PulsarException:
-        """A packed payload as an entry, encrypted if the producer encrypts, or why that cannot be."""
+        """Return a packed payload as an entry, encrypted if the producer encrypts; return the error if that fails."""
         try:
             if self._encryptor is not None:
                 packed = self._encryptor.encrypt(metadata, packed)
@@ -115,7 +116,7 @@ class EntryFramer:
 def single_entry(
     message: OutgoingMessage, sequence_id: int, framer: EntryFramer, wall_time_ms: int, confirmation: C
 ) -> SealedEntry[C]:
-    """A message as an entry of its own: without ``num_messages_in_batch``."""
+    """Return a message as an entry of its own, without ``num_messages_in_batch``."""
     if framer.plain and is_plain(message):
         entry = framer.plain_entry(message.content or b"", sequence_id, wall_time_ms)
     else:
@@ -133,9 +134,9 @@ def chunked_entries(
     uuid: str,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> list[SealedEntry[C]]:
-    """A message as one entry if it fits in ``message_bytes_max`` with its metadata, else as chunks that do.
+    """Return a message as one entry if it fits in ``message_bytes_max`` with its metadata, else as chunks that do.
 
-    If one chunk cannot be framed, that is the only entry: a message without it would be of no use.
+    If one chunk cannot be framed, only its error is returned: the message would be useless without it.
     """
     metadata = _metadata_of(message, sequence_id, framer, wall_time_ms)
     packed = framer.pack(metadata, message.content or b"")
@@ -171,7 +172,7 @@ def chunked_entries(
 
 
 def message_bytes(message: OutgoingMessage) -> int:
-    """About how many bytes the message takes in an entry: exact for the content, an upper guess for the rest."""
+    """Return about how many bytes the message takes in an entry: exact for the content, an upper guess for the rest."""
     size = len(message.content or b"") + 32
     if message.partition_key is not None:
         size += 4 * len(message.partition_key)
@@ -199,7 +200,7 @@ def is_plain(message: OutgoingMessage) -> bool:
 
 
 def single_metadata(message: OutgoingMessage, sequence_id: int) -> SingleMessageMetadata:
-    """A message's own metadata inside a batch; without the size of its payload."""
+    """Return a message's own metadata inside a batch, without the size of its payload."""
     single = SingleMessageMetadata()
     single.sequence_id = sequence_id  # a third faster than by keyword, and this runs for each message
     if message.partition_key is not None:
@@ -216,7 +217,7 @@ def single_metadata(message: OutgoingMessage, sequence_id: int) -> SingleMessage
 
 
 def ordering_key_bytes(ordering_key: str) -> bytes:
-    """An ordering key as it stands in the metadata: bytes on the wire, text in this API."""
+    """Return an ordering key as the metadata holds it: bytes on the wire, text in this API."""
     return ordering_key.encode("utf-8", "surrogateescape")
 
 

@@ -1,8 +1,9 @@
-"""The producer of a partitioned topic: one :class:`Producer` for each partition behind one API.
+"""Producer of a partitioned topic: one :class:`Producer` for each partition behind one API.
 
-Owns the choice of the partition, once for each message. All partitions' producers have one name. With
-``lazy_start_partitioned_producers`` only the partition where messages without a key begin is connected at once; another
-one is when its first message comes, and messages wait for it here, in order, within the same bound (invariant 11).
+It chooses the partition, once for each message. All partitions' producers have one name. With
+``lazy_start_partitioned_producers`` only the partition where messages without a key begin is connected at once. Any
+other is connected with its first message, and messages wait for it here, in order, within the same bound (invariant
+11).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from replicator.client.settings import ProducerSettings
 from replicator.running.short_tasks import awaited
 
 StartPartition = Callable[[int, str | None], Awaitable[Producer]]
-"""Connects the producer of one partition under a name, or under one that the cluster chooses."""
+"""Function that connects the producer of one partition under a name, or None for a name that the cluster chooses."""
 
 
 class _Starting:
-    """A partition whose producer is being connected, and the messages that wait for it."""
+    """Partition whose producer is being connected, and the messages that wait for it."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -35,7 +36,7 @@ class _Starting:
 
 
 class PartitionedProducer(MessageSender):
-    """Publishes to all partitions of one topic. Made by :meth:`Client.create_producer`; used like a :class:`Producer`.
+    """Producer for all partitions of one topic, used like a :class:`Producer`. :meth:`Client.create_producer` makes it.
 
     Limits such as ``max_pending_messages`` count for each partition.
     """
@@ -66,13 +67,13 @@ class PartitionedProducer(MessageSender):
         self._closing: AlreadyClosed | None = None
 
     async def connect(self, first: int, *, lazy: bool) -> None:
-        """Connect all partitions, or with ``lazy`` only ``first``; called once by the client.
+        """Connect all partitions, or with ``lazy`` only ``first``. The client calls this once.
 
         If one cannot be connected, those that are connected are closed again.
         """
         name = self._settings.producer_name
         try:
-            # The first one's name, if the cluster chooses it, is that of all.
+            # If the cluster chooses the first one's name, all get that name.
             self._producers[first] = await self._start_partition(first, name)
             if not lazy:
                 others = [partition for partition in range(self._partitions) if partition != first]
@@ -100,7 +101,7 @@ class PartitionedProducer(MessageSender):
         return confirmation
 
     async def wait_for_room(self) -> None:
-        """Wait until no partition is full: which one the next message goes to is not known yet."""
+        """Wait until no partition is full, because the partition of the next message is not known yet."""
         if self._closing is not None:
             raise self._closing.with_traceback(None)
         for producer in list(self._producers.values()):
@@ -120,19 +121,19 @@ class PartitionedProducer(MessageSender):
             producer.seal_batches()
 
     def pending(self) -> list[OutgoingMessage]:
-        """The messages that are not confirmed, those of one partition in order."""
+        """Return the unconfirmed messages; those of one partition are in order."""
         messages = [message for producer in self._producers.values() for message in producer.pending()]
         return messages + [message for starting in self._starting.values() for message, _ in starting.waiting]
 
     async def flush(self) -> None:
-        """:meth:`Producer.flush` of every partition; raises the first error of any of them when all are done."""
+        """Flush every partition (:meth:`Producer.flush`). Raises the first error when all are done."""
         if self._closing is not None:
             raise self._closing.with_traceback(None)
         await self._wait_for_starting()
         await _gathered(producer.flush() for producer in self._producers.values())
 
     async def close(self) -> None:
-        """:meth:`Producer.close` of every partition. Idempotent."""
+        """Close the producers of all partitions. Idempotent."""
         if self._closing is not None:
             return
         self._closing = AlreadyClosed(f"producer of {self._topic} is closed")
@@ -149,15 +150,15 @@ class PartitionedProducer(MessageSender):
         return next(iter(self._producers.values())).producer_name()
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id that is confirmed in any partition; each numbers its own messages."""
+        """Return the highest sequence id that is confirmed in any partition. Each numbers its own messages."""
         return max(producer.last_sequence_id() for producer in self._producers.values())
 
     def is_connected(self) -> bool:
-        """Whether every partition that was started is connected."""
+        """Return whether every partition that was started is connected."""
         return self._closing is None and all(producer.is_connected() for producer in self._producers.values())
 
     def stats(self) -> ProducerStats:
-        """What all partitions did together."""
+        """Return the statistics of all partitions together."""
         together = ProducerStatsRecorder()
         for producer in self._producers.values():
             together.merge(producer.stats_recorder())
@@ -169,7 +170,8 @@ class PartitionedProducer(MessageSender):
         self._producers[partition] = await self._start_partition(partition, self.producer_name())
 
     async def _start(self, partition: int, starting: _Starting) -> None:
-        """Connect a partition, and hand it what waited; a later message finds the partition not started if it fails."""
+        """Connect a partition, and send its waiting messages. If it fails, they fail, and a later message starts it
+        again."""
         try:
             await self._connect(partition)
         except PulsarException as error:
@@ -188,14 +190,14 @@ class PartitionedProducer(MessageSender):
 
 
 async def _gathered(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all calls to their ends, then raise the first error of any."""
+    """Run all calls to their ends, then raise the first error."""
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
 def _pass_on(producer: Producer, message: OutgoingMessage, confirmation: Confirmation) -> None:
-    """Send a message that waited; its future gets what the partition's own future gets."""
+    """Send a message that waited; its future gets the result of the partition's own future."""
     try:
         sent = producer.enqueue_message(message)
     except PulsarException as error:

@@ -1,7 +1,7 @@
-"""What a producer has sent and the cluster has not confirmed, and everybody who waits for that.
+"""Entries that a producer has sent and the cluster has not confirmed, and the callers that wait for them.
 
-Owns the numbers of entries, the futures of messages until they are settled, the order of resending, and the bound on
-unconfirmed messages (invariant 11). Messages in the open batch count from the moment they are taken.
+This module owns the numbers of entries, the futures of messages until they are settled, the order of resending, and the
+bound on unconfirmed messages (invariant 11). Messages in the open batch count from the moment they are taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Confirmation = asyncio.Future[MessageId]
 
 
 class PendingEntry:
-    """A sealed entry on its way. Entries of one message in chunks share the positions of those that are confirmed."""
+    """Sealed entry on its way. Entries of one chunked message share the list of their confirmed positions."""
 
     __slots__ = ("chunk_positions", "deadline", "sealed", "sent_at")
 
@@ -34,7 +34,7 @@ class PendingEntry:
 
 
 class PendingEntries:
-    """The unconfirmed entries of one producer by their ids, which grow by one."""
+    """Unconfirmed entries of one producer by their ids, which grow by one."""
 
     def __init__(self, partition: int, messages_max: int) -> None:
         self._partition = partition
@@ -45,18 +45,18 @@ class PendingEntries:
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._flush_waiters: list[tuple[int, asyncio.Future[PulsarException | None]]] = []
         self.messages = 0
-        """Messages that are not confirmed, those that are not sealed yet among them."""
+        """Number of unconfirmed messages, including those that are not sealed yet."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     @property
     def full(self) -> bool:
-        """Whether no more messages may be taken."""
+        """Whether the limit of unconfirmed messages is reached."""
         return self.messages >= self._messages_max
 
     def add(self, sealed: SealedEntry[Confirmation], now: float, deadline: float) -> int:
-        """Keep an entry until it is settled; returns its id."""
+        """Keep an entry until it is settled; return its id."""
         entry_id = self._next_entry_id
         self._next_entry_id += 1
         if sealed.chunks > 1 and sealed.chunk_id == 0:
@@ -65,23 +65,23 @@ class PendingEntries:
         return entry_id
 
     def oldest(self) -> tuple[int, PendingEntry]:
-        """The entry that was sent first; there must be one."""
+        """Return the entry that was sent first; there must be one."""
         return next(iter(self._entries.items()))
 
     def resendable(self) -> Iterator[tuple[int, bytes]]:
-        """What is to be sent again on a new connection, in order."""
+        """Yield the entries to send again on a new connection, in order."""
         for entry_id, entry in self._entries.items():
             assert isinstance(entry.sealed.entry, bytes)
             yield entry_id, entry.sealed.entry
 
     def unconfirmed(self) -> list[OutgoingMessage]:
-        """The messages of all entries, in order."""
+        """Return the messages of all entries, in order."""
         return [message for entry in self._entries.values() for message in entry.sealed.messages]
 
     def confirm(self, entry_id: int, position: Position) -> PendingEntry | None:
-        """An entry is durable: settle the futures of its messages. None if it is not waited for any more.
+        """Settle the futures of a durable entry's messages. Return None if nothing waits for the entry any more.
 
-        Behind the last of those that are confirmed together comes :meth:`settle_waiters`.
+        The caller calls :meth:`settle_waiters` after a group of confirmations.
         """
         entry = self._take(entry_id)
         if entry is None:
@@ -101,7 +101,8 @@ class PendingEntries:
         return entry
 
     def fail(self, entry_id: int, error: PulsarException) -> int:
-        """An entry is not stored: fail its messages, and those of its other chunks. Returns how many messages."""
+        """Fail the messages of an entry that is not stored, and those of its other chunks. Return the number of
+        messages."""
         entry = self._entries.get(entry_id)
         if entry is None:
             return 0
@@ -122,7 +123,7 @@ class PendingEntries:
         return messages
 
     async def wait_until_settled(self) -> None:
-        """Wait until everything sent so far is confirmed; raises the first error of any of it."""
+        """Wait until everything sent so far is confirmed. Raises the first error."""
         if not self._entries:
             return
         waiter: asyncio.Future[PulsarException | None] = asyncio.get_running_loop().create_future()
@@ -132,7 +133,7 @@ class PendingEntries:
             raise error
 
     async def wait_for_room(self) -> None:
-        """Wait for the next time that there may be room for one more message."""
+        """Wait until there may be room for one more message."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._room_waiters.append(waiter)
         try:
@@ -143,7 +144,8 @@ class PendingEntries:
             raise
 
     def stop(self, error: PulsarException) -> int:
-        """Fail everything and everybody, but keep the entries for :meth:`unconfirmed`. Returns how many messages."""
+        """Fail all messages and waiting callers, but keep the entries for :meth:`unconfirmed`. Return the number of
+        messages."""
         messages = sum(fail_all(entry.sealed.confirmations, error) for entry in self._entries.values())
         for _, flush_waiter in self._flush_waiters:
             if not flush_waiter.done():
@@ -156,7 +158,7 @@ class PendingEntries:
         return messages
 
     def forget(self) -> None:
-        """Let go of the entries that :meth:`stop` kept."""
+        """Forget the entries that :meth:`stop` kept."""
         self._entries.clear()
         self.messages = 0
 
@@ -174,7 +176,8 @@ class PendingEntries:
                 confirmation.set_result(_chunk_message_id(entry.chunk_positions, self._partition))
 
     def settle_waiters(self) -> None:
-        """Wake those whose condition came true: a flush without older entries, as many senders as there is room."""
+        """Wake the callers whose condition came true: a flush without older entries, as many senders as there is
+        room."""
         if self._flush_waiters:
             oldest = next(iter(self._entries), self._next_entry_id)
             for last_entry_id, waiter in self._flush_waiters:
@@ -190,20 +193,21 @@ class PendingEntries:
 
 
 def fail_all(confirmations: Sequence[Confirmation], error: PulsarException) -> int:
-    """Settle each future with ``error``; returns how many were not settled before."""
+    """Settle each future with ``error``; return how many were not settled before."""
     failed = 0
     for confirmation in confirmations:
         if not confirmation.done():
             failed += 1
             confirmation.set_exception(error)
-            # Whoever sends without looking at each future learns of it from flush() or pending(); a log line for each
-            # of thousands of futures would only bury that.
+            # A sender that does not look at each future learns of it from flush() or pending(); a log line for each of
+            # thousands of futures would only bury that.
             confirmation.exception()
     return failed
 
 
 def _chunk_message_id(positions: Sequence[Position], partition: int) -> MessageId:
-    """A message of which the topic had a chunk already has no id that is known as a whole."""
+    """Return the id of a chunked message. It is that of a duplicate if the topic already had a chunk: then not all
+    positions are known."""
     if DUPLICATE in positions:
         return MessageId.at(DUPLICATE, partition, NO_BATCH, 1)
     return ChunkMessageId(positions, partition)

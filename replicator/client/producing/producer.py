@@ -1,12 +1,12 @@
-"""The producer: the asyncio shell around batching, framing and what waits for confirmation.
+"""Producer: the asyncio shell around batching, framing and unconfirmed entries.
 
-Owns the order of what is sent, and the connection. After a loss of the connection the unconfirmed entries are sent
-again, in order, before anything newer: at least once; exactly once on a topic with deduplication, where the receipt of
-an entry that was stored before says so (:meth:`MessageId.is_duplicate`). With ``reconnect=False`` the loss surfaces at
-once instead, and :meth:`Producer.pending` has what the caller may send elsewhere.
+It owns the order of sending, and the connection. After a loss of the connection the unconfirmed entries are sent again,
+in order, before anything newer: at least once; exactly once on a topic with deduplication, where the receipt of an
+entry that was stored before says so (:meth:`MessageId.is_duplicate`). With ``reconnect=False`` the loss surfaces at
+once instead, and :meth:`Producer.pending` has the messages that the caller may send elsewhere.
 
-A message that is to be delivered later, or that may need chunks, is an entry of its own behind what was open before.
-A producer that another one fenced off never connects again: that would take the topic back.
+A message that is to be delivered later, or that may need chunks, is an entry of its own behind the open batch. A
+producer that another one fenced off never connects again: that would take the topic back.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from replicator.running.supervisor import SupervisedTask
 from snapshots.position import Position
 
 OpenProducerChannel = Callable[[ProducerSettings, int | None], Awaitable[ProducerChannel]]
-"""Opens a channel for these settings, with the topic epoch of the former channel."""
+"""Function that opens a channel for these settings, with the topic epoch of the former channel."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Producer(MessageSender):
-    """Publishes to one topic that is not partitioned, or to one partition. Made by :meth:`Client.create_producer`."""
+    """Producer for one topic that is not partitioned, or one partition. :meth:`Client.create_producer` makes it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Producer(MessageSender):
         self._whole = whole
         self._content_bytes_max = MESSAGE_BYTES_MAX if whole else CHUNKED_MESSAGE_BYTES_MAX
         self._message_bytes_max = self._metadata_bytes_max = MESSAGE_BYTES_MAX
-        """As the cluster says."""
+        """Limits that the cluster sets."""
         self._framer = EntryFramer(settings.producer_name or "", settings.compression, encryptor)
         self._batch: Batcher[Confirmation] | None = None
         self._batch_timer: asyncio.TimerHandle | None = None
@@ -102,10 +102,10 @@ class Producer(MessageSender):
         self._reopening: SupervisedTask | None = None
         self._closing: asyncio.Task[None] | None = None
         self._error: PulsarException | None = None
-        """Why nothing more can be sent; None while open."""
+        """Error that ended this producer; None while it is open."""
 
     async def connect(self) -> None:
-        """Open the channel; called once by the client. The cluster says the name, and where numbering goes on."""
+        """Open the channel, which sets the producer's name and its next sequence id. The client calls this once."""
         channel = await open_first(self._open, self._operation_timeout_seconds, reconnect=self._reconnect)
         ready = channel.ready
         settings = self._settings = replace(self._settings, producer_name=ready.producer_name)
@@ -163,20 +163,20 @@ class Producer(MessageSender):
                 self._send_sealed(sealed)
 
     def pending(self) -> list[OutgoingMessage]:
-        """The messages that are not confirmed, in order; also after a loss with ``reconnect=False``."""
+        """Return the unconfirmed messages, in order; also after a loss with ``reconnect=False``."""
         return self._pending.unconfirmed() + (self._batch.open_messages() if self._batch is not None else [])
 
     async def flush(self) -> None:
-        """Send the open batch and wait until all that was sent is durable; raises the first error of any of it."""
+        """Send the open batch and wait until everything sent is durable. Raises the first error."""
         if self._error is not None:
             raise self._error.with_traceback(None)
         self.seal_batches()
         await self._pending.wait_until_settled()
 
     async def close(self) -> None:
-        """Wait until what was sent is confirmed or has failed, then let go of the topic. Idempotent.
+        """Wait until every sent message is confirmed or has failed, then release the topic. Idempotent.
 
-        Who cancels it does not wait for what was sent; the topic is let go all the same.
+        A cancelled call does not wait for sent messages, but still releases the topic.
         """
         try:
             if self._channel is not None:
@@ -196,24 +196,24 @@ class Producer(MessageSender):
         return self._framer.producer_name
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id that is confirmed, or the one that numbering began after, or -1."""
+        """Return the highest confirmed sequence id, or the one that numbering began after, or -1."""
         return self._last_sequence_id
 
     def is_connected(self) -> bool:
         return self._channel is not None and self._error is None
 
     def stats(self) -> ProducerStats:
-        """What was sent, confirmed and failed so far, and how long confirmations took."""
+        """Return counts of sent, confirmed and failed messages, and latencies of confirmations."""
         return self._stats.stats(self._pending.messages)
 
     def stats_recorder(self) -> ProducerStatsRecorder:
-        """The counters themselves, so that those of several producers can be added up."""
+        """Return the counters themselves, so that those of several producers can be added up."""
         return self._stats
 
-    # What the channel reports.
+    # Events of the channel.
 
     def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
-        """Entries are durable, or the topic had them already."""
+        """Settle entries that are durable, or that the topic had already."""
         confirm, now = self._pending.confirm, self._loop.time()
         messages, duplicate, sent_at = 0, 0, now
         for entry_id, position in zip(entry_ids, positions, strict=True):
@@ -232,13 +232,13 @@ class Producer(MessageSender):
         self._pending.settle_waiters()
 
     def on_refused(self, entry_id: int, error: PulsarException) -> None:
-        """An entry was refused."""
+        """Fail an entry that was refused."""
         if isinstance(error, ClusterFenced):
             return  # it was not stored; the channel is about to be lost, and the entry is sent again over the next one
         self._fail_entry(entry_id, error)
 
     def on_lost(self, error: PulsarException) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: reconnect, or stop."""
         self._channel = None
         if self._error is not None:
             return
@@ -256,7 +256,7 @@ class Producer(MessageSender):
         return await self._open_channel(self._settings, self._topic_epoch)
 
     def _fit(self, ready: ProducerReady) -> None:
-        """Messages, chunks and batches are as large as the cluster takes that serves now; what is sealed stays so."""
+        """Adapt the limits of messages, chunks and batches to the present cluster. Sealed entries stay unchanged."""
         size = self._message_bytes_max = ready.message_bytes_max
         self._metadata_bytes_max = max(size, METADATA_ROOM_BYTES)
         if self._whole:
@@ -338,7 +338,7 @@ class Producer(MessageSender):
             channel.publish(entry_id, entry)
 
     def _stop(self, error: PulsarException) -> None:
-        """Take nothing more, and fail what waits. Unconfirmed messages stay listed in :meth:`pending`."""
+        """Take no more messages, and fail those that wait. Unconfirmed ones stay listed in :meth:`pending`."""
         self._seal_open_batch_unsent()
         self._error = error
         for timer in (self._batch_timer, self._timeout_timer, self._stats_timer):

@@ -1,6 +1,6 @@
-"""Making producers: from the arguments of ``create_producer`` to a connected producer.
+"""Makers of producers: from the arguments of ``create_producer`` to a connected producer.
 
-Owns the question whether a topic is partitioned, the split of limits over its partitions, and the start of encryption.
+This module finds out whether a topic is partitioned, splits limits over its partitions, and starts encryption.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from replicator.running.extras import extra_missing
 
 @dataclass(frozen=True, slots=True)
 class ProducerMaker:
-    """What all producers of one client have in common."""
+    """Maker of all producers of one client, with their common arguments."""
 
     connector: Connector
     reconnect: bool
     operation_timeout_seconds: float
     add_context: AddContext | None = None
-    """Puts the context of the trace that sends into a message's properties."""
+    """Function that adds the sender's trace context to a message's properties."""
 
     async def make(
         self,
@@ -41,9 +41,9 @@ class ProducerMaker:
         encryptor: EntryEncryptor | None,
         on_close: Callable[[Producer | PartitionedProducer], None],
     ) -> Producer | PartitionedProducer:
-        """A connected producer, for all partitions if the topic has any.
+        """Return a connected producer, for all partitions if the topic has any.
 
-        Raises :class:`ConnectError`, :class:`ProducerBusy`, :class:`ProducerFenced` and what the cluster answers.
+        Raises :class:`ConnectError`, :class:`ProducerBusy`, :class:`ProducerFenced` and errors of the cluster.
         """
         partitions = await self._partitions(settings.topic)
         if not partitions:
@@ -102,7 +102,8 @@ class ProducerMaker:
 def make_encryptor(
     encryption_key: str | None, encryption_keys: Sequence[str], crypto_key_reader: CryptoKeyReader | None
 ) -> EntryEncryptor | None:
-    """What encrypts a producer's entries, or None; raises :class:`InvalidConfiguration`, :class:`CryptoError`."""
+    """Return the encryptor of a producer's entries, or None. Raises :class:`InvalidConfiguration`,
+    :class:`CryptoError`."""
     names = ([encryption_key] if encryption_key else []) + [name for name in encryption_keys if name != encryption_key]
     if not names:
         return None
@@ -114,7 +115,7 @@ def make_encryptor(
 
 
 def context_adder() -> AddContext:
-    """Return what puts the context of the present trace into a message.
+    """Return the function that adds the present trace context to a message's properties.
 
     Raises :class:`InvalidConfiguration` if the extra ``traces`` is not installed.
     """

@@ -1,8 +1,8 @@
-"""What a producer counts: messages, bytes, failures, and how long confirmations take. Sans-IO; the clock is passed in.
+"""Statistics of a producer: messages, bytes, failures, and latencies of confirmations. Sans-IO; the clock is passed in.
 
 Counting costs one step an entry, never one a message, since a batch is the unit that is sent and confirmed. Latencies
-are kept in a histogram of fixed size whose buckets are an eighth of an octave wide, so quantiles are
-exact to about 9 % and memory is bounded (invariant 11).
+are kept in a histogram of fixed size whose buckets are an eighth of an octave wide, so quantiles are exact to about 9 %
+and memory is bounded (invariant 11).
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Final
 
 _BUCKETS_PER_OCTAVE: Final = 8
 _OCTAVES: Final = 32
-"""From 1 microsecond to over an hour."""
+"""Range of the histogram in octaves: from 1 microsecond to over an hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """What a producer did since it was made. An entry's latency is that from its sealing to its receipt."""
+    """Counts since a producer was made, and latencies. An entry's latency is the time from its sealing to its
+    receipt."""
 
     entries_sent: int
     messages_sent: int
     bytes_sent: int
-    """Of entries as they go over the wire: compressed, with metadata; without what was sent again after a loss."""
+    """Bytes of sent entries on the wire: compressed, with metadata. Repeated sends after a loss do not count."""
     messages_confirmed: int
     messages_duplicate: int
-    """Of the confirmed ones: those that the topic had already."""
+    """Confirmed messages that the topic had already."""
     messages_failed: int
     messages_pending: int
     latency_ms_p50: float
@@ -54,14 +55,14 @@ class LatencyHistogram:
             self.seconds_max = seconds
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Add what ``other`` has counted."""
+        """Add the counts of ``other``."""
         for index, count in enumerate(other._counts):
             self._counts[index] += count
         self._total += other._total
         self.seconds_max = max(self.seconds_max, other.seconds_max)
 
     def quantile_seconds(self, share: float) -> float:
-        """The upper end of the bucket that ``share`` of the durations are in or below; 0 without any."""
+        """Return the upper end of the bucket that ``share`` of the durations are in or below; 0 without any."""
         wanted = math.ceil(share * self._total)
         seen = 0
         for index, count in enumerate(self._counts):
@@ -72,7 +73,7 @@ class LatencyHistogram:
 
 
 class ProducerStatsRecorder:
-    """The counters of one producer."""
+    """Counters of one producer."""
 
     __slots__ = (
         "bytes_sent",
@@ -94,20 +95,21 @@ class ProducerStatsRecorder:
         self.latencies = LatencyHistogram()
 
     def sent(self, messages: int, entry_bytes: int) -> None:
-        """An entry was sent for the first time."""
+        """Count an entry that is sent for the first time."""
         self.entries_sent += 1
         self.messages_sent += messages
         self.bytes_sent += entry_bytes
 
     def confirmed(self, messages: int, latency_seconds: float, *, duplicate: int) -> None:
-        """Receipts came of messages that were sent at the same time; so many of them were there already."""
+        """Count the receipts of messages that were sent at the same time. The topic had ``duplicate`` of them
+        already."""
         if messages:
             self.messages_confirmed += messages
             self.messages_duplicate += duplicate
             self.latencies.add(latency_seconds, messages)
 
     def merge(self, other: ProducerStatsRecorder) -> None:
-        """Add what ``other`` has counted: for the partitions of one topic."""
+        """Add the counts of ``other``, a producer of another partition of the same topic."""
         self.entries_sent += other.entries_sent
         self.messages_sent += other.messages_sent
         self.bytes_sent += other.bytes_sent
@@ -117,7 +119,7 @@ class ProducerStatsRecorder:
         self.latencies.merge(other.latencies)
 
     def stats(self, messages_pending: int) -> ProducerStats:
-        """All of it as of now."""
+        """Return all counts and latencies as of now."""
         return ProducerStats(
             entries_sent=self.entries_sent,
             messages_sent=self.messages_sent,
@@ -134,7 +136,7 @@ class ProducerStatsRecorder:
 
 
 def interval_line(before: ProducerStats, now: ProducerStats, seconds: float) -> str:
-    """What happened between two snapshots, for the log."""
+    """Return a line for the log about the time between two snapshots."""
     return (
         f"{(now.messages_sent - before.messages_sent) / seconds:.1f} msg/s, "
         f"{(now.bytes_sent - before.bytes_sent) / seconds / 1e6:.3f} MB/s, "

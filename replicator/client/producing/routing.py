@@ -1,8 +1,8 @@
-"""Routing: which partition of a topic a message goes to. Sans-IO; clock and first partition are passed in.
+"""Routing chooses the partition of a topic for a message. Sans-IO; clock and first partition are passed in.
 
 Rules, for every router but a custom one:
-1. A message with a partition key goes where its key's hash says, so that a key's messages are in one partition, in
-   order, whichever producer sent them.
+1. The hash of a partition key chooses the partition, so that a key's messages are in one partition, in order,
+   whichever producer sent them.
 2. Without a key: always the same partition, or round robin. With batching, round robin stays with one partition for
    as long as a batch could be open there (its count, its size, its delay), or every batch would hold one message.
 
@@ -26,7 +26,7 @@ KeyHash = Callable[[str], int]
 
 
 class RoutableMessage:
-    """What a custom ``message_router`` is shown of a message; named as in :class:`Message`."""
+    """Message as a custom ``message_router`` sees it. Methods are named like those of :class:`Message`."""
 
     __slots__ = ("_message",)
 
@@ -41,15 +41,15 @@ class RoutableMessage:
         return dict(self._message.properties or {})
 
     def partition_key(self) -> str:
-        """The key, or "" if it has none."""
+        """Return the key, or "" if it has none."""
         return self._message.partition_key or ""
 
     def ordering_key(self) -> str:
-        """The ordering key, or "" if it has none."""
+        """Return the ordering key, or "" if it has none."""
         return self._message.ordering_key or ""
 
     def event_timestamp(self) -> int:
-        """Milliseconds since the epoch as the application gave them, or 0."""
+        """Return the application's event time in milliseconds since the epoch, or 0."""
         return self._message.event_timestamp or 0
 
 
@@ -58,12 +58,12 @@ CustomRouter = Callable[[RoutableMessage, int], int]
 
 @dataclass(frozen=True, slots=True)
 class RoutingSettings:
-    """What a producer of a partitioned topic is to do beside what each partition's producer does."""
+    """Settings of a partitioned producer beside those of each partition's producer."""
 
     mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     message_router: CustomRouter | None = None
-    """Wins over ``mode``, as upstream."""
+    """Router of the application. It overrides ``mode``, like upstream."""
     lazy: bool = False
     max_pending_messages_across_partitions: int = 50_000
 
@@ -85,14 +85,14 @@ class RoutingSettings:
 
 
 class Router(Protocol):
-    """Chooses a partition of ``0 … partitions - 1``."""
+    """Interface of a router, which chooses a partition of ``0 … partitions - 1``."""
 
     def partition_of(self, message: OutgoingMessage, partitions: int, now_seconds: float) -> int:
-        """The partition of one message; ``now_seconds`` is a clock that does not jump."""
+        """Return the partition of one message. ``now_seconds`` is a clock that does not jump."""
 
 
 class SinglePartitionRouter:
-    """Everything without a key goes to one partition."""
+    """Router that sends all messages without a key to one partition."""
 
     def __init__(self, key_hash: KeyHash, first: int) -> None:
         self._key_hash = key_hash
@@ -105,7 +105,7 @@ class SinglePartitionRouter:
 
 
 class RoundRobinRouter:
-    """Messages without a key take turns, by batches if there are batches."""
+    """Router that sends messages without a key to all partitions in turn, by batches if there are batches."""
 
     def __init__(self, key_hash: KeyHash, first: int, batching: BatchLimits | None) -> None:
         self._key_hash = key_hash
@@ -140,7 +140,8 @@ class RoundRobinRouter:
 
 
 class CustomPartitionRouter:
-    """The application's ``message_router`` chooses; raises :class:`InvalidConfiguration` for what is no partition."""
+    """Router that asks the application's ``message_router``. Raises :class:`InvalidConfiguration` for an invalid
+    partition."""
 
     def __init__(self, message_router: CustomRouter) -> None:
         self._message_router = message_router
@@ -153,9 +154,10 @@ class CustomPartitionRouter:
 
 
 def make_router(settings: RoutingSettings, batching: BatchLimits | None, first: int) -> Router:
-    """The router of one producer.
+    """Return the router of one producer.
 
-    ``first`` is where messages without a key begin: random, so that producers spread.
+    ``first`` is the partition where messages without a key begin; callers choose it at random, so that producers
+    spread.
     """
     if settings.message_router is not None:
         return CustomPartitionRouter(settings.message_router)

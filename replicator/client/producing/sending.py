@@ -1,6 +1,6 @@
-"""Sending: what producers of one topic and of a partitioned topic have in common.
+"""Sending, for producers of one topic and of a partitioned topic.
 
-Owns how the arguments of ``send`` become a message, and the checks that happen before anything is taken.
+This module makes a message from the arguments of ``send``, and checks it before it is taken.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from replicator.client.schema import Schema
 from replicator.engine.admission import LOCAL
 
 AddContext = Callable[[Mapping[str, str] | None], Mapping[str, str] | None]
-"""A message's properties, with the context of the trace that sends it."""
+"""Function that returns a message's properties with the trace context of its sender."""
 
 
 class MessageSender(ClosedAtExit):
-    """Makes messages of what the application gives and hands them to :meth:`enqueue_message`."""
+    """Base of producers: it makes messages from the arguments of ``send`` and gives them to :meth:`enqueue_message`."""
 
     def __init__(
         self, topic: str, schema: Schema | None, *, block_if_queue_full: bool, add_context: AddContext | None = None
@@ -77,9 +77,9 @@ class MessageSender(ClosedAtExit):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> Confirmation:
-        """Take one message without waiting; the future has its id once it is durable.
+        """Take one message without waiting. The future gets the message's id once it is durable.
 
-        Raises what :meth:`send` raises before it waits. :meth:`wait_for_room` gives back-pressure.
+        Raises the errors that :meth:`send` raises before it waits. :meth:`wait_for_room` gives back-pressure.
         """
         return self.enqueue_message(
             self._message(
@@ -95,9 +95,9 @@ class MessageSender(ClosedAtExit):
         )
 
     async def send_many(self, messages: Iterable[OutgoingMessage | Any]) -> list[MessageId]:
-        """Send messages one behind the other without waiting for each, and wait until all are durable.
+        """Send messages in order without waiting for each, and wait until all are durable.
 
-        Holds back when ``max_pending_messages`` is reached. Raises the first error; others may have been stored.
+        It pauses while ``max_pending_messages`` is reached. Raises the first error; others may have been stored.
         """
         confirmations: list[Confirmation] = []
         for message in messages:
@@ -112,19 +112,20 @@ class MessageSender(ClosedAtExit):
 
     @abstractmethod
     def enqueue_message(self, message: OutgoingMessage) -> Confirmation:
-        """:meth:`enqueue` for a message that exists, such as one of another producer's ``pending()``."""
+        """Take one existing message without waiting, such as one of another producer's ``pending()``; see
+        :meth:`enqueue`."""
 
     @abstractmethod
     async def wait_for_room(self) -> None:
-        """Wait until one more message can be taken; raises the error of a producer that is closed or lost."""
+        """Wait until one more message can be taken. Raises the error of a producer that is closed or lost."""
 
     @abstractmethod
     def is_full(self) -> bool:
-        """Whether a message could be refused now because too many wait for confirmation."""
+        """Return whether a message could be refused now because too many wait for confirmation."""
 
     @abstractmethod
     def seal_batches(self) -> None:
-        """Send what is open without waiting for its delay."""
+        """Send open batches without waiting for their delay."""
 
     def _message(
         self,
@@ -181,7 +182,7 @@ def check_message(message: OutgoingMessage, content_bytes_max: int, metadata_byt
 
 
 def wall_time_ms() -> int:
-    """Milliseconds since the epoch, as entries bear them."""
+    """Return the wall time in milliseconds since the epoch, for the times of entries."""
     return time.time_ns() // 1_000_000
 
 
@@ -211,7 +212,8 @@ def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:
 
 
 def clusters_of(named: Sequence[str] | None, disabled: bool | None) -> tuple[str, ...]:
-    """As a message says it; raises :class:`InvalidMessage` for what is no list of names."""
+    """Return the value of a message's ``clusters``. Raises :class:`InvalidMessage` if ``named`` is not a list of
+    names."""
     if disabled:
         return (LOCAL,)
     if isinstance(named, str) or not all(isinstance(name, str) and name.isascii() for name in named or ()):

@@ -1,4 +1,4 @@
-"""The trace context of the code that sends, as W3C has it, in a message's properties. Needs the extra ``traces``."""
+"""W3C trace context of the sending code, as a message property. Needs the extra ``traces``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def with_current_context(properties: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The properties with the current span's ``traceparent``, if there is one and they have none."""
+    """Return the properties with the current span's ``traceparent``, if there is one and they have none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     if not carrier or (properties is not None and TRACEPARENT in properties):

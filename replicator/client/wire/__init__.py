@@ -1,1 +1,1 @@
-"""Channels to a cluster: over the engine in this process, and over connections by Pulsar's binary protocol."""
+"""Channels to a cluster: to an engine in this process, or over connections by Pulsar's binary protocol."""

@@ -1,4 +1,4 @@
-"""Where the brokers of one cluster listen: ``pulsar://host:port``, or ``pulsar://host:port,host:port``."""
+"""Addresses of the brokers of one cluster: ``pulsar://host:port``, or ``pulsar://host:port,host:port``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from replicator.client.errors import InvalidUrl
 PLAIN: Final = "pulsar"
 TLS: Final = "pulsar+ssl"
 ADDRESSES_MAX: Final = 32
-"""In one URL. They are tried one after the other."""
+"""Limit of addresses in one URL. They are tried one after the other."""
 _PORTS: Final = {PLAIN: 6650, TLS: 6651}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one broker listens."""
+    """Address of one broker."""
 
     host: str
     port: int
     tls: bool
     proxy_to: str = ""
-    """The broker that a proxy there is to connect to, as ``host:port``."""
+    """Broker that a proxy at this address connects to, as ``host:port``."""
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Of ``pulsar://host:port`` or ``pulsar+ssl://host:port``; raises :class:`InvalidUrl`."""
+        """Parse ``pulsar://host:port`` or ``pulsar+ssl://host:port``. Raises :class:`InvalidUrl`."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -50,7 +50,7 @@ class Address:
 
 
 def parse_addresses(url: str) -> tuple[Address, ...]:
-    """Those of a URL, each once; raises :class:`InvalidUrl`."""
+    """Return the addresses in a URL, each once. Raises :class:`InvalidUrl`."""
     if not isinstance(url, str):
         raise InvalidUrl(f"{url!r:.80} is not a str")
     scheme, separator, places = url.partition("://")
@@ -65,6 +65,6 @@ def parse_addresses(url: str) -> tuple[Address, ...]:
 
 
 def written(addresses: Sequence[Address]) -> str:
-    """They as one URL."""
+    """Return the addresses as one URL."""
     first, *others = addresses
     return ",".join((str(first), *(each.host_and_port for each in others)))

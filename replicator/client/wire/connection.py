@@ -1,14 +1,14 @@
-"""One connection to a broker: its transport, its clock, and who waits for what over it.
+"""Connection to one broker: its transport, its clock, and its unanswered requests.
 
-The shell around :class:`replicator.protocol.client.ClientConnection`. All producers, consumers and watchers that a
-client has at one address share it, each under an id that the connection gives out.
+It is the shell around :class:`replicator.protocol.client.ClientConnection`. All producers, consumers and watchers that
+a client has at one address share it, each under an id that the connection gives out.
 
-1. What comes for a consumer in one read of the socket is handed to it at once, behind the last message of that read or
-   before anything else that came: so a loss, an answer and a restart keep their place among the messages. Receipts come
-   in runs.
-2. A request is answered by a callback, or awaited. Who waits when the connection ends gets :class:`ConnectError`.
-3. While the socket takes no more, :attr:`Connection.writable` is false; producers hold what they have until then. What
-   others send is small, and bounded by what they wait for.
+1. Messages of a consumer in one read of the socket are handed to it together, after the last one of that read or before
+   anything else: so a loss, an answer and a restart keep their place among the messages. Receipts come in runs.
+2. A request is answered by a callback, or awaited. A caller that waits when the connection ends gets
+   :class:`ConnectError`.
+3. While the socket takes no more, :attr:`Connection.writable` is false, and producers keep their entries until then.
+   Other commands are small, and bounded by the answers that they wait for.
 """
 
 from __future__ import annotations
@@ -31,50 +31,51 @@ from replicator.running.timeouts import timeout
 
 SOFTWARE: Final = f"replicator-client {__version__}"
 KEEP_ALIVE_SECONDS: Final = 7.5
-"""A broker that fell silent without closing the connection is noticed within twice this time."""
+"""Interval of keep-alive pings. A broker that fell silent is noticed within twice this time."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long the last bytes may take."""
+"""Longest time to send the last bytes before the connection is cut."""
 FEATURES: Final = FeatureFlags(supports_topic_watchers=True, supports_partial_producer=True, supports_auth_refresh=True)
 
 _log = logging.getLogger(__name__)
 
 T = BaseCommand.Type
 MakeRequest = Callable[[int], BaseCommand]
-"""Makes the command of a request from its id."""
+"""Function that makes the command of a request from its id."""
 OnAnswer = Callable[[Any], None]
-"""Gets the answer, or the :class:`PulsarException` that stands for it."""
+"""Function that gets the answer, or the :class:`PulsarException` in its place."""
 
 
 class Session(Protocol):
-    """A producer, consumer or watcher, as its connection sees it."""
+    """Producer, consumer or watcher, as its connection sees it."""
 
     def on_command(self, command: BaseCommand) -> None:
-        """Something came that was not asked for, and is no message and no receipt."""
+        """Handle a command that was not asked for, and is neither a message nor a receipt."""
 
     def on_lost(self, error: PulsarException) -> None:
-        """The connection is gone; nothing more comes."""
+        """Handle the loss of the connection. Nothing comes after it."""
 
 
 class ProducerSession(Session, Protocol):
     def on_receipts(self, receipts: Receipts) -> None:
-        """Sends are answered."""
+        """Handle the answers to sends."""
 
     def on_writable(self) -> None:
-        """The socket takes more again."""
+        """Continue sending, because the socket takes more again."""
 
 
 class ConsumerSession(Session, Protocol):
     def on_messages(self, messages: Messages) -> None:
-        """Entries came."""
+        """Handle entries that arrived."""
 
     def on_messages_end(self) -> None:
-        """These are all for now."""
+        """Take note that the present group of messages is complete."""
 
 
 class Connection(asyncio.Protocol):
-    """Made by the pool, and in use when :meth:`opened` has returned. ``address`` is for messages; a proxy there is
-    asked for the broker ``proxy_to``."""
+    """Connection to a broker. The pool makes it, and it is usable when :meth:`opened` has returned.
+
+    ``address`` is for error messages. With ``proxy_to``, a proxy at the address is asked to connect to that broker."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Connection(asyncio.Protocol):
         self.watchers: dict[int, Session] = {}
         self.writable = True
         self.error: PulsarException | None = None
-        """Why it is over; None while it is there."""
+        """Error that ended the connection; None while it is open."""
         self._on_over = on_over
         self._proxy_to = proxy_to
         self._shown = (
@@ -113,15 +114,15 @@ class Connection(asyncio.Protocol):
         self._answers: dict[int, OnAnswer] = {}
         self._last_id = 0
         self._receiving: dict[ConsumerSession, None] = {}
-        """Those that got messages and have not heard that these are all."""
+        """Consumers that got messages and were not told yet that the group is complete."""
 
     async def opened(self) -> None:
-        """Wait until the broker has introduced itself; raises :class:`ConnectError` if it does not."""
+        """Wait until the broker has introduced itself. Raises :class:`ConnectError` if it does not."""
         await self._opened
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster, if it is one of ours; then it understands our additions."""
+        """Name of the cluster if it is one of this project, which understands our additions; else empty."""
         return self._state.cluster
 
     @property
@@ -138,27 +139,27 @@ class Connection(asyncio.Protocol):
         return len(self.producers) + len(self.consumers) + len(self.watchers)
 
     def next_id(self) -> int:
-        """An id for a producer, consumer or watcher."""
+        """Return a new id for a producer, consumer or watcher."""
         self._last_id += 1
         return self._last_id
 
     # Sending.
 
     def send(self, command: BaseCommand) -> None:
-        """Send a command that has nothing behind it."""
+        """Send a command that has no entry behind it."""
         self.write(encode(command))
 
     def write(self, frames: bytes) -> None:
-        """Send frames that are encoded already.
+        """Send frames that are encoded already, in one piece.
 
-        In one piece: from Python 3.12 on ``writelines`` raises where the other side has just closed, and up to 3.13.0
+        ``writelines`` is no choice: from Python 3.12 on it raises if the other side has just closed, and up to 3.13.0
         it never says that the buffer is full.
         """
         if self.error is None and self._transport is not None:
             self._transport.write(frames)
 
     def ask(self, make: MakeRequest, answered: OnAnswer) -> int:
-        """Send a request; ``answered`` gets its answer later. Returns its id, for :meth:`give_up`."""
+        """Send a request; ``answered`` gets its answer later. Return its id, for :meth:`give_up`."""
         if self.error is not None:
             self._loop.call_soon(answered, self.error)
             return -1
@@ -172,13 +173,14 @@ class Connection(asyncio.Protocol):
         return request_id
 
     def give_up(self, request_id: int) -> None:
-        """Nobody waits for that answer any more."""
+        """Drop the answer to a request when it comes: nothing waits for it any more."""
         self._answers.pop(request_id, None)
         self._state.given_up(request_id)
 
     async def request(self, make: MakeRequest, what: str, seconds_max: float | None) -> Any:
-        """Send a request and wait for its answer. Raises what it is refused with, :class:`ConnectError`, and
-        :class:`Timeout`, which names ``what`` was asked."""
+        """Send a request and wait for its answer.
+
+        Raises the error that refuses it, :class:`ConnectError`, and :class:`Timeout`, whose text has ``what``."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(value: Any) -> None:
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
             self.give_up(request_id)
 
     def end(self, error: PulsarException) -> None:
-        """Close it; all who use it lose it with ``error``."""
+        """Close the connection. All its users lose it with ``error``."""
         if self.error is not None:
             return
         self.error = error
@@ -207,7 +209,7 @@ class Connection(asyncio.Protocol):
             self._alarm.cancel()
         self._on_over(self)
         if self._transport is not None:
-            # First: asyncio's transport of TLS cannot say it when it is closed twice.
+            # First: asyncio's transport of TLS cannot report it when it is closed twice.
             unsent = self._transport.get_write_buffer_size()
             self._transport.close()
             if unsent:  # it waits until they are sent, which may be for ever
@@ -281,14 +283,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         why = error or "the connection was closed"
         if self._certified and not self._opened.done():
-            # By TLS 1.3 a broker says what it thinks of a certificate when the connection is there already, or closes.
+            # With TLS 1.3 a broker judges a certificate only after the connection is made, and answers or closes.
             kind = AuthenticationError if isinstance(error, ssl.SSLError) else ConnectError
             self.end(kind(f"{self.address}: {why}, before the server answered{self._shown}"))
             return
         self.end(ConnectError(f"{self.address}: {why}"))
 
     def _tell(self, callback: Callable[..., None], *news: Any) -> None:
-        """Who fails to hear it does not keep the others from hearing it."""
+        """Call a session's callback. Log its failure, so that the other sessions still get their calls."""
         try:
             callback(*news)
         except Exception:  # noqa: BLE001 - a bug of theirs

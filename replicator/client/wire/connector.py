@@ -1,10 +1,10 @@
-"""A connector to a cluster by Pulsar's binary protocol: ``pulsar://host:port``, or ``pulsar://host:port,host:port``.
+"""Connector to a cluster by Pulsar's binary protocol: ``pulsar://host:port``, or ``pulsar://host:port,host:port``.
 
-1. Connections are shared: one for each address, or more if it has more than :data:`SESSIONS_PER_CONNECTION`. It is
-   opened with the first thing that is to go over it; those who want the same one at once wait for the same opening.
-2. A cluster of ours is one worker, which serves all topics where it is reached. Of others it is asked which broker
-   serves a topic, each time that something is opened, and what is opened goes there.
-3. Of several addresses, which are brokers or proxies of one cluster, the one that answered last is asked. Where it
+1. Connections are shared: one for each address, or more if it has more than :data:`SESSIONS_PER_CONNECTION`. The first
+   command that needs one opens it; callers that want the same one at once wait for the same opening.
+2. A cluster of ours is one worker, which serves all topics at its address. A cluster of other brokers is asked which
+   broker serves a topic, at each opening, and the channel goes there.
+3. With several addresses, which are brokers or proxies of one cluster, the one that answered last is asked. If it
    cannot be reached, the others are tried in turn.
 """
 
@@ -47,16 +47,16 @@ from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout
 
 SESSIONS_PER_CONNECTION: Final = 5_000
-"""Half of what a worker allows for each kind."""
+"""Limit of sessions on one connection: half of a worker's limit for each kind of session."""
 REDIRECTS_MAX: Final = 20
 LEAVE_SECONDS_MAX: Final = 2.0
-"""How long who moves to another cluster waits for answers to what it has sent; the rest is sent again."""
+"""Longest wait for answers to sent entries before a move to another cluster. Unanswered entries are sent again."""
 
 T = BaseCommand.Type
 
 
 class BrokerConnector:
-    """Opens channels to the cluster at ``url``."""
+    """Connector that opens channels to the cluster at ``url``."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class BrokerConnector:
     ) -> None:
         self._addresses = parse_addresses(url)
         self._asked = 0
-        """The number of the address that answered last."""
+        """Index of the address that answered last."""
         self._url = written(self._addresses)
         self._cluster: str | None = None
         self._operation_timeout_seconds = operation_timeout_seconds
@@ -80,7 +80,7 @@ class BrokerConnector:
 
     async def open_consumer(self, settings: ConsumerSettings) -> BrokerConsumerChannel:
         connection = await self._serving(settings.topic)
-        # The cluster of others by its address: a position means something there only.
+        # A cluster of other brokers is named by its address: a position is valid only there.
         cluster = connection.cluster or self._url
         channel = BrokerConsumerChannel(connection, settings, cluster, self._operation_timeout_seconds)
         await channel.subscribe()
@@ -104,7 +104,7 @@ class BrokerConnector:
         return int(answer.partitions)
 
     async def schema(self, topic: str, version: bytes | None = None) -> TopicSchema | None:
-        """The topic's schema of a version that its cluster gave it, or its newest; None if it has none, or is bytes."""
+        """Return a version of the topic's schema, or its newest; None if it has none, or has plain bytes."""
 
         def make(request_id: int) -> BaseCommand:
             wanted = CommandGetSchema(topic=topic, request_id=request_id)
@@ -123,8 +123,9 @@ class BrokerConnector:
         return schema_from(answer.schema)
 
     async def register_schema(self, topic: str, schema: TopicSchema) -> bytes:
-        """The version that the topic's cluster gives a schema, or gave it. Raises :class:`IncompatibleSchema` where the
-        cluster refuses it."""
+        """Register a schema and return the version that the cluster gives it, or gave it before.
+
+        Raises :class:`IncompatibleSchema` if the cluster refuses it."""
 
         def make(request_id: int) -> BaseCommand:
             wanted = CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema_on_the_wire(schema))
@@ -143,8 +144,10 @@ class BrokerConnector:
         return channel
 
     async def lose_all(self, error: PulsarException) -> None:
-        """Every channel is lost with ``error``, so that its owner opens it again elsewhere. What producers have sent is
-        answered first, if that comes soon: what was stored here and is sent again elsewhere would be there twice."""
+        """End every channel with ``error``, so that its owner opens it again elsewhere.
+
+        Answers to sent entries are awaited for a short time first: an entry stored here and sent again elsewhere would
+        exist twice."""
         connections = self._connections.all()
         producers = [producer for connection in connections for producer in connection.producers.values()]
         with suppress(TimeoutError):
@@ -159,7 +162,7 @@ class BrokerConnector:
         await self._connections.close()
 
     async def _entrance(self) -> tuple[Address, Connection]:
-        """A connection to one of the addresses; raises :class:`ConnectError` if none can be reached."""
+        """Return a connection to one of the addresses. Raises :class:`ConnectError` if none can be reached."""
         error: ConnectError | None = None
         first, count = self._asked, len(self._addresses)
         for number in range(first, first + count):
@@ -176,7 +179,8 @@ class BrokerConnector:
         raise error
 
     def _check_cluster(self, address: Address, connection: Connection) -> None:
-        """Addresses of two clusters in one URL would be a failover that nobody decided."""
+        """Raise :class:`InvalidUrl` for addresses of two clusters in one URL: that would be a failover that nobody
+        decided."""
         if self._cluster is None:
             self._cluster = connection.cluster
         elif self._cluster != connection.cluster and len(self._addresses) > 1:
@@ -186,7 +190,7 @@ class BrokerConnector:
             )
 
     async def _serving(self, topic: str) -> Connection:
-        """A connection to the broker that serves a topic."""
+        """Return a connection to the broker that serves a topic."""
         entrance, connection = await self._entrance()
         if connection.cluster:
             return connection
@@ -215,7 +219,7 @@ class BrokerConnector:
 
 
 class _Connections:
-    """The connections of one client by their addresses."""
+    """Connections of one client by their addresses."""
 
     def __init__(self, timeout_seconds: float, showing: Showing) -> None:
         self._showing = showing
@@ -228,7 +232,7 @@ class _Connections:
         return [connection for connections in self._open.values() for connection in connections]
 
     async def get(self, address: Address) -> Connection:
-        """A connection with room for one more session; raises :class:`ConnectError`, :class:`AlreadyClosed`."""
+        """Return a connection with room for one more session. Raises :class:`ConnectError`, :class:`AlreadyClosed`."""
         while True:
             if self._closed:
                 raise AlreadyClosed("the client is closed")

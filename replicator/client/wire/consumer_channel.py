@@ -1,12 +1,12 @@
-"""One consumer of one subscription over a broker connection.
+"""Consumer of one subscription over a broker connection.
 
-A cluster of ours sends with each message what opening its entry would tell, and keeps the consumer when its
-subscription is put elsewhere: it says so in its place among the messages (RESTARTED). Other brokers close the consumer
-instead. After a seek of its own the channel then subscribes again by itself, so that its owner sees the same; after
-somebody else's it is lost, like after any other closing.
+A cluster of ours sends with each message what opening its entry would tell, and keeps the consumer after a seek or
+reset of its subscription: RESTARTED marks the place among the messages. Other brokers close the consumer instead. After
+its own seek the channel then subscribes again by itself, so that its owner sees the same. After another consumer's seek
+it is lost, like after any other closing.
 
-A redelivery of everything begins a new epoch, which the messages bear: the first of a newer epoch says that what comes
-from here on belongs to the redelivery. Where a broker does not number its messages, that is so at once.
+A redelivery of everything begins a new epoch, which the messages bear: the first message of a newer epoch begins the
+redelivery. At a broker that does not number its messages, the redelivery counts as begun at once.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from snapshots.position import BEFORE_ALL, Position
 CLOSE_SECONDS_MAX: Final = 2.0
 POSITIONS_PER_COMMAND_MAX: Final = 10_000
 PERMITS_MAX: Final = 1_000_000
-"""What a cluster of ours takes at once."""
+"""Limit of permits in one request, which a cluster of ours sets."""
 
 T = BaseCommand.Type
 
 
 class BrokerConsumerChannel:
-    """A consumer channel (:class:`replicator.client.wire.channel.ConsumerChannel`). ``cluster``: where it leads."""
+    """Consumer channel over a broker connection (:class:`replicator.client.wire.channel.ConsumerChannel`)."""
 
     def __init__(
         self, connection: Connection, settings: ConsumerSettings, cluster: str, operation_timeout_seconds: float
@@ -74,20 +74,20 @@ class BrokerConsumerChannel:
         self._id = 0
         self._events: ConsumerEvents | None = None
         self._early: deque[Callable[[ConsumerEvents], None]] = deque()
-        """What is to be told once somebody listens."""
+        """Events to report when :meth:`start` is called."""
         self._arrived: list[Delivery] = []
         self._permits = 0
-        """Granted to the broker and not used."""
+        """Permits granted to the broker and not used."""
         self._acks_asked: dict[int, None] = {}
-        """The requests of acknowledgements that are not answered."""
+        """Unanswered requests of acknowledgements."""
         self._whole: WholeEntries | None = None if connection.cluster else WholeEntries()
         self._epoch = 0
         self._epoch_begun = 0
         self._seeking = False
         self._sought_with = 0
-        """The id that a seek closes."""
+        """Consumer id that a seek closes."""
         self._withheld: list[tuple[int, CommandAck]] = []
-        """Acknowledgements made during a seek: of the state before it, so the new place must not hear of them."""
+        """Acknowledgements made during a seek. They are about the state before it, and must not be sent after it."""
         self._lost_while_seeking: PulsarException | None = None
         self._over = False
 
@@ -98,7 +98,7 @@ class BrokerConsumerChannel:
             asyncio.get_running_loop().call_soon(self._tell_early, events)
 
     async def subscribe(self, start: Position | None = None) -> None:
-        """Connect to the subscription; with ``start`` where one that is not durable is to go on."""
+        """Connect to the subscription; ``start`` is where one that is not durable continues."""
         connection = self._connection
         consumer_id = self._id = connection.next_id()
         connection.consumers[consumer_id] = self
@@ -181,7 +181,7 @@ class BrokerConsumerChannel:
         except BrokerMetadataError as error:
             if self._connection.cluster:
                 raise
-            # A broker that seeks lets go of its consumers, also of one that has come back already.
+            # A broker that seeks closes its consumers, also one that has reconnected already.
             lost = ConnectError(f"{self._connection.address}: {error}")
             self._lose(lost)
             raise lost from None
@@ -240,7 +240,7 @@ class BrokerConsumerChannel:
             case T.REACHED_END_OF_TOPIC:
                 self._tell(lambda events: events.on_reached_end())
             case T.RESTARTED:
-                # First: what the owner asks on hearing of it is about the new place.
+                # First: the owner's reaction to this event is about the new place.
                 self._connection.send(BaseCommand(type=T.RESTARTED, restarted=CommandRestarted(consumer_id=self._id)))
                 self._restarted()
             case T.CLOSE_CONSUMER:
@@ -286,7 +286,7 @@ class BrokerConsumerChannel:
         self._give_up_acks()
 
     def _leave(self) -> None:
-        """Close it at the broker, without waiting."""
+        """Close the consumer at the broker, without waiting."""
         consumer_id = self._id
         if self._connection.consumers.pop(consumer_id, None) is not None:
             self._connection.ask(lambda request_id: closing(consumer_id, request_id), lambda _: None)
@@ -347,14 +347,14 @@ class BrokerConsumerChannel:
             self._tell(lambda events: events.on_redelivery_started())
 
     def _restarted(self) -> None:
-        """All that came before is void; the broker begins none of the redeliveries that were asked for."""
+        """Report a restart: everything before is void, and the broker begins none of the redeliveries asked for."""
         self._begin_epochs(self._epoch)
         if self._whole is not None:
             self._whole.clear()
         self._tell(lambda events: events.on_restarted())
 
     async def _subscribe_again(self, start: Position | None) -> None:
-        """After a seek at a broker that closes its consumers: what came before it is void."""
+        """Subscribe again after a seek at a broker that closes its consumers. Everything before it is void."""
         self._leave()
         self._give_up_acks()
         self.on_messages_end()
@@ -386,7 +386,7 @@ class BrokerConsumerChannel:
 
 
 def _batch_size(entry: bytes) -> int:
-    """How many messages an entry has; 1 of one that cannot be read, which its opening will say."""
+    """Return the number of messages in an entry; 1 if it cannot be read, because its opening will raise the error."""
     try:
         metadata, _ = decode_entry(entry, check=False)
     except EngineError:

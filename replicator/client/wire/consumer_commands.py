@@ -1,4 +1,4 @@
-"""The commands of a consumer, from what its user and its channel want. Sans-IO."""
+"""Commands of a consumer, made from its settings and its channel's calls. Sans-IO."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _INITIAL: Final = {
 def subscribing(
     settings: ConsumerSettings, consumer_id: int, request_id: int, start: Position | None, *, epoch: int, extended: bool
 ) -> BaseCommand:
-    """SUBSCRIBE; ``start``: where a subscription that is not durable goes on. ``extended`` asks for our additions."""
+    """Make SUBSCRIBE. ``start`` is where a subscription that is not durable continues; ``extended`` asks for our
+    additions."""
     options = settings.options()
     command = CommandSubscribe(
         topic=settings.topic,
@@ -73,7 +74,7 @@ def subscribing(
 
 
 def acknowledging(consumer_id: int, acks: Sequence[Ack]) -> CommandAck:
-    """The command of individual acknowledgements, without a request id."""
+    """Make the command of individual acknowledgements, without a request id."""
     command = CommandAck(consumer_id=consumer_id, ack_type=CommandAck.AckType.Individual)
     for ack in acks:
         one = command.message_id.add(ledgerId=ack.position.ledger, entryId=ack.position.entry)
@@ -84,7 +85,7 @@ def acknowledging(consumer_id: int, acks: Sequence[Ack]) -> CommandAck:
 
 
 def seeking(consumer_id: int, request_id: int, target: Position | int) -> BaseCommand:
-    """SEEK to a position, or to a publish time in milliseconds."""
+    """Make SEEK to a position, or to a publish time in milliseconds."""
     command = CommandSeek(consumer_id=consumer_id, request_id=request_id)
     if isinstance(target, Position):
         command.message_id.CopyFrom(_place(target))
@@ -94,13 +95,13 @@ def seeking(consumer_id: int, request_id: int, target: Position | int) -> BaseCo
 
 
 def closing(consumer_id: int, request_id: int) -> BaseCommand:
-    """CLOSE_CONSUMER."""
+    """Make CLOSE_CONSUMER."""
     command = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return BaseCommand(type=T.CLOSE_CONSUMER, close_consumer=command)
 
 
 def _place(position: Position) -> MessageIdData:
-    """The entry at ``position`` as a place to go on from; what is before all entries is "earliest"."""
+    """Return the entry at ``position`` as a place to continue from; "earliest" if it is not above entry 0:0."""
     return message_id(BEFORE_ALL if position <= Position(0, 0) else position, -1)
 
 

@@ -27,13 +27,13 @@ P = ParamSpec("P")
 
 ENTRIES_PER_PUBLISH_MAX: Final = 1_000
 CLOSE_SECONDS_MAX: Final = 2.0
-"""For what a producer has published before it was closed; a backlog over its quota may hold it for hours."""
+"""Longest wait at closing for published entries. A backlog over its quota may hold them for hours."""
 
 
 class EmbeddedConnector:
-    """Opens the engine with the first channel, and closes it at the end; one event loop owns it.
+    """Connector that opens the engine with the first channel, and closes it at the end; one event loop owns it.
 
-    One that is given an ``engine`` uses that, and leaves it open: it is somebody else's.
+    If ``engine`` is given, the connector uses that and leaves it open, because somebody else owns it.
     """
 
     def __init__(self, path: Path, cluster: str, engine: Engine | None = None) -> None:
@@ -90,7 +90,7 @@ class EmbeddedConnector:
                 await engine.close()
 
     async def engine(self) -> Engine:
-        """The engine, opened if it is not yet; raises :class:`AlreadyClosed` and why it cannot be opened."""
+        """Return the engine, opened if necessary. Raises :class:`AlreadyClosed`, and the error of a failed opening."""
         async with self._opening:
             if self._closed:
                 raise AlreadyClosed("the client is closed")
@@ -103,7 +103,7 @@ class EmbeddedConnector:
 
 
 class _Tasks:
-    """The running calls of one channel; keeps them alive until they end."""
+    """Running calls of one channel; the set keeps them alive until they end."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -114,7 +114,7 @@ class _Tasks:
         task.add_done_callback(self._running.discard)
 
     async def wait(self, seconds_max: float | None = None) -> None:
-        """Until all have ended; those that have not after ``seconds_max`` are cancelled."""
+        """Wait until all calls have ended. Cancel those that have not after ``seconds_max``."""
         if self._running:
             _, held = await asyncio.wait(self._running, timeout=seconds_max)
             for task in held:
@@ -124,8 +124,10 @@ class _Tasks:
 
 
 class EmbeddedProducerChannel:
-    """Entries go to the engine in order, a call at a time, each with all that has come meanwhile: so nothing is stored
-    before what was sent before it, also when that is refused and published again without what was wrong."""
+    """Producer channel to an engine in this process.
+
+    Entries go to the engine in order, one call at a time, each with all entries gathered meanwhile. So no entry is
+    stored before one that was sent earlier, not even if a call is refused and repeated without the faulty entry."""
 
     def __init__(self, producer: EngineProducer, message_bytes_max: int) -> None:
         self.ready = ProducerReady(producer.name, producer.last_sequence_id, producer.topic_epoch, message_bytes_max)
@@ -193,7 +195,7 @@ class EmbeddedProducerChannel:
 
 
 class EmbeddedConsumerChannel:
-    """Passes calls straight to the engine's consumer, and its deliveries straight back."""
+    """Consumer channel to an engine in this process. It passes calls and deliveries on directly."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -201,16 +203,16 @@ class EmbeddedConsumerChannel:
         self._consumer: EngineConsumer
         self._events: ConsumerEvents | None = None
         self._active: bool | None = None
-        """What the engine said before anybody listened."""
+        """Whether this is the active consumer, reported before :meth:`start`; None if nothing was reported."""
         self._at_end = False
-        """The same of the topic's end."""
+        """Whether the end of the topic was reported before :meth:`start`."""
         self._lost: PulsarException | None = None
         self._over = False
         self._restarts = 0
         self._tasks = _Tasks()
 
     def connected(self, consumer: EngineConsumer) -> None:
-        """The engine's side is there; before anything comes from it."""
+        """Take the engine's consumer. Called before anything comes from it."""
         self._consumer = consumer
         consumer.on_closed = self._closed
         consumer.on_restarted = self._restarted
@@ -223,7 +225,7 @@ class EmbeddedConsumerChannel:
             asyncio.get_running_loop().call_soon(self._report_early)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """The engine has entries; it only has with permits, and those come after :meth:`start`."""
+        """Pass entries on. The engine delivers only with permits, and those are granted after :meth:`start`."""
         figures = self._consumer.figures
         figures.messages += sum(delivery.batch_size for delivery in deliveries)
         figures.bytes += sum(len(delivery.entry) for delivery in deliveries)
@@ -253,7 +255,7 @@ class EmbeddedConsumerChannel:
         )
 
     def redeliver(self, positions: Sequence[Position] | None) -> None:
-        # Deliveries are handed over without a queue in between, so all that come later belong to the redelivery.
+        # Deliveries are handed over without a queue in between, so all later ones belong to the redelivery.
         if positions is None and self._events is not None:
             self._events.on_redelivery_started()
         if not self._consumer.closed:
@@ -325,7 +327,7 @@ class EmbeddedConsumerChannel:
             events.on_lost(self._lost)
 
     async def _answer(self, request_id: int, restarts: int, call: Callable[[], Awaitable[None]]) -> None:
-        """Run an acknowledgement, unless the subscription was put elsewhere since it was asked: then it is void."""
+        """Run an acknowledgement. It is void if the subscription moved by a seek or reset since it was asked."""
         try:
             if restarts == self._restarts:
                 await call()

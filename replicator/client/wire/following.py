@@ -1,11 +1,12 @@
-"""Following the active cluster: a connector that asks where its clients belong, and moves when that changes.
+"""Connector that follows the active cluster: it asks where its clients belong, and moves when that changes.
 
-It polls the addresses that it is given, one of each worker if the user is wise, every few seconds, and at once when a
-cluster refuses it or is lost. Workers answer in the form that Pulsar's clients poll for a controlled failover, with the
-failover epoch in a header: of several answers the one with the greatest epoch is right, and a lesser one than was known
-already is never followed, so that an old primary that nobody has told yet cannot call its clients back.
+It polls the given addresses (one of each worker, ideally) every few seconds, and at once when a cluster refuses it or
+is lost. Workers answer in the form that Pulsar's clients poll for a controlled failover, with the failover epoch in a
+header. The answer with the greatest epoch is right. A lesser epoch than the known one is never followed, so that an old
+primary that has not heard of its end cannot call its clients back.
 
-When the address changes, every channel is lost with :class:`ConnectError`; who owns it opens it again, at the new one.
+When the address changes, every channel is lost with :class:`ConnectError`; its owner opens it again, at the new
+address.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from replicator.running.timeouts import timeout
 
 EPOCH_HEADER: Final = "X-Replicator-Epoch"
 ASK_SECONDS_MAX: Final = 3.0
-"""For one provider. A worker that is dead must not keep those that answer from being heard."""
+"""Longest wait for one provider. A dead worker must not delay the answers of the others."""
 FRESH_SECONDS: Final = 0.02
-"""An answer counts for so long: many channels that are opened again at once ask once."""
+"""Time for which an answer counts, so that many channels that are opened again at once ask once."""
 ANSWER_BYTES_MAX: Final = 64 * 1024
 
 _log = logging.getLogger(__name__)
@@ -39,23 +40,25 @@ T = TypeVar("T")
 
 
 class MovableConnector(Connector, Protocol):
-    """A connector that can give up all that it has opened."""
+    """Connector that can give up everything it has opened."""
 
     async def lose_all(self, error: PulsarException) -> None:
-        """Every channel is lost with ``error``."""
+        """End every channel with ``error``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Where clients belong. ``epoch`` is None from a provider that has none: then its word counts as it is."""
+    """Address where clients belong. ``epoch`` is None from a provider without epochs, whose answer counts
+    unconditionally."""
 
     url: str
     epoch: tuple[int, str, str] | None
 
 
 def best_answer(answers: Sequence[Answer], known: Answer | None) -> Answer | None:
-    """Which of the answers to follow: the one with the greatest epoch, unless a greater one is known; without epochs
-    the first. None to stay."""
+    """Return the answer to follow: the one with the greatest epoch, unless a greater one is known.
+
+    If none has an epoch, return the first. Return None to stay."""
     numbered = [answer for answer in answers if answer.epoch is not None]
     if not numbered:
         return answers[0] if answers and (known is None or known.epoch is None) else None
@@ -66,7 +69,7 @@ def best_answer(answers: Sequence[Answer], known: Answer | None) -> Answer | Non
 
 
 class FollowingConnector:
-    """Opens channels to the cluster that the ``providers`` name. ``connect`` makes a connector for an address."""
+    """Connector to the cluster that the ``providers`` name. ``connect`` makes a connector for an address."""
 
     def __init__(
         self,
@@ -87,13 +90,14 @@ class FollowingConnector:
         self._checking = asyncio.Lock()
         self._checked_at = 0.0
         self._doubtful = False
-        """Something could not be opened where clients belonged: ask again before the next attempt, as a cluster that
-        refuses may take clients of its own a moment later, when these belong elsewhere."""
+        """Whether to ask the providers before the next attempt, because something could not be opened.
+
+        A cluster that refuses may take its own clients a moment later."""
         self._closed = False
 
     @property
     def service_url(self) -> str | None:
-        """Where channels are opened now; None before the first."""
+        """Address where channels are opened now; None before the first."""
         return None if self._known is None else self._known.url
 
     async def open_producer(self, settings: ProducerSettings, topic_epoch: int | None = None) -> ProducerChannel:
@@ -118,8 +122,10 @@ class FollowingConnector:
             await self._session.close()
 
     async def _with(self, open_channel: Callable[[MovableConnector], Awaitable[T]]) -> T:
-        """Open something at the present cluster. Who is refused or does not reach it learns at once whether there is
-        another; the error is one that is tried again."""
+        """Open something at the present cluster.
+
+        After a refusal or a failed connection, ask the providers at once whether there is another cluster, and raise an
+        error that the caller retries."""
         connector = await self._present()
         try:
             channel = await open_channel(connector)
@@ -148,7 +154,7 @@ class FollowingConnector:
             await self._check()
 
     async def _check(self) -> None:
-        """Ask all, and move if there is somewhere to move to."""
+        """Ask all providers, and move if the best answer names another address."""
         async with self._checking:
             if self._closed:
                 return

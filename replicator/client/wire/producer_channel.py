@@ -1,14 +1,14 @@
-"""The producer of one topic over a broker connection.
+"""Producer of one topic over a broker connection.
 
-Entries of one turn of the event loop leave in one write, as they are. A broker confirms the sends of a producer in
-their order, so receipts are matched by it; the sequence id in each must be that of the send. It refuses a send at once,
-before it confirms those that it is still storing. A cluster of ours answers sends whose entries lie one behind the
-other with one receipt.
+All entries of one turn of the event loop leave in one write. A broker confirms the sends of a producer in their order,
+so receipts are matched by order; the sequence id in each must be that of the send. It refuses a send at once, before it
+confirms those that it is still storing. A cluster of ours answers sends whose entries lie one behind the other with one
+receipt.
 
-A cluster of ours reads the numbers of an entry's messages in its metadata, so the sequence id of the send is the id of
-the entry; others look at the send alone. Who passes on entries of other producers sets ``own_numbers``: then the
-sequence id is the id of the entry there too, as the numbers in the metadata are those of many. Nothing more is sent
-then behind an entry that is refused, as its place is before them.
+A cluster of ours reads the sequence ids of an entry's messages from its metadata, so the sequence id of the send is the
+id of the entry; other brokers look only at the send. A caller that passes on entries of other producers sets
+``own_numbers``: then the sequence id is the id of the entry there too, as the metadata has ids of many producers. After
+a refusal nothing more is sent then, because the refused entry must come first.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from snapshots.position import Position
 
 CLOSE_SECONDS_MAX: Final = 2.0
 WRITE_BYTES: Final = 1024 * 1024
-"""Of one write; behind it the socket is asked whether it takes more."""
+"""Size of one write, after which the socket is asked whether it takes more."""
 FRAME_PADDING_BYTES: Final = 10 * 1024
-"""What other brokers take beyond the size of a message: an entry's metadata must fit in it."""
+"""Room for an entry's metadata, which other brokers allow beyond the size of a message."""
 
 T = BaseCommand.Type
 _MODES: Final = {mode: number for number, mode in enumerate(AccessMode)}
 
 
 class BrokerProducerChannel:
-    """A producer channel (:class:`replicator.client.wire.channel.ProducerChannel`)."""
+    """Producer channel over a broker connection (:class:`replicator.client.wire.channel.ProducerChannel`)."""
 
     def __init__(self, connection: Connection, producer_id: int) -> None:
         self.ready: ProducerReady
@@ -74,7 +74,7 @@ class BrokerProducerChannel:
 
     @property
     def entry_bytes_max(self) -> int:
-        """Return the size of the largest entry that the broker takes, whatever its topics' policies say."""
+        """Size of the largest entry that the broker takes, whatever its topics' policies say."""
         return self._entry_bytes_max
 
     def start(self, events: ProducerEvents) -> None:
@@ -89,7 +89,7 @@ class BrokerProducerChannel:
             asyncio.get_running_loop().call_soon(self._write)
 
     async def leave(self) -> None:
-        """Send nothing more; returns when what was sent is answered, or the channel is over."""
+        """Stop sending; return when every sent entry is answered, or the channel is over."""
         self._leaving = True
         while self._sent and not self._over:
             self._answer.clear()
@@ -179,7 +179,7 @@ class BrokerProducerChannel:
             connection.write(b"".join(pieces))
 
     def _numbered(self, sequence_id: int, entry: bytes) -> CommandSend:
-        """A send that says what its entry says of itself."""
+        """Return a send command with the numbers that the entry's metadata has."""
         send = CommandSend(producer_id=self._id, sequence_id=sequence_id)
         try:
             metadata, _ = decode_entry(entry, check=False)
@@ -198,7 +198,7 @@ class BrokerProducerChannel:
         self._refused(entry_id, MessageTooBig(f"an entry of {size} bytes; the cluster takes {self._entry_bytes_max}"))
 
     def _on_refusal(self, refusal: CommandSendError) -> None:
-        """Take an answer that may come before those to earlier sends."""
+        """Handle a refusal, which may come before the answers to earlier sends."""
         if self._is_old(refusal.sequence_id):
             return
         sent = self._sent
@@ -219,11 +219,12 @@ class BrokerProducerChannel:
             self._events.on_refused(entry_id, error)
 
     def _is_old(self, sequence_id: int) -> bool:
-        """Whether it was answered before. Such an answer means nothing: brokers may answer a duplicate twice."""
+        """Return whether a send was answered before. Such an answer is ignored: brokers may answer a duplicate
+        twice."""
         return bool(self._sent) and sequence_id < self._sent[0][1]
 
     def _does_not_fit(self, sequence_id: int, sends: int = 1, last_sequence_id: int = 0) -> str:
-        """Why an answer is not about what was sent first, and ``sends - 1`` sends behind it; empty if it is."""
+        """Return why an answer does not fit the oldest send and the ``sends - 1`` behind it; empty if it fits."""
         sent = self._sent
         if sent and sent[0][1] == sequence_id:
             if sends <= 1 or (sends <= len(sent) and sent[sends - 1][1] == last_sequence_id):
@@ -246,7 +247,8 @@ class BrokerProducerChannel:
 async def open_producer(
     connection: Connection, settings: ProducerSettings, topic_epoch: int | None, seconds_max: float
 ) -> BrokerProducerChannel:
-    """Connect a producer; one that waits for its turn waits without a limit. Raises as :class:`Connector` says."""
+    """Connect a producer. One that waits for exclusive access waits without a limit. Raises the errors of
+    :class:`Connector`."""
     producer_id = connection.next_id()
     channel = BrokerProducerChannel(connection, producer_id)
     connection.producers[producer_id] = channel

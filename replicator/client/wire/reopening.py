@@ -1,4 +1,4 @@
-"""Opening a channel, and opening it again after its loss, with growing pauses; how long that goes on."""
+"""Opening of channels, and their reopening after a loss: growing pauses, and limits of time."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ T = TypeVar("T")
 
 PAUSE_FIRST_SECONDS: Final = 0.05
 PAUSE_MAX_SECONDS: Final = 2.0
-"""A worker that restarts is back within seconds; longer pauses would only add to the time without it."""
+"""Longest pause. A worker that restarts is back within seconds; longer pauses would only add to the time without it."""
 REOPEN_SECONDS_MAX: Final = 24 * 3600.0
-"""After a loss: a cluster may be away for hours, and who was connected goes on when it is back, as with upstream.
-What is sent meanwhile ends by the send timeout; ``Client(reconnect=False)`` is for those who want to hear of it."""
+"""Limit of reopening after a loss. A cluster may be away for hours, and clients continue when it is back, like
+upstream.
+
+Messages sent meanwhile end by the send timeout. ``Client(reconnect=False)`` reports a loss at once instead."""
 
 _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 
@@ -36,7 +38,7 @@ _UNREACHABLE: Final = (ConnectError, Timeout, ServiceUnitNotReady)
 async def open_first(
     attempt: Callable[[], Awaitable[T]], timeout_seconds: float, *, reconnect: bool, what: str = "connection"
 ) -> T:
-    """Call ``attempt`` once, or for a client that reconnects as :func:`open_with_retries`."""
+    """Call ``attempt`` once; if the client reconnects, repeat it like :func:`open_with_retries`."""
     return await (open_with_retries(attempt, timeout_seconds, what=what) if reconnect else attempt())
 
 
@@ -45,11 +47,11 @@ async def open_with_retries(
 ) -> T:
     """Call ``attempt`` until it returns, up to ``timeout_seconds``; then raise its last error.
 
-    Only errors that time can heal are retried. After a loss (``again``) that includes :class:`ConsumerBusy` and
-    :class:`ProducerBusy` (the cluster may not have noticed yet that the former connection is gone),
-    :class:`ProducerBlockedQuotaExceededError` (the backlog may be consumed) and :class:`ClusterFenced` (the switch may
-    be given up); and it is tried for :data:`REOPEN_SECONDS_MAX` instead. The first failure is logged as a warning that
-    names ``what`` is being opened: otherwise nobody learns for long what it waits for.
+    Only errors that time can heal are retried. After a loss (``again``) the limit is :data:`REOPEN_SECONDS_MAX`, and
+    more errors count. :class:`ConsumerBusy` and :class:`ProducerBusy`: the cluster may not have noticed yet that the
+    former connection is gone. :class:`ProducerBlockedQuotaExceededError`: the backlog may be consumed.
+    :class:`ClusterFenced`: the switch may be given up. The first failure is logged as a warning that names ``what`` is
+    being opened.
     """
 
     def warn_once(state: RetryCallState) -> None:

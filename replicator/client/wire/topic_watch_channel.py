@@ -1,12 +1,11 @@
-"""Watching patterns of topics: over a broker connection, and on an engine in this process.
+"""Channels that watch patterns of topics, over a broker connection and on an engine in this process.
 
-What a watcher is told before it is started waits for that.
+Events before the watcher is started wait for it.
 
-Brokers name each partition of a topic by itself, and their hashes are of those names; a pattern consumer knows topics,
-and looks for their partitions itself. So the channel remembers the names that it was told, and passes on those of the
-topics. A topic of which partitions came or went is told as one that was made anew. When an update does not lead to the
-names that the broker says it leads to, something was missed: the watcher is told a hash that it does not have, so that
-it polls.
+Brokers name each partition of a topic, and hash those names. A pattern consumer knows whole topics, and finds their
+partitions itself. So the channel remembers the broker's names, and passes on the topics' names. A topic with changed
+partitions is reported as made anew. If an update does not lead to the broker's hash, something was missed: the watcher
+is given a hash that it does not have, so that it polls.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _Event = Callable[[TopicWatchEvents], None]
 
 
 class _Events:
-    """What a channel reports: kept until somebody listens, and nothing after the loss."""
+    """Events of a channel: kept until a watcher is started, and dropped after the loss."""
 
     def __init__(self) -> None:
         self._events: TopicWatchEvents | None = None
@@ -69,7 +68,7 @@ class _Events:
 
 
 class BrokerTopicWatchChannel:
-    """A watcher over a broker connection."""
+    """Watch channel over a broker connection."""
 
     def __init__(self, connection: Connection, pattern: str, operation_timeout_seconds: float) -> None:
         self._connection = connection
@@ -78,7 +77,7 @@ class BrokerTopicWatchChannel:
         self._operation_timeout_seconds = operation_timeout_seconds
         self._id = connection.next_id()
         self._names: frozenset[str] = frozenset()
-        """What the broker said that there is; each partition by itself."""
+        """Names of the broker's list; each partition has its own."""
         self._polling: int | None = None
         self._events = _Events()
 
@@ -171,7 +170,7 @@ class BrokerTopicWatchChannel:
 
 
 def _topics(names: Iterable[str]) -> frozenset[str]:
-    """The topics that these are, or are partitions of."""
+    """Return the topics of these names: the name itself, or the topic of a partition."""
     return frozenset(map(_topic, names))
 
 
@@ -181,7 +180,7 @@ def _topic(name: str) -> str:
 
 
 class EmbeddedTopicWatchChannel:
-    """A watcher on an engine in this process. Made by :func:`watch_embedded`."""
+    """Watch channel on an engine in this process. :func:`watch_embedded` makes it."""
 
     def __init__(self, watchers: TopicWatchers, pattern: str) -> None:
         self._watchers = watchers

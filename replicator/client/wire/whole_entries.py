@@ -1,7 +1,7 @@
-"""Which batches are acknowledged as a whole, at brokers that may not know single messages of a batch. Sans-IO.
+"""Batches that are acknowledged completely, for brokers that may not support batch indexes. Sans-IO.
 
-A broker of others keeps acknowledged indexes of a batch only if it is set to. So what is acknowledged of each batch is
-remembered here, and when it is all of it, the entry is acknowledged whole.
+Other brokers keep acknowledged indexes of a batch only if they are configured to. So this module remembers the
+acknowledged messages of each batch. When all are acknowledged, the entry is acknowledged whole.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from replicator.engine.types import Ack
 from snapshots.position import Position
 
 REMEMBERED_MAX: Final = 100_000
-"""Batches that are acknowledged in part. Past it the oldest are forgotten: the broker delivers them again."""
+"""Limit of remembered, partly acknowledged batches. Past it the oldest are forgotten: the broker delivers them
+again."""
 
 
 class WholeEntries:
-    """The batches of one consumer."""
+    """Partly acknowledged batches of one consumer."""
 
     __slots__ = ("_acked",)
 
@@ -27,7 +28,7 @@ class WholeEntries:
         self._acked: dict[Position, BitMap] = {}
 
     def acknowledged(self, ack: Ack) -> Ack:
-        """What to send for ``ack``: with all that was acknowledged of its batch before, or the whole entry."""
+        """Return the acknowledgement to send for ``ack``: with all earlier ones of its batch, or of the whole entry."""
         if ack.batch_indexes is None:
             self._acked.pop(ack.position, None)
             return ack
@@ -41,10 +42,10 @@ class WholeEntries:
         return replace(ack, batch_indexes=tuple(together))
 
     def acknowledged_through(self, position: Position) -> None:
-        """All before this entry is acknowledged."""
+        """Forget the batches before this entry, which are all acknowledged."""
         for earlier in [each for each in self._acked if each < position]:
             del self._acked[earlier]
 
     def clear(self) -> None:
-        """The subscription was put elsewhere."""
+        """Forget all batches, because the subscription moved by a seek or reset."""
         self._acked.clear()

@@ -1,7 +1,7 @@
 """Analyses of topics on Spark: functions from DataFrame to DataFrame, and the report that runs them all.
 
 Begin with :func:`~replicator.pipeline.analytics.facts.facts` of a table of the ``replicator`` source; docs/reports.md
-says what each figure means. Everything is aggregated by Spark: no analysis brings messages to the driver.
+explains each figure. Spark aggregates everything: no analysis brings messages to the driver.
 """
 
 from replicator.pipeline.analytics.duplicates import repeated_contents, repeated_sequence_ids

@@ -1,4 +1,4 @@
-"""Which consumer of a Key_Shared subscription has which hashes: as workers say, or as equal slots. Pure."""
+"""Assignments of hashes to consumers of Key_Shared subscriptions: from workers, or as equal slots. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from replicator.engine.subscriptions.key_shared.hashing import HASH_SPACE, SLOTS
 
 SUPPOSED_CONSUMERS: Final = 4
-"""How many equal slots a topic is cut into where no Key_Shared consumer runs."""
+"""Number of equal slots that a topic is cut into if no Key_Shared consumer runs."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -21,7 +21,7 @@ Int64s = npt.NDArray[np.int64]
 class Assignment:
     """Ranges of hashes of one subscription, ascending and disjoint, each of one consumer.
 
-    Hashes count modulo ``hash_space``; ``owner`` has, of each range, the index in ``consumers``.
+    Hashes count modulo ``hash_space``; ``owner`` has the index in ``consumers`` for each range.
     """
 
     cluster: str
@@ -31,14 +31,14 @@ class Assignment:
     hash_space: int
     start: tuple[int, ...]
     end: tuple[int, ...]
-    """Of each range, included."""
+    """Last hash of each range."""
     owner: tuple[int, ...]
     running: bool = True
-    """False for slots that are supposed because no consumer runs."""
+    """False for equal slots, which are assumed because no consumer runs."""
 
     @classmethod
     def equal_slots(cls, cluster: str, topic: str, consumers: int = SUPPOSED_CONSUMERS) -> Self:
-        """As if so many consumers shared the slots evenly."""
+        """Return an assignment as if ``consumers`` consumers shared the slots evenly."""
         borders = [SLOTS * number // consumers for number in range(consumers + 1)]
         return cls(
             cluster,
@@ -53,7 +53,7 @@ class Assignment:
         )
 
     def owners(self, hashes: Int64s) -> Int64s:
-        """For each 32-bit hash the index of the consumer that has it, -1 where nobody does."""
+        """Return, for each 32-bit hash, the index of the consumer that has it; -1 if none has it."""
         if not self.start:
             return np.full(len(hashes), -1, dtype=np.int64)
         places = hashes % self.hash_space
@@ -63,7 +63,7 @@ class Assignment:
 
 
 def running_assignments(cluster: str, status: Mapping[str, Any]) -> Iterator[Assignment]:
-    """The assignments of one worker's consumers, from its ``GET /replication/v1/status``."""
+    """Yield the assignments of one worker's consumers, from its ``GET /replication/v1/status``."""
     for topic in status.get("topics", ()):
         for subscription in topic.get("subscriptions", ()):
             consumers = [each for each in subscription.get("consumers", ()) if "key_hash_ranges" in each]
@@ -74,7 +74,7 @@ def running_assignments(cluster: str, status: Mapping[str, Any]) -> Iterator[Ass
             )
             if not ranges:
                 continue
-            # Two consumers of one name share what a ring gives to that name: it is counted for the first of them.
+            # Consumers of one name share the ranges that a ring gives to that name: all counts for the first of them.
             distinct = list({start: (start, end, number) for start, end, number in reversed(ranges)}.values())[::-1]
             starts, ends, owners = zip(*distinct, strict=True)
             yield Assignment(
@@ -92,11 +92,11 @@ def running_assignments(cluster: str, status: Mapping[str, Any]) -> Iterator[Ass
 def with_slots_elsewhere(
     running: Iterable[Assignment], topics: Iterable[tuple[str, str]], consumers: int = SUPPOSED_CONSUMERS
 ) -> list[Assignment]:
-    """``running``, and equal slots for the (cluster, topic) pairs where nothing runs."""
+    """Return ``running``, and equal slots for the (cluster, topic) pairs without a running consumer."""
     found = list(running)
     having = {(each.cluster, each.topic) for each in found}
     return found + [Assignment.equal_slots(*pair, consumers) for pair in topics if pair not in having]
 
 
 _RINGS: Final = frozenset({"consistent-hashing"})
-"""Ways of assigning keys whose ranges are of the whole ring of hashes, not of slots."""
+"""Ways of assigning keys that divide the whole ring of hashes, not slots."""

@@ -1,7 +1,8 @@
-"""A report's charts, drawn by matplotlib as SVG that stands in a page: text stays text, nothing is loaded.
+"""Charts of a report, drawn by matplotlib as SVG for an HTML page: text stays text, nothing is loaded.
 
-Tables of a :class:`~replicator.pipeline.analytics.report.Report` go in. Every chart has a title, units on its axes and,
-where there is more than one series, a legend. What would be too much for one chart is summed as "others" and said so.
+The input is the tables of a :class:`~replicator.pipeline.analytics.report.Report`. Every chart has a title, units on
+its axes and, if it has more than one series, a legend. Series beyond the limit of one chart are summed as "others", and
+the chart says so.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from replicator.engine.topic_name import SCHEME
 from replicator.pipeline.analytics.report import Report
 
 SERIES_MAX: Final = 6
-"""Lines in one chart that eyes tell apart; what is less is "others"."""
+"""Limit of lines in one chart that eyes can tell apart; smaller series are summed as "others"."""
 BARS_MAX: Final = 15
 LABEL_CHARS_MAX: Final = 48
 _WIDTH_INCHES: Final = 9.6
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#6b7280")
-"""By Okabe and Ito, who chose them so that colour-blind people tell them apart; the last one is for others."""
+"""Colours by Okabe and Ito, who chose them so that colour-blind people tell them apart; the last one is for others."""
 _STYLE: Final[dict[Any, Any]] = {
     "text.parse_math": False,  # keys and topics may have dollar signs
     "svg.fonttype": "none",
@@ -56,7 +57,7 @@ Plot = Callable[[Axes, Sequence[Row], Report], None]
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """``name`` is unique in a report; ``svg`` begins with ``<svg``."""
+    """Chart as SVG. ``name`` is unique in a report; ``svg`` begins with ``<svg``."""
 
     name: str
     title: str
@@ -64,7 +65,7 @@ class Drawing:
 
 
 def draw(report: Report) -> list[Drawing]:
-    """The charts of all tables that have something to show."""
+    """Return the charts of all tables that have something to show."""
     drawings = []
     for name, title, table, plot in _CHARTS:
         rows = report.tables[table].to_pylist()
@@ -76,7 +77,7 @@ def draw(report: Report) -> list[Drawing]:
 
 
 def _drawn(name: str, title: str, plot: Plot, rows: Sequence[Row], report: Report) -> Drawing:
-    # The same salt makes the same ids, so that the same report is the same bytes.
+    # A fixed salt makes fixed ids, so that equal reports are equal bytes.
     with rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH_INCHES, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -107,7 +108,7 @@ def _bytes_by_topic(axes: Axes, rows: Sequence[Row], report: Report) -> None:
 
 
 def _lag_by_pair(axes: Axes, rows: Sequence[Row], report: Report) -> None:
-    """The worst topic of each pair in each bucket: percentiles of several topics cannot be added up."""
+    """Plot the worst topic of each pair in each bucket: percentiles of several topics cannot be added up."""
     worst: Series = defaultdict(dict)
     for row in rows:
         for bound, label in (("at_most_ms_p99", "p99 at most"), ("at_least_ms_p50", "p50 at least")):
@@ -247,7 +248,7 @@ def _summed(rows: Iterable[Row], label: Callable[[Row], str], figure: str) -> Se
 
 
 def _few(series: Series, total: Callable[[Iterable[float]], float] = sum) -> Series:
-    """The :data:`SERIES_MAX` largest series by name, and one for all others together."""
+    """Return the :data:`SERIES_MAX` largest series by name, and one for all others together."""
     ranked = sorted(series, key=lambda label: -total(series[label].values()))
     chosen: Series = {label: series[label] for label in sorted(ranked[:SERIES_MAX])}
     if rest := ranked[SERIES_MAX:]:
@@ -260,7 +261,7 @@ def _few(series: Series, total: Callable[[Iterable[float]], float] = sum) -> Ser
 
 
 def _buckets(report: Report) -> list[datetime]:
-    """Every bucket from the first to the last, those in which nothing happened too."""
+    """Return every bucket from the first to the last, empty ones included."""
     if report.first is None or report.last is None:
         return []
     width = report.bucket_seconds

@@ -1,8 +1,8 @@
 """Messages that were published more than once, by producer.
 
-A producer numbers what it sends; one that sends again after an answer was lost, without deduplication, has two
-messages of one number in the log. That the same number comes with other content is a producer that began anew.
-Messages that one *cluster* stored twice are another matter: ``replicator verify`` finds them.
+A producer numbers its messages. One that sends again after it lost an answer, without deduplication, has two messages
+of one number in the log. If the same number has other content, the producer began anew. Messages that one *cluster*
+stored twice are another matter: ``replicator verify`` finds them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from replicator.pipeline.analytics.facts import messages_only
 
 
 def repeated_sequence_ids(rows: DataFrame) -> DataFrame:
-    """For each cluster, topic, origin and producer: ``messages``, and how many of them are ``repeated``.
+    """Count, for each cluster, topic, origin and producer, the ``messages`` and those ``repeated`` by sequence id.
 
-    A message is repeated if one of the same producer and sequence id was there before: n of one id are n - 1 repeated.
-    ``same_content`` are those of them whose key and payload were there before with that id, ``repeated_ids`` the
-    sequence ids that came more than once.
+    A message is repeated if an earlier one has the same producer and sequence id: n of one id are n - 1 repeated.
+    ``same_content`` counts repeated messages whose key and payload had that id before, ``repeated_ids`` the sequence
+    ids that came more than once.
     """
     producer = ("cluster", "topic", "origin", "producer_name")
     by_content = (
@@ -34,7 +34,7 @@ def repeated_sequence_ids(rows: DataFrame) -> DataFrame:
 
 
 def repeated_contents(rows: DataFrame, window_seconds: int = 60) -> DataFrame:
-    """For each cluster, topic and producer: ``messages``, and how many are ``repeated`` by key and payload.
+    """Count, for each cluster, topic and producer, the ``messages`` and those ``repeated`` by key and payload.
 
     A message is repeated if one of equal key and payload, by any producer, was published at most ``window_seconds``
     before it. Messages without a publish time are left out.

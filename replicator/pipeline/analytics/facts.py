@@ -1,4 +1,4 @@
-"""What analyses read of each message: where and when, sizes and hashes. Payloads stay where they were read."""
+"""Facts of each message for analyses: its place and time, sizes and hashes. Payloads are not passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ READ_COLUMNS: Final = (
     "cluster string, topic string, ledger bigint, entry bigint, batch_index int, batch_size int, kind string, "
     "origin string, key string, publish_time timestamp, producer_name string, sequence_id bigint, payload binary"
 )
-"""The columns of the ``replicator`` source that :func:`facts` needs; as its ``schema`` the others are not read."""
+"""Columns of the ``replicator`` source that :func:`facts` needs. Used as its ``schema``, they keep Spark from reading
+others."""
 
 FACTS: Final = (
     "cluster",
@@ -29,14 +30,15 @@ FACTS: Final = (
     "payload_bytes",
     "content_hash",
 )
-"""Columns of what every analysis takes."""
+"""Columns of the table that every analysis takes."""
 
 
 def facts(messages: DataFrame) -> DataFrame:
-    """The columns :data:`FACTS` of a table of the ``replicator`` source: a hundred bytes a row, whatever its payload.
+    """Return the columns :data:`FACTS` of a table of the ``replicator`` source: a hundred bytes a row, whatever its
+    payload.
 
     ``payload_bytes`` is the size of the payload as its producer made it, 0 for a tombstone; ``content_hash`` is equal
-    for messages of equal payload. Worth to ``persist`` where several analyses follow.
+    for messages of equal payload. ``persist`` the result if several analyses use it.
     """
     content_hash = F.xxhash64("payload", F.col("payload").isNull())
     return messages.select(
@@ -47,5 +49,5 @@ def facts(messages: DataFrame) -> DataFrame:
 
 
 def messages_only(rows: DataFrame) -> DataFrame:
-    """Without markers, which speak to workers."""
+    """Return the rows without markers, which are for workers."""
     return rows.where(F.col("kind") == "message")

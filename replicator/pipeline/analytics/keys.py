@@ -1,4 +1,4 @@
-"""Keys by volume, and how evenly they load the consumers of Key_Shared subscriptions."""
+"""Keys by volume, and their load on the consumers of Key_Shared subscriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replicator.pipeline.analytics.facts import messages_only
 from replicator.pipeline.spark.session import without_pandas_warning
 
 NOBODY: Final = "(nobody)"
-"""The consumer of keys whose hash no consumer has."""
+"""Consumer name for keys whose hash no consumer has."""
 
 _LOADS: Final = (
     "cluster string, topic string, subscription string, consumer string, keys bigint, messages bigint, bytes bigint"
@@ -24,9 +24,9 @@ _LOADS: Final = (
 
 
 def key_volumes(rows: DataFrame, keys_max: int = 100) -> DataFrame:
-    """The heaviest ``keys_max`` keys of each cluster and topic, by messages: ``messages``, ``bytes``, ``share``.
+    """Return the heaviest ``keys_max`` keys of each cluster and topic, by messages: ``messages``, ``bytes``, ``share``.
 
-    ``share`` is of the topic's messages, ``rank`` counts from 1. A null ``key`` is that of all messages without one.
+    ``share`` is of the topic's messages, ``rank`` counts from 1. A null ``key`` stands for all messages without one.
     """
     assert keys_max > 0, keys_max
     topic = Window.partitionBy("cluster", "topic")
@@ -40,10 +40,10 @@ def key_volumes(rows: DataFrame, keys_max: int = 100) -> DataFrame:
 
 
 def consumer_loads(rows: DataFrame, assignments: Iterable[Assignment]) -> DataFrame:
-    """For each consumer of each assignment: its ``keys``, ``messages``, ``bytes``, ``share`` and ``skew``.
+    """Return ``keys``, ``messages``, ``bytes``, ``share`` and ``skew`` for each consumer of each assignment.
 
-    ``share`` is of the messages of the cluster's topic, ``skew`` how many times an even share it is: 1 where all
-    consumers have the same. A consumer without any key has a row too; keys that nobody has are of :data:`NOBODY`.
+    ``share`` is of the messages of the cluster's topic. ``skew`` is its ratio to an even share: 1 if all consumers have
+    the same. A consumer without any key has a row too; keys that no consumer has count for :data:`NOBODY`.
     """
     by_topic: dict[tuple[str, str], list[Assignment]] = {}
     for assignment in assignments:
@@ -83,7 +83,7 @@ def _by_key(rows: DataFrame) -> DataFrame:
 
 
 def _loads_of(batch: pa.RecordBatch, by_topic: dict[tuple[str, str], list[Assignment]]) -> Iterator[pa.RecordBatch]:
-    """The loads that a batch of keys makes: as many rows as there are consumers, not as there are keys."""
+    """Yield the loads of a batch of keys: one row for each consumer, not for each key."""
     clusters, topics = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("cluster", "topic"))
     messages, sizes = (batch.column(name).to_numpy() for name in ("messages", "bytes"))
     found = []

@@ -1,13 +1,13 @@
-"""How long copies took to arrive, as far as the logs know it.
+"""Replication lag: bounds of the time until copies arrived, as far as the logs know it.
 
-A log keeps when a message was published at its origin, and no time of arrival. But what its own cluster wrote into it
-tells the time: workers write markers several times a second while a topic moves, producers write messages. So
+A log has the time at which a message was published at its origin, and no time of arrival. But its own cluster's entries
+tell the time: workers write markers several times a second while a topic moves, and producers write messages. So
 
-1. a copied entry that stands after an own entry of time t1 arrived at t1 or later: lag is *at least* t1 - published;
-2. one that stands before an own entry of time t2 arrived at t2 or earlier: lag is *at most* t2 - published.
+1. a copied entry behind an own entry of time t1 arrived at t1 or later: lag is *at least* t1 - published;
+2. one before an own entry of time t2 arrived at t2 or earlier: lag is *at most* t2 - published.
 
-The truth lies between; how far they are apart is how often the destination's own entries come. Times are of two
-clusters' clocks, and those of messages of their producers' clocks: a difference of clocks is in the figures.
+The truth lies between. The distance of the bounds depends on how often the destination's own entries come. Times come
+from two clusters' clocks, and those of messages from their producers' clocks: a difference of clocks is in the figures.
 Entries after which the destination wrote nothing have no upper bound and are counted apart.
 """
 
@@ -24,10 +24,11 @@ PERCENTILES: Final = {"p50": 0.5, "p99": 0.99}
 
 
 def replication_lag(rows: DataFrame, bucket_seconds: int = 60) -> DataFrame:
-    """For each pair of clusters, topic and bucket of publish time: how many copied ``entries``, and their lags in ms.
+    """Return the number of copied ``entries`` and their lags in ms, by pair of clusters, topic and bucket of publish
+    time.
 
     ``origin`` and ``cluster`` are the pair. ``at_most_ms_p50``, ``…_p99`` and ``…_max`` are of the upper bounds, of the
-    entries that have one (null if none has); ``at_least_ms_p50`` and so on of the lower bounds, 0 where none is known;
+    entries that have one (null if none has); ``at_least_ms_p50`` and so on of the lower bounds, 0 if none is known;
     ``unbounded`` counts entries without an upper bound.
     """
     assert bucket_seconds > 0, bucket_seconds
@@ -45,14 +46,14 @@ def replication_lag(rows: DataFrame, bucket_seconds: int = 60) -> DataFrame:
 
 
 def _bounded(rows: DataFrame) -> DataFrame:
-    """One row for each entry, with the bounds of its lag."""
+    """Return one row for each entry, with the bounds of its lag."""
     entries = rows.where((F.col("batch_index") == 0) & F.col("publish_time").isNotNull()).select(
         "cluster", "topic", "ledger", "entry", "kind", "origin", "publish_time"
     )
     own_time = F.when(F.col("origin") == F.col("cluster"), F.col("publish_time"))
     log = Window.partitionBy("cluster", "topic")
     before = log.orderBy("ledger", "entry").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    # Backwards instead of with a frame that looks ahead, which Spark goes through anew for each row.
+    # Sorted backwards instead of with a frame that looks ahead, which Spark would go through anew for each row.
     behind = log.orderBy(F.desc("ledger"), F.desc("entry")).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return entries.withColumns(
         {
@@ -65,7 +66,7 @@ def _bounded(rows: DataFrame) -> DataFrame:
 
 
 def _ms_since_publish(time: Column) -> Column:
-    """Not below 0: a lag that clocks make negative is none. Null where the time is, which ``greatest`` passes over."""
+    """Return the ms from publish to ``time``, at least 0: clocks can make a lag negative. Null if ``time`` is null."""
     return F.when(time.isNotNull(), F.greatest(F.unix_millis(time) - F.unix_millis("publish_time"), F.lit(0)))
 
 

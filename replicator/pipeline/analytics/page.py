@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, font, image or style from outside.
+"""A report as one HTML page without any script, font, image or style from outside.
 
 All text of the report is escaped here, whatever its origin; charts come escaped from matplotlib.
 """
@@ -30,7 +30,7 @@ _CHARTS_OF: Final = {
 
 
 def render_html(report: Report, made_at: datetime | None = None) -> str:
-    """The page. ``made_at`` is the time that it shows, now by default."""
+    """Return the page. It shows ``made_at``, by default the present time."""
     made_at = made_at or datetime.now(UTC)
     drawings = {drawing.name: drawing for drawing in draw(report)}
     return "\n".join(

@@ -1,9 +1,9 @@
-"""All analyses of some topics over one reading of them, as small Arrow tables.
+"""Report: all analyses of some topics over one reading of them, as small Arrow tables.
 
-1. Workers are asked which topics they have; patterns choose among them.
-2. Those are read once into :func:`~replicator.pipeline.analytics.facts.facts`, which Spark keeps, on disk where memory
-   is short, so that every analysis has them without asking the workers again.
-3. Each analysis is aggregated by Spark; at most :data:`ROWS_MAX` rows of each come to the driver.
+1. Workers are asked for their topics; patterns choose among them.
+2. The topics are read once into :func:`~replicator.pipeline.analytics.facts.facts`. Spark keeps them, on disk if memory
+   is short, so that no analysis asks the workers again.
+3. Spark aggregates each analysis; at most :data:`ROWS_MAX` rows of each come to the driver.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_MAX: Final = 200_000
-"""Rows per table: enough for a thousand topics over three hours of minutes, and little memory for a driver."""
+"""Limit of rows per table: enough for a thousand topics over three hours of minutes, and little memory for a driver."""
 BUCKETS_MAX: Final = 120
-"""Points per chart. Nobody could tell more of them apart, and each costs rows."""
+"""Limit of points per chart. Nobody could tell more of them apart, and each costs rows."""
 BUCKET_SECONDS: Final = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400, 604_800)
-"""Widths of buckets: the least that needs no more than :data:`BUCKETS_MAX` of them."""
+"""Widths of buckets. A report uses the smallest that needs no more than :data:`BUCKETS_MAX` of them."""
 REPEAT_WINDOW_SECONDS: Final = 60
-"""By default, how close equal contents must be to count as repeated."""
+"""Default time within which equal contents count as repeated."""
 
 TABLES: Final = {
     "throughput": ("cluster", "topic", "way", "bucket"),
@@ -57,40 +57,40 @@ TABLES: Final = {
     "repeated_contents": ("cluster", "topic", "producer_name"),
     "sizes": ("cluster", "topic", "measure", "low"),
 }
-"""The tables of a report, and what their rows are ordered by."""
+"""Tables of a report, with the columns that their rows are ordered by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a report is about. ``topics`` are patterns as of links, empty for all; ``since`` is a publish time."""
+    """Settings of a report. ``topics`` are patterns like those of links, empty for all; ``since`` is a publish time."""
 
     topics: tuple[str, ...] = ()
     since: datetime | None = None
     consumers: int = SUPPOSED_CONSUMERS
-    """Into how many equal slots keys fall where no Key_Shared consumer runs."""
+    """Number of equal slots that keys are counted in if no Key_Shared consumer runs."""
     repeat_window_seconds: int = REPEAT_WINDOW_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome. ``tables`` are those of :data:`TABLES`, in its order."""
+    """Outcome of a report. ``tables`` are those of :data:`TABLES`, in its order."""
 
     clusters: tuple[str, ...]
     topics: int
     wanted: Wanted
     messages: int
-    """Read, so a message counts in each cluster."""
+    """Number of messages read. A message counts in each cluster."""
     first: datetime | None
-    """The earliest publish time, in UTC; None if there is no message."""
+    """Earliest publish time, in UTC; None if there is no message."""
     last: datetime | None
     bucket_seconds: int
     tables: Mapping[str, pa.Table]
     cut: tuple[str, ...]
-    """Tables of which only the first :data:`ROWS_MAX` rows are here."""
+    """Tables with more than :data:`ROWS_MAX` rows, cut to the first ones."""
     seconds: float
 
     def as_json(self) -> ReportAnswer:
-        """Plain values; times as ISO 8601."""
+        """Return the report as plain values, with times in ISO 8601."""
         tables: Any = {
             name: [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
             for name, table in self.tables.items()
@@ -110,7 +110,7 @@ class Report:
         }
 
     def write_parquet(self, directory: Path) -> list[Path]:
-        """Each table as ``NAME.parquet``; returns the files."""
+        """Write each table as ``NAME.parquet``; return the files."""
         directory.mkdir(parents=True, exist_ok=True)
         written = []
         for name, table in self.tables.items():
@@ -126,11 +126,11 @@ def make_report(
     running: Sequence[Assignment] = (),
     topics: Sequence[tuple[str, str]] | None = None,
 ) -> Report:
-    """Analyse topics of ``clusters`` (name to worker URL); ``running`` has the Key_Shared consumers that are known.
+    """Analyse topics of ``clusters`` (name to worker URL); ``running`` has the known Key_Shared consumers.
 
-    ``topics`` is what :func:`find_topics` gave, if it was asked before. Blocks for the length of the jobs. Raises what
-    that raises, :class:`PeerUnavailable` for a worker that goes away meanwhile, :class:`SparkFailed` for what else
-    makes a job fail, both in one line.
+    ``topics`` is the result of an earlier :func:`find_topics`, if there was one. The call blocks until the jobs end.
+    Raises the errors of :func:`find_topics`, :class:`PeerUnavailable` for a worker that goes away meanwhile, and
+    :class:`SparkFailed` for other failures of a job, both in one line.
     """
     try:
         return _report(spark, clusters, wanted, running, topics)
@@ -139,7 +139,7 @@ def make_report(
 
 
 def bucket_width(span_us: int) -> int:
-    """Seconds of a bucket for times that span so many microseconds."""
+    """Return the width of a bucket in seconds for times that span ``span_us`` microseconds."""
     return next((width for width in BUCKET_SECONDS if span_us <= width * BUCKETS_MAX * 1_000_000), BUCKET_SECONDS[-1])
 
 
@@ -196,15 +196,15 @@ def _report(
 
 
 def _collected(frame: DataFrame, order: Sequence[str]) -> pa.Table:
-    """Some columns first, which the rows are ordered by too, and one row more than is kept."""
+    """Return up to one row more than is kept, ordered by the columns ``order``, which come first."""
     rest = [name for name in frame.columns if name not in order]
     return frame.select(*order, *rest).orderBy(*order).limit(ROWS_MAX + 1).toArrow()
 
 
 def find_topics(clusters: Mapping[str, str], patterns: Sequence[str]) -> list[tuple[str, str]]:
-    """The (cluster, topic) pairs that have messages and match some pattern, or all if there is none.
+    """Return the (cluster, topic) pairs that have messages and match some pattern, or all if there is no pattern.
 
-    Raises :class:`BadOption` for a pattern that is none or that no topic matches, :class:`UnexpectedAnswer` for a
+    Raises :class:`BadOption` for an invalid pattern or one that no topic matches, :class:`UnexpectedAnswer` for a
     worker of another cluster, :class:`~replicator.pipeline.errors.PeerUnavailable` for one that does not answer.
     """
     try:

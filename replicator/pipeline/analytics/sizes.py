@@ -1,4 +1,4 @@
-"""How large messages and batches are, in classes of powers of two."""
+"""Sizes of messages and batches, in classes of powers of two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURES: Final = {
 
 
 def size_histogram(rows: DataFrame) -> DataFrame:
-    """For each cluster, topic, ``measure`` (of :data:`MEASURES`) and class of sizes: ``count`` and ``total``.
+    """Return ``count`` and ``total`` for each cluster, topic, ``measure`` (of :data:`MEASURES`) and class of sizes.
 
     A class holds the sizes from ``low`` to ``high``, both inclusive: 0, 1, 2–3, 4–7, 8–15 and so on. ``count`` is of
     messages for the first measure and of entries for the others; ``total`` is the sum of their sizes.

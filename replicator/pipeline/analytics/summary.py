@@ -1,7 +1,7 @@
-"""A report's tables shortened for people: what the terminal and the page show. Pure.
+"""Summaries: a report's tables shortened for the terminal and the page. Pure.
 
-Each :class:`Summary` says what it is about, has a heading with its unit for every column, and its rows are those that
-deserve to be looked at first.
+Each :class:`Summary` has a meaning, a heading with its unit for every column, and the rows that deserve to be looked at
+first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``table`` names what it is made of; ``of`` is how many rows there would be."""
+    """Shortened table. ``table`` names the source; ``of`` is the number of rows before shortening."""
 
     table: str
     title: str
@@ -38,7 +38,7 @@ class Summary:
 
 
 def summaries(report: Report) -> list[Summary]:
-    """One for each table of the report, in its order."""
+    """Return one summary for each table of the report, in its order."""
     found = []
     for table, title, meaning, columns, shorten in _SUMMARIES:
         rows = list(shorten(report.tables[table].to_pylist(), report))
@@ -47,7 +47,7 @@ def summaries(report: Report) -> list[Summary]:
 
 
 def headline(report: Report) -> str:
-    """One line that says what was read."""
+    """Return one line about the messages that were read."""
     times = (
         ""
         if report.first is None or report.last is None
@@ -60,12 +60,12 @@ def headline(report: Report) -> str:
 
 
 def warnings(report: Report) -> list[str]:
-    """What is not whole."""
+    """Return a line for each table that was cut."""
     return [f"{name}: only the first {ROWS_MAX:,} rows; choose fewer topics or a shorter time" for name in report.cut]
 
 
 def format_report(report: Report) -> Group:
-    """For a terminal."""
+    """Return the report for a terminal."""
     parts: list[Any] = [Text(headline(report)), *(Text(each, style="red") for each in warnings(report))]
     for summary in summaries(report):
         more = f"; {len(summary.rows)} of {summary.of:,} rows" if summary.of > len(summary.rows) else ""
@@ -82,7 +82,7 @@ def format_report(report: Report) -> Group:
 
 
 def format_cell(cell: Cell) -> str:
-    """Numbers with as many digits as help."""
+    """Return a cell as text, with as many digits as help."""
     match cell:
         case None:
             return "–"
@@ -158,7 +158,7 @@ def _repeated_contents(rows: Sequence[Row], report: Report) -> Iterable[tuple[Ce
 
 
 def _sizes(rows: Sequence[Row], report: Report) -> Iterable[tuple[Cell, ...]]:
-    """Of each measure: how many, the mean, and the classes that half and 99 % of them do not exceed."""
+    """Yield for each measure the count, the mean, and the size classes that half, 99 % and all of it do not exceed."""
     del report
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:

@@ -9,11 +9,11 @@ from replicator.pipeline.analytics.facts import messages_only
 
 
 def throughput(rows: DataFrame, bucket_seconds: int = 60) -> DataFrame:
-    """For each cluster, topic, way and bucket of time: ``messages``, ``entries``, ``bytes``, and both per second.
+    """Return ``messages``, ``entries``, ``bytes`` and rates for each cluster, topic, way and bucket of time.
 
-    ``bucket`` is when a bucket begins; a message falls into that of its ``publish_time``, in copies too. ``way`` is
-    ``published`` where the message was published in that cluster, else ``copied``. Bytes are of payloads. A bucket in
-    which nothing was published has no row; messages without a publish time are in none.
+    ``bucket`` is the start of a bucket; a message, also a copy, counts in that of its ``publish_time``. ``way`` is
+    ``published`` if the message was published in that cluster, else ``copied``. Bytes are of payloads. A bucket without
+    messages has no row; messages without a publish time are left out.
     """
     assert bucket_seconds > 0, bucket_seconds
     return (
@@ -36,6 +36,7 @@ def throughput(rows: DataFrame, bucket_seconds: int = 60) -> DataFrame:
 
 
 def bucket_of(time: str, bucket_seconds: int) -> Column:
-    """The beginning of the bucket that a time lies in; buckets are counted from 1970, so that reports line up."""
+    """Return the start of the bucket that a time lies in. Buckets count from 1970, so that those of all reports line
+    up."""
     seconds = F.unix_seconds(time)
     return F.timestamp_seconds(seconds - F.pmod(seconds, F.lit(bucket_seconds)))

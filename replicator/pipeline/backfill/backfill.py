@@ -1,7 +1,7 @@
-"""Backfill: bring a region that joins to where another one is, history by Spark, then hand over to the live link.
+"""Backfill: brings a joining region up to the state of another one, by Spark, and then hands over to the live link.
 
-The shell around :class:`~replicator.pipeline.backfill.phases.Backfill`: it asks the two workers, runs the jobs, and
-shows how far it is. Spark is started when there is history to carry, not before.
+This is the shell around :class:`~replicator.pipeline.backfill.phases.Backfill`: it asks the two workers, runs the jobs,
+and shows the progress. Spark is started only if there is history to carry.
 """
 
 from __future__ import annotations
@@ -52,29 +52,31 @@ if TYPE_CHECKING:
     from replicator.pipeline.live.link_plans import Plan, Segment
 
 LANES_PER_CORE: Final = 4
-"""More lanes than cores, so that one long lane does not leave the other cores idle at the end."""
+"""Lanes for each core. With more lanes than cores, one long lane does not leave the other cores idle at the end."""
 LANES_MAX: Final = 64
-"""The most lanes that a link's plan may have."""
+"""Limit of lanes of a link's plan."""
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 SEGMENT_BYTES_MIN: Final = 64 * 1024
 SEGMENT_SECONDS: Final = 1.0
-"""The time that one segment of a throttled lane takes. Short segments keep the rate even."""
+"""Time that one segment of a throttled lane takes. Short segments keep the rate even."""
 JOB_SECONDS_MAX: Final = 60.0
 THROTTLED_JOB_SECONDS_MAX: Final = 15.0
-"""Jobs are short where a rate is set: the next job shares out again what finished lanes did not use."""
+"""Limit of a job's time with a rate. Jobs are short, because the next job divides the unused rate of finished lanes
+again."""
 WATCH_SECONDS: Final = 1.0
 JOIN_SECONDS: Final = 1.0
-"""How long one wait for the job lasts. On some platforms an endless wait does not notice Ctrl-C."""
+"""Length of one wait for the job. On some platforms an endless wait does not notice Ctrl-C."""
 PLAN_WAIT_MS: Final = 200
-"""How long the source may wait until it has something to plan."""
+"""Longest wait of the source until it has something to plan."""
 LIMITED_WAIT_MS: Final = 2_000
-"""The same for a link with a rate of its own, which gives nothing while it is over its rate."""
+"""Longest wait of the source for a link with a rate of its own, which plans nothing while it is over its rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A backfill as it was asked for. ``topics`` are patterns; empty means all that the link carries. Without ``lanes``
-    the number of cores decides."""
+    """Settings of a backfill. ``topics`` are patterns; empty means all that the link carries.
+
+    Without ``lanes`` the number of cores decides."""
 
     topology: Topology
     link: Link
@@ -85,13 +87,13 @@ class BackfillRequest:
 
 @dataclass(slots=True)
 class _Carried:
-    """What the tasks of this run brought."""
+    """Amounts that the tasks of this run carried."""
 
     jobs: int = 0
     bytes: int = 0
     seconds: float = 0.0
     topics: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Entries and bytes."""
+    """Entries and bytes by topic."""
 
     def add(self, results: Sequence[LaneResult]) -> None:
         for result in results:
@@ -102,8 +104,10 @@ class _Carried:
 
 
 def link_for(topology: Topology, source: str, destination: str, name: str | None) -> Link:
-    """The link of the topology that a backfill goes over. Raises :class:`TopologyError` for clusters that it does not
-    have, and :class:`BadOption` where there is no such link, or several and no name."""
+    """Return the topology's link for a backfill.
+
+    Raises :class:`TopologyError` for unknown clusters, and :class:`BadOption` if there is no such link, or several and
+    no name."""
     topology.cluster(source)
     topology.cluster(destination)
     between = topology.links_between(source, destination)
@@ -130,7 +134,8 @@ def link_for(topology: Topology, source: str, destination: str, name: str | None
 
 
 class BackfillRun:
-    """One run. ``spark`` starts the session, or gives the one that runs; ``show`` is told the line to show."""
+    """One run of a backfill. ``spark`` starts the session, or returns the running one; ``show`` gets the line to
+    show."""
 
     def __init__(
         self, request: BackfillRequest, spark: Callable[[], SparkSession], show: Callable[[str], None]
@@ -149,19 +154,19 @@ class BackfillRun:
         self._before: Mapping[str, Mapping[str, Any]] = {}
         """The topics of the destination when the backfill began."""
         self._lives: Mapping[str, Mapping[str, Sequence[str]]] = {}
-        """By topic and origin, messages of earlier lives that the destination must have."""
+        """Messages of earlier lives that the destination must have, by topic and origin."""
         self._told: dict[str, Mapping[str, Any]] = {}
-        """By topic, the subscription states that the destination must have."""
+        """Subscription states that the destination must have, by topic."""
         self._plan: Plan | None = None
         self._bytes_max = SEGMENT_BYTES_MAX
         self._backfill: Backfill
 
     def run(self) -> BackfillReport:
-        """Blocks until the region has joined, or it does not go on.
+        """Run until the region has joined, or the backfill gives up.
 
         Raises :class:`PeerUnavailable` for a worker that does not answer at the start, :class:`BadOption` for patterns
-        that match nothing, :class:`LinkTaken` where another backfill has the link. Whatever it raises, also
-        KeyboardInterrupt, the link is given back first.
+        that match nothing, :class:`LinkTaken` if another backfill has the link. On any exception, also
+        KeyboardInterrupt, the link is released first.
         """
         started = time.monotonic()
         self._look()
@@ -184,7 +189,7 @@ class BackfillRun:
         return self._report(time.monotonic() - started)
 
     def _look(self) -> None:
-        """Ask both workers how they stand, and set the goals: what the destination must have."""
+        """Ask both workers for their state, and set the goals: the state that the destination must reach."""
         for cluster in (self._source, self._destination):
             clusters.check_cluster(cluster)
         self._at_source.state()
@@ -214,7 +219,7 @@ class BackfillRun:
             return self._at_source.progress().bytes_left > SMALL_BYTES
         return True
 
-    # What the phases say.
+    # Actions of the phases.
 
     def _do(self, action: Action) -> Action:
         backfill = self._backfill
@@ -253,7 +258,7 @@ class BackfillRun:
         raise AssertionError(action)
 
     def _deleted(self, lacking: Collection[str]) -> dict[str, str]:
-        """The lacking topics that the source has deleted, so that nobody can complete them; each with the reason."""
+        """Return the lacking topics that the source has deleted, each with the reason. They cannot be completed."""
         if not lacking:
             return {}
         here, source = clusters.copies(self._source, lacking), self._request.link.source
@@ -272,14 +277,15 @@ class BackfillRun:
         return self._backfill.on_plan(view, time.monotonic())
 
     def _bytes_left(self) -> int:
-        """Measured now; what was measured last where the source does not answer, or is still measuring."""
+        """Measure and return the bytes left. If the source does not answer, or still measures, return the last
+        value."""
         with self._measuring:
             with suppress(PipelineError):
                 self._progress.on_amount(self._at_source.progress(), time.monotonic())
             return 0 if self._progress.amount is None else self._progress.amount.bytes_left
 
     def _lanes(self) -> int:
-        """How many lanes to plan. Before Spark runs its cores are not known, so two are assumed."""
+        """Return the number of lanes to plan. Two cores are assumed before Spark runs and says its number."""
         cores = 2 if self._spark is None else self._spark.sparkContext.defaultParallelism
         lanes = self._request.lanes or LANES_PER_CORE * cores
         rate = self._request.rate_bytes
@@ -349,11 +355,11 @@ class BackfillRun:
                 self._told[topic] = now
         return found
 
-    # Showing how far it is.
+    # Display of the progress.
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Ask for the progress once a second: that is also what keeps the link ours."""
+        """Ask for the progress once a second, which also keeps the link in this backfill's hands."""
         over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(over,), name="backfill progress", daemon=True)
         watcher.start()
@@ -410,7 +416,8 @@ class BackfillRun:
         )
 
     def _not_transferred(self) -> dict[str, dict[str, str]]:
-        """By topic, the subscriptions whose states are not at the destination, or may not be; each with the reason."""
+        """Return, by topic, the subscriptions whose states are not, or may not be, at the destination, with the
+        reasons."""
         backfill, mode = self._backfill, self._request.topology.sync.mode
         hint = "; sync.mode is mark-delete, by which only mark-delete positions travel" if mode != "exact" else ""
         found: dict[str, dict[str, str]] = {}
@@ -444,9 +451,9 @@ class BackfillRun:
 def _run_aside(
     spark: SparkSession, work: LaneWork, rows: list[tuple[int, Segment]]
 ) -> tuple[list[LaneResult], str | None]:
-    """Run a job, each row a task; returns the tasks' results, and what failed if the job did.
+    """Run a job with a task for each row; return the tasks' results, and the job's error if it failed.
 
-    On a thread of its own: Ctrl-C in the middle of a call of Spark's gateway would be answered by pages of tracebacks.
+    It runs on a thread of its own: Ctrl-C inside a call of Spark's gateway would print pages of tracebacks.
     """
     from replicator.pipeline.backfill.tasks import carry_lanes
 

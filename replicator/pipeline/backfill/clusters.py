@@ -1,6 +1,6 @@
-"""The two workers of a backfill, as its driver asks them: plans, progress, copies and subscription states.
+"""Requests of a backfill's driver to its two workers: plans, progress, copies and subscription states.
 
-Blocking HTTP with a connection for each call of consequence: a driver asks a few times a second at most.
+It uses blocking HTTP with a connection for each larger request: a driver asks a few times a second at most.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from replicator.pipeline.live.link_plans import LinkPlans, Plan
 from replicator.topology import Cluster
 
 ASKED_AT_ONCE: Final = 8
-"""How many topics are asked for their subscriptions at the same time."""
+"""Limit of topics whose subscriptions are asked for at the same time."""
 NAMED_MAX: Final = 2_000
-"""Topics per request about copies. With the longest names that is half a megabyte."""
+"""Limit of topics per request about copies. With the longest names that is half a megabyte."""
 TOLD_MAX: Final = 1_000
-"""Topics per request to tell subscription states."""
+"""Limit of topics per request to announce subscription states."""
 
 SETTLED_SECONDS_MAX: Final = 3.0
 SETTLED_LOOK_SECONDS: Final = 0.05
@@ -39,7 +39,7 @@ _CARRIER: Final = re.compile(r"process (\d+) on (\S+) since ([0-9TZ:-]+)")
 
 
 class SourceLink:
-    """The link at its source's worker, which a backfill takes over as ``carrier``."""
+    """Link at its source's worker, which a backfill takes over as ``carrier``."""
 
     def __init__(self, source: Cluster, key: str, topics: Sequence[str]) -> None:
         self._url = source.url
@@ -48,10 +48,10 @@ class SourceLink:
         self.carrier = carrier_name()
 
     def state(self) -> tuple[str, str]:
-        """The link's, and its detail.
+        """Return the link's state and its detail.
 
-        Raises :class:`LinkTaken` where another one has the link, :class:`NoSuchLink` where the worker does not run it,
-        and what :class:`DataPlane` raises.
+        Raises :class:`LinkTaken` if another backfill has the link, :class:`NoSuchLink` if the worker does not run it,
+        and the errors of :class:`DataPlane`.
         """
         with DataPlane(self._url) as worker:
             try:
@@ -70,10 +70,10 @@ class SourceLink:
             return state, detail
 
     def plan(self, *, lanes: int, bytes_max: int, wait_ms: int) -> Plan:
-        """Take the link over, if that is not done yet, and plan.
+        """Take the link over, if that is not done yet, and return a plan.
 
-        A backfill that holds it is put out of the way if it was of a process of this machine that has ended. Raises
-        :class:`LinkTaken` by another, and what :class:`DataPlane` raises.
+        If another backfill holds the link and its process, on this machine, has ended, release its hold first. Raises
+        :class:`LinkTaken` if another one holds it, and the errors of :class:`DataPlane`.
         """
         with DataPlane(self._url) as worker:
             plans = LinkPlans(worker, self._key)
@@ -96,7 +96,7 @@ class SourceLink:
                 return ask()
 
     def _settled(self, worker: DataPlane) -> None:
-        """Return when the link is carried by its own again: changing hands ends what was planned meanwhile."""
+        """Wait until the link carries itself again: a change of the carrier ends plans that are made meanwhile."""
         deadline = time.monotonic() + SETTLED_SECONDS_MAX
         while time.monotonic() < deadline:
             link = worker.call("GET", f"/replication/v1/links/{quote(self._key, safe='')}")
@@ -117,14 +117,15 @@ class SourceLink:
             LinkPlans(worker, self._key).release(self.carrier)
 
     def progress(self) -> Amount:
-        """What is left, which also says that this backfill lives. Raises what :class:`DataPlane` raises."""
+        """Return the amount that is left. The call also shows that this backfill lives. Raises the errors of
+        :class:`DataPlane`."""
         path = f"/pipeline/v1/links/{quote(self._key, safe='')}/progress"
         with DataPlane(self._url) as worker:
             answer = worker.call("POST", path, {"carrier": self.carrier, "topics": self._topics})
         return Amount(*(int(answer[name]) for name in Amount.__slots__))
 
     def stopped(self) -> tuple[str, dict[str, str]]:
-        """What the link says of itself, and the topics that it cannot go on with, gaps among them."""
+        """Return the link's state, and the topics that it cannot continue, with reasons and gaps."""
         with DataPlane(self._url) as worker:
             answer = worker.call("GET", f"/replication/v1/links/{quote(self._key, safe='')}")
         gaps = {str(gap["topic"]): f"gap {gap['kind']}: {gap['detail']}" for gap in answer["gaps"]}
@@ -152,7 +153,9 @@ def copies(
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raises what :class:`DataPlane` raises, and :class:`UnexpectedAnswer` where another cluster's worker answers."""
+    """Check that the worker of ``cluster`` answers.
+
+    Raises the errors of :class:`DataPlane`, and :class:`UnexpectedAnswer` if another cluster's worker answers."""
     with DataPlane(cluster.url) as worker:
         answering = worker.call("GET", "/failover/v1/state").get("cluster")
     if answering != cluster.name:
@@ -160,7 +163,7 @@ def check_cluster(cluster: Cluster) -> None:
 
 
 def ack_vectors(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """The exact state of the replicated subscriptions, by topic; topics that are not there are left out."""
+    """Return the exact state of the replicated subscriptions, by topic. Missing topics are left out."""
 
     def ask(topic: str) -> Mapping[str, Any] | None:
         with DataPlane(cluster.url) as worker:
@@ -177,7 +180,7 @@ def ack_vectors(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[st
 
 
 def tell(cluster: Cluster, topics: Sequence[str]) -> None:
-    """Have the worker tell the whole state of every replicated subscription of these topics."""
+    """Make the worker announce the whole state of every replicated subscription of these topics."""
     with DataPlane(cluster.url) as worker:
         for batch in _batches(topics, TOLD_MAX):
             worker.call("POST", "/replication/v1/ack-vectors/tell", {"topics": batch})
@@ -190,13 +193,13 @@ def _batches(names: Collection[str], size: int) -> Iterator[list[str]]:
 
 
 def carrier_name() -> str:
-    """The carrier name of this process. Other operators see it at a link that a backfill has."""
+    """Return the carrier name of this process. Other operators see it at a link that a backfill has."""
     started = psutil.Process().create_time()
     return f"process {os.getpid()} on {platform.node() or 'localhost'} since {_when(started)}"
 
 
 def has_ended(carrier: str) -> bool:
-    """Whether the carrier was a process of this machine that has ended."""
+    """Return whether the carrier was a process of this machine that has ended."""
     match = _CARRIER.fullmatch(carrier)
     if match is None or match[2] != (platform.node() or "localhost"):
         return False

@@ -1,18 +1,18 @@
-"""A backfill, step by step. Sans-IO: the shell runs what it says, and reports what came of it.
+"""Phases of a backfill. Sans-IO: the shell carries out the actions, and reports the results as events.
 
-Invariants (DESIGN §3): a backfill is done only when the destination has everything that the source had when it began,
-and every replicated subscription's state (2, 5); it ends in bounded time where nothing moves any more (11). What is
-appended is appended by the rule of links, so nothing here can lose or repeat anything, whenever it is killed.
+Invariants (DESIGN §3): a backfill is done only if the destination has everything that the source had when it began, and
+every replicated subscription's state (2, 5). It ends in bounded time if nothing moves any more (11). Blocks are
+appended by the rule of links, so a kill at any time loses or repeats nothing.
 
-1. CARRY: the link is taken over. A plan of it is made and carried as one Spark job, and again, until what a plan has
-   left is small enough that the live link has it in a moment; one of those is carried too, as Spark runs already. A job
-   that fails is followed by another plan: that one starts at the destination's high-water marks.
+1. CARRY: the link is taken over. A plan of it is made and carried as one Spark job. This repeats until a plan leaves so
+   little that the live link has it in a moment; one such plan is carried too, as Spark runs already. After a job that
+   fails comes another plan, which starts at the destination's high-water marks.
 2. HAND_OVER: the link is released.
-3. CATCH_UP: the destination is asked until it has each topic up to its goal. Topics that the link cannot go on with are
+3. CATCH_UP: the destination is asked until it has each topic up to its goal. Topics that the link cannot continue are
    not waited for.
-4. TELL: the source tells the whole state of every replicated subscription. What it has then is what is compared.
-5. COMPARE: the destination is asked until it has each of these states. What was told is told again now and then: a
-   worker that is killed forgets what it was about to tell.
+4. TELL: the source announces the whole state of every replicated subscription. These states are then compared.
+5. COMPARE: the destination is asked until it has each of these states. They are announced again now and then: a
+   worker that is killed forgets pending announcements.
 
 In every phase there is a limit on how long nothing may move: then the backfill gives up, and releases the link if it
 holds it. It can be begun again at any time.
@@ -26,25 +26,26 @@ from enum import Enum
 from typing import Any, Final
 
 SMALL_BYTES: Final = 4 * 1024 * 1024
-"""With less than this left, the live link takes over. It is less than a live link has in flight."""
+"""Amount below which the live link takes over. A live link has more in flight."""
 STALL_SECONDS_MAX: Final = 60.0
-"""Longer than a worker takes to be killed and started again, its database included."""
+"""Longest time without progress. A worker that is killed needs less to start again, its database included."""
 CARRIER_SECONDS_MAX: Final = 180.0
-"""How long a live link may wait for its carrier before that counts as standing still: a busy machine needs a minute and
-more to start the driver of a link that is Spark's."""
+"""Longest time that a live link may wait for its carrier before that counts as no progress.
+
+A busy machine needs a minute and more to start the driver of a link that Spark carries."""
 WAITING: Final = "waiting"
-"""The state of a link that waits for a carrier begins with this word."""
+"""First word of the state of a link that waits for a carrier."""
 EMPTY_SECONDS_MAX: Final = 5.0
-"""How long a link may plan nothing while much is left: it asks the destination where topics go on."""
+"""Longest time that a link may plan nothing while much is left: it asks the destination where topics continue."""
 TELL_AGAIN_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 2.0
 NAMED_MAX: Final = 3
-"""How many topics a reason names; the report names all of them."""
+"""Limit of topics that a reason names; the report names all of them."""
 
 
 class Phase(Enum):
-    """Where a backfill is."""
+    """Phase of a backfill."""
 
     CARRY = "carrying history"
     HAND_OVER = "handing over to the live link"
@@ -57,30 +58,32 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Have the source plan; :meth:`Backfill.on_plan`, or :meth:`Backfill.on_unreachable`."""
+    """Make the source plan; answered by :meth:`Backfill.on_plan` or :meth:`Backfill.on_unreachable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """Carry the plan that was made last; :meth:`Backfill.on_job`."""
+    """Carry the plan that was made last; answered by :meth:`Backfill.on_job`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the link back to its live copy; :meth:`Backfill.on_released`."""
+    """Give the link back to its live copy; answered by :meth:`Backfill.on_released`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskCopies:
-    """Ask what the destination lacks of these topics; :meth:`Backfill.on_copies`."""
+    """Ask what the destination lacks of these topics; answered by :meth:`Backfill.on_copies`."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Have the source tell all of these topics' subscriptions, and note their states, but not ``again``: what was noted
-    first stands. :meth:`Backfill.on_told`."""
+    """Make the source announce the states of these topics' subscriptions, and note them; answered by
+    :meth:`Backfill.on_told`.
+
+    With ``again``, the states noted first stay."""
 
     topics: tuple[str, ...]
     again: bool = False
@@ -88,14 +91,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class AskStates:
-    """Compare the subscriptions of these topics with what was noted; :meth:`Backfill.on_states`."""
+    """Compare the subscriptions of these topics with the noted states; answered by :meth:`Backfill.on_states`."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; then ``then``."""
+    """Wait for ``seconds``, then do ``then``."""
 
     seconds: float
     then: Action
@@ -103,7 +106,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """It is over: :attr:`Backfill.phase` says how."""
+    """End the backfill. :attr:`Backfill.phase` says how it ended."""
 
 
 Action = MakePlan | RunJob | Release | AskCopies | Tell | AskStates | Pause | Finish
@@ -111,23 +114,23 @@ Action = MakePlan | RunJob | Release | AskCopies | Tell | AskStates | Pause | Fi
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, as far as it decides what is next."""
+    """Values of a plan that decide the next step."""
 
     state: str
     detail: str
     lane_bytes: tuple[int, ...] = ()
-    """The sizes of the segments in the plan."""
+    """Sizes of the segments in the plan."""
     full: bool = False
     """Whether a segment has the largest allowed size, so that its lane has more to carry."""
     opened: bool = True
-    """Whether there is a plan at all: a link that is just connecting has none yet."""
+    """Whether there is a plan at all. A link that is still connecting has none."""
     bytes_left: int = 0
-    """Of all topics that the link can go on with."""
+    """Bytes left of all topics that the link can continue."""
 
 
 @dataclass(slots=True)
 class _Clock:
-    """How long nothing has moved."""
+    """Time since the last progress, and the next pause."""
 
     since: float
     pause_seconds: float = PAUSE_SECONDS
@@ -142,8 +145,10 @@ class _Clock:
 
 @dataclass(slots=True)
 class Backfill:
-    """One backfill. ``topics`` are those with a goal, ``subscribed`` those of them with replicated subscriptions; times
-    are seconds on the shell's clock. Every event returns the one action that is next."""
+    """Core of one backfill. Every event returns the next action.
+
+    ``topics`` are those with a goal, ``subscribed`` those of them with replicated subscriptions. Times are seconds on
+    the shell's clock."""
 
     topics: tuple[str, ...]
     subscribed: tuple[str, ...]
@@ -151,20 +156,20 @@ class Backfill:
     stall_seconds_max: float = STALL_SECONDS_MAX
     phase: Phase = Phase.CARRY
     reason: str = ""
-    """Why it gave up."""
+    """Reason for giving up."""
     unavailable: bool = False
-    """Whether that was for a worker that did not answer or could not go on."""
+    """Whether it gave up because a worker did not answer or could not continue."""
     missing: dict[str, str] = field(default_factory=dict)
-    """Topics that the destination does not have in full, each with why."""
+    """Topics that the destination does not have in full, each with the reason."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """Those of them that the link cannot go on with."""
+    """Topics among :attr:`missing` that the link cannot continue, each with the reason."""
     lacking: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By topic, the subscriptions whose state is not at the destination, each with why."""
+    """Subscriptions, by topic, whose state is not at the destination, each with the reason."""
     _clock: _Clock = field(init=False)
     _released_at: float = 0.0
     _told_at: float | None = None
     _carried: bool = False
-    """Whether a job has brought something: Spark runs."""
+    """Whether a job has carried something, so Spark runs."""
     _swept: bool = False
     """Whether a last, small plan was carried too."""
 
@@ -177,7 +182,7 @@ class Backfill:
     # CARRY
 
     def on_plan(self, plan: Planned, now: float) -> Action:
-        """The source planned. A link that is paused stays so: an operator wants it."""
+        """Handle a plan of the source. A paused link ends the backfill, because an operator paused it."""
         assert self.phase is Phase.CARRY, self.phase
         if plan.state == "paused":
             return self._give_up("the link is paused; `replicator links resume` lets it go on")
@@ -194,7 +199,7 @@ class Backfill:
         return self._hand_over(now)
 
     def on_job(self, error: str | None, now: float, *, moved: bool) -> Action:
-        """The job is over, and brought topics on if it ``moved``; with ``error`` parts of it failed."""
+        """Handle the end of a job. ``moved`` says that topics made progress; ``error`` that parts of it failed."""
         assert self.phase is Phase.CARRY, self.phase
         if moved:
             self._carried = True
@@ -204,7 +209,7 @@ class Backfill:
         return MakePlan() if error is None else self._again(error, now)
 
     def on_unreachable(self, reason: str, now: float) -> Action:
-        """A worker did not answer. It is asked again for a while: it may be being restarted."""
+        """Handle a worker that does not answer. It is asked again for a while, because it may be restarting."""
         match self.phase:
             case Phase.CARRY:
                 return self._again(reason, now)
@@ -219,7 +224,7 @@ class Backfill:
         raise AssertionError(self.phase)
 
     def on_refused(self, reason: str) -> Action:
-        """A worker refuses what was asked: asking again would not help."""
+        """Give up, because a worker refused a request and asking again would not help."""
         return self._give_up(reason)
 
     # HAND_OVER, CATCH_UP
@@ -232,8 +237,9 @@ class Backfill:
         return AskCopies(self.topics) if self.topics else self._caught_up(now)
 
     def on_copies(self, missing: Mapping[str, str], stopped: Mapping[str, str], now: float, link: str = "") -> Action:
-        """What the destination lacks of its goals, and which topics the link cannot go on with, each with why; ``link``
-        is what the link says of itself."""
+        """Handle the answer of the destination: ``missing`` has topics short of their goal, with reasons.
+
+        ``stopped`` has the topics that the link cannot continue, with reasons; ``link`` is the link's own state."""
         assert self.phase is Phase.CATCH_UP, self.phase
         starting = link.startswith(WAITING) and now - self._released_at < CARRIER_SECONDS_MAX
         if starting or dict(missing) != self.missing:
@@ -259,7 +265,8 @@ class Backfill:
         return AskStates(self._to_tell())
 
     def on_states(self, lacking: Mapping[str, Mapping[str, str]], now: float) -> Action:
-        """The subscriptions whose state is not at the destination, by topic, each with why."""
+        """Handle the comparison. ``lacking`` has, by topic, subscriptions whose state is not at the destination, with
+        reasons."""
         assert self.phase is Phase.COMPARE, self.phase
         states = {topic: dict(reasons) for topic, reasons in lacking.items() if reasons}
         if states != self.lacking:
@@ -275,7 +282,7 @@ class Backfill:
             return Tell(tuple(states), again=True)
         return Pause(self._clock.next_pause(), AskStates(tuple(states)))
 
-    # What they come to.
+    # Transitions.
 
     def _hand_over(self, now: float) -> Action:
         self.phase = Phase.HAND_OVER
@@ -320,7 +327,6 @@ def _named(what: str, reasons: Mapping[str, str]) -> str:
 
 
 def sizes_of(lanes: Sequence[Mapping[str, Any] | None], bytes_max: int) -> tuple[tuple[int, ...], bool]:
-    """For a :class:`Planned`, of the segments as the source answers them: their sizes, and whether one is as large as
-    ``bytes_max`` allows it to be."""
+    """Return the sizes of a plan's segments, and whether one is about as large as ``bytes_max`` allows."""
     sizes = tuple(int(lane["bytes"]) for lane in lanes if lane is not None)
     return sizes, any(size >= bytes_max // 2 for size in sizes)

@@ -1,10 +1,10 @@
-"""How far a backfill is, how fast it goes, and how fast it may go. Pure; the clock is passed in.
+"""Progress of a backfill: amounts, speed, and the limit of the speed. Pure; the clock is passed in.
 
 Invariant (DESIGN §3): 11. Over any time t no more is let through than ``rate * t``, one burst, and one segment.
 
-What is done is what the link's topics have in bytes without what is left of them, both measured at the source. So a
-backfill that was killed and goes on shows at once how much is there already, and one of a topic that grows meanwhile
-does not run past its end.
+The amount done is the size of the link's topics minus what is left of them, both measured at the source. So a backfill
+that was killed and continues shows the amount that is there already, and one of a growing topic does not run past its
+end.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Final
 
 RATE_SECONDS: Final = 15.0
-"""What the shown rate is an average of: long enough that single segments do not show, short enough to follow."""
+"""Time over which the shown rate is averaged: long enough to hide single segments, short enough to follow."""
 BURST_SECONDS: Final = 0.5
-"""How much of its rate a lane may catch up on after it waited for a worker."""
+"""Time of its rate that a lane may catch up on after it waited for a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What is to be carried, as the source's worker measured it."""
+    """Amount to be carried, as the source's worker measured it."""
 
     bytes_total: int
-    """Of all blocks of the topics, also of what the destination has."""
+    """Bytes of all blocks of the topics, including those that the destination has."""
     bytes_left: int
     entries_left: int = 0
     topics: int = 0
@@ -37,14 +37,14 @@ class Amount:
 
     @property
     def percent(self) -> int:
-        """Rounded down: 100 only when nothing is left."""
+        """Percentage done, rounded down: 100 only if nothing is left."""
         if self.bytes_left <= 0:
             return 100
         return min(99, 100 * self.bytes_done // max(self.bytes_total, 1))
 
 
 class Progress:
-    """Of one run, from amounts that are measured now and then."""
+    """Progress of one run, from amounts that are measured now and then."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def rate_bytes(self) -> float | None:
-        """Per second, of late; None before there is anything to say."""
+        """Bytes per second of the last :data:`RATE_SECONDS`; None before there are two measurements."""
         if len(self._samples) < 2:
             return None
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -66,14 +66,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At that rate; None where it is not known."""
+        """Seconds left at that rate; None if the rate is not known."""
         rate = self.rate_bytes
         if self.amount is None or not rate:
             return None
         return self.amount.bytes_left / rate
 
     def line(self) -> str:
-        """For people: ``43 %, 1.2 of 2.8 GB, 212 MB/s, 8 s left, 3 of 5 topics left``."""
+        """Return the progress for people: ``43 %, 1.2 of 2.8 GB, 212 MB/s, 8 s left, 3 of 5 topics left``."""
         amount = self.amount
         if amount is None:
             return "measuring"
@@ -90,7 +90,7 @@ class Progress:
 
 
 class Pace:
-    """Lets through ``rate_bytes`` per second: each segment moves the time at which the next one may start."""
+    """Throttle to ``rate_bytes`` per second: each segment moves the time at which the next one may start."""
 
     def __init__(self, rate_bytes: float, now_seconds: float) -> None:
         assert rate_bytes > 0
@@ -98,21 +98,21 @@ class Pace:
         self._due_seconds = now_seconds
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """How long the next segment has to wait; 0 if it may go."""
+        """Return how long the next segment has to wait; 0 if it may go."""
         return max(0.0, self._due_seconds - now_seconds)
 
     def take(self, size_bytes: int, now_seconds: float) -> None:
-        """A segment of that size goes; or it turned out to be so much more, or less, than was taken for it."""
+        """Count a segment of that size, or a correction of an earlier segment's size, which may be negative."""
         self._due_seconds = max(self._due_seconds, now_seconds - BURST_SECONDS) + size_bytes / self._rate_bytes
 
 
 def share_of(rate_bytes: int, lanes: int, slots: int) -> float:
-    """What one lane may carry per second when ``lanes`` are to be carried by ``slots`` cores: at most so many run."""
+    """Return what one lane may carry per second: at most ``slots`` of the ``lanes`` run at once."""
     return rate_bytes / max(1, min(lanes, slots))
 
 
 def format_bytes(size_bytes: float) -> str:
-    """With the unit (powers of 1,000) in which it has one to three digits before the point."""
+    """Return a size with the unit (powers of 1,000) in which it has one to three digits before the point."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5:
@@ -122,7 +122,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Short: ``8 s``, ``12 min``, ``3.5 h``."""
+    """Return a duration as short text: ``8 s``, ``12 min``, ``3.5 h``."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"

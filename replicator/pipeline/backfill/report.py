@@ -1,4 +1,4 @@
-"""What came of a backfill: by topic, by subscription, and what is not there; as a table and as JSON."""
+"""Report of a backfill by topic and by subscription, with everything that is missing; as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from replicator.pipeline.json_types import BackfillAnswer
 from replicator.running.screen import Screenful, Sentence
 
 TOPICS_SHOWN_MAX: Final = 12
-"""Topics in the table on the screen; JSON has them all."""
+"""Limit of topics in the table on the screen; JSON has them all."""
 REMARK_LINES_MAX: Final = 18
-"""Lines on the screen of topics and subscriptions that are not there in full."""
+"""Limit of lines on the screen about topics and subscriptions that are incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """One topic. ``carried_*`` is what this run's tasks brought; the live link, and runs before, brought the rest."""
+    """Result for one topic. ``carried_*`` counts this run's tasks only; the live link and earlier runs brought the
+    rest."""
 
     topic: str
     messages_source: int
-    """That the source had when the backfill began."""
+    """Number of messages that the source had when the backfill began."""
     messages_there: int
-    """That the destination has; more, where it published itself or the source went on."""
+    """Number of messages that the destination has. It can be higher, if the destination or the source published
+    more."""
     new_messages: int
-    """That came while this run went on."""
+    """Number of messages that arrived during this run."""
     carried_entries: int
     carried_bytes: int
     subscriptions: int
-    """Replicated ones at the source."""
+    """Number of replicated subscriptions at the source."""
     transferred: int
-    """Of these, whose whole state is at the destination."""
+    """Number of these subscriptions whose whole state is at the destination."""
     missing: str | None
-    """Why it is not there in full; None if it is."""
+    """Reason why the topic is incomplete at the destination; None if it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class LackingState:
-    """A replicated subscription whose state is not at the destination."""
+    """Replicated subscription whose state is not at the destination."""
 
     topic: str
     subscription: str
@@ -52,7 +54,8 @@ class LackingState:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """``outcome`` is ``done`` only if the destination has everything that the source had, and every state."""
+    """Result of a backfill. ``outcome`` is ``done`` only if the destination has everything of the source, and every
+    state."""
 
     source: str
     destination: str
@@ -69,9 +72,9 @@ class BackfillReport:
     topics: tuple[TopicResult, ...]
     lacking: tuple[LackingState, ...]
     unreplicated: tuple[LackingState, ...] = ()
-    """Subscriptions that nobody asked to be the same everywhere: that is no fault."""
+    """Subscriptions that are not replicated by the users' choice: no fault."""
     beside_brokers: tuple[str, ...] = ()
-    """Those of the two clusters that run beside Apache Pulsar: what is compared is what their workers have."""
+    """Clusters of the two that run beside Apache Pulsar. Only their workers' contents are compared."""
 
     @property
     def done(self) -> bool:
@@ -79,7 +82,7 @@ class BackfillReport:
 
     @property
     def rate_bytes(self) -> float | None:
-        """Per second while history was carried."""
+        """Bytes per second while history was carried."""
         return self.carried_bytes / self.carrying_seconds if self.carried_bytes and self.carrying_seconds else None
 
     def as_json(self) -> BackfillAnswer:
@@ -160,7 +163,7 @@ class BackfillReport:
 
 
 def lacking_of(lacking: Mapping[str, Mapping[str, str]]) -> tuple[LackingState, ...]:
-    """By topic and subscription, as the phases have it."""
+    """Return the lacking states of the phases as a flat list."""
     return tuple(
         LackingState(topic, name, reason)
         for topic, reasons in sorted(lacking.items())

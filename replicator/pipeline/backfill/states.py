@@ -1,16 +1,17 @@
-"""Goals of a backfill: the state that a new region must have when it has joined, and what it still lacks. Pure.
+"""Goals of a backfill: the state that a new region must have when it has joined, and the parts it still lacks. Pure.
 
 It serves invariants 2 (everything that the source had) and 5, 6 (what is acknowledged there is acknowledged here too,
 and nothing is waited for that a newer generation took back).
 
 1. A *goal* is, for a topic and each origin that the link brings, how far the source had it when the backfill began.
-   What comes later is the live link's business, so a topic that is in use does not keep a backfill from ending.
-2. A subscription's state is compared with what the source had when it was told to tell all. It is there when the
-   destination has left to consume, of what the source had then, nothing that the source has not left too. Less may be
-   left: its own consumers work already, or the source's went on.
-3. Of a generation that is older here than there nothing is asked: a seek or reset at the destination has won.
+   The live link brings what comes later, so a topic that is in use does not keep a backfill from ending.
+2. A subscription's state is compared with the state that the source had when it was told to announce all. It has
+   arrived if every message that the source had then and the destination has left to consume is also left at the
+   source. Fewer may be left: the destination's consumers work already, or the source's continued.
+3. A generation that is older at the source than at the destination is not compared: a seek or reset at the destination
+   has won.
 
-Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors`` (docs/http.md).
+The input is workers' answers to ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors`` (docs/http.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
 
 Topics = Mapping[str, Mapping[str, Any]]
-"""A worker's answer about its topics, by name."""
+"""Answer of a worker about its topics, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class TopicGoal:
     """State that the destination must reach for one topic."""
 
     marks: Mapping[str, Mark]
-    """For each origin, the position that the destination must reach."""
+    """Position that the destination must reach, for each origin."""
     messages: int
     """Number of messages, of all origins, that the source has ever had."""
     replicated: tuple[str, ...] = ()
     """The replicated subscriptions at the source."""
     earlier: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """For each origin, the newest message of each earlier life of the topic that the source has."""
+    """Newest message of each earlier life of the topic that the source has, for each origin."""
     unreplicated: tuple[str, ...] = ()
     """Subscriptions at the source that are not replicated: their acknowledgements are not copied."""
 

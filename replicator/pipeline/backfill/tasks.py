@@ -1,7 +1,7 @@
-"""What a Spark task of a backfill does: it carries one lane of a plan until the lane has nothing left, or for a while.
+"""Spark task of a backfill: it carries one lane of a plan until the lane is empty, or for a limited time.
 
 Every topic is in one lane, because its blocks must be appended in order; so topics are carried side by side, and one
-topic is as fast as one task. A task that is run again, or twice at once, does no harm: the destination takes each block
+topic is as fast as one task. A task that runs again, or twice at once, does no harm: the destination takes each block
 once.
 """
 
@@ -28,28 +28,28 @@ from replicator.pipeline.live.link_plans import Done, LinkPlans, PlanId, Segment
 AHEAD: Final = 2
 """Segments of a lane in flight. The next one is fetched while the last frames of one are being committed."""
 SMALL_SHARE: Final = 16
-"""A segment smaller than one sixteenth of the largest is the end of a backlog. What follows is live traffic."""
+"""Share below which a segment is small. One below a sixteenth of the largest ends a backlog; live traffic follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneWork:
-    """The settings of a job that every task of it gets. Picklable."""
+    """Settings of a job that every task of it gets. Picklable."""
 
     link: LinkWork
     plan: PlanId
     bytes_max: int
-    """Of one segment."""
+    """Largest size of one segment."""
     seconds_max: float
-    """After this time a task ends, so that the next job can share out the rate again."""
+    """Time after which a task ends, so that the next job can divide the rate again."""
     rate_bytes: float | None = None
-    """Per second that this lane may carry."""
+    """Bytes per second that this lane may carry."""
     wait_ms: int = 0
-    """How long the worker may wait for the lane's next segment before it says that there is none."""
+    """Longest wait of the worker for the lane's next segment before it answers that there is none."""
 
 
 @dataclass(slots=True)
 class LaneResult:
-    """What a task did. ``unreported`` is for the plan's end."""
+    """Result of a task. ``unreported`` segments are reported when the plan ends."""
 
     lane: int
     segments: int = 0
@@ -57,7 +57,7 @@ class LaneResult:
     wire_bytes: int = 0
     moved: bool = False
     topics: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By topic, entries and bytes."""
+    """Entries and bytes by topic."""
     refused: dict[str, str] = field(default_factory=dict)
     unreported: list[Done] = field(default_factory=list)
     error: str | None = None
@@ -83,7 +83,7 @@ class LaneResult:
 
 
 def carry_lanes(work: LaneWork, lanes: Iterable[tuple[int, Segment]]) -> Iterator[LaneResult]:
-    """Carry lanes, each with the segment that it begins with; what goes wrong is told in the results.
+    """Carry lanes, each beginning with its given segment. Errors are in the results.
 
     A terminal's Ctrl-C reaches the tasks of a local master too. It is meant for the driver, which ends them.
     """
@@ -122,7 +122,7 @@ class _Lane:
         self._pace = None if work.rate_bytes is None else Pace(work.rate_bytes, now)
 
     async def carry(self, first: Segment) -> None:
-        """Return when the lane has no more, or its time is up; nothing is under way then."""
+        """Carry segments until the lane has no more, or its time is up. Then nothing is in flight."""
         segment: Segment | None = first
         more = True
         while segment is not None or self._under_way:
@@ -141,7 +141,7 @@ class _Lane:
                     segment = await self._following()
 
     def give_up(self) -> None:
-        """Drop what is in flight. It may have arrived or not."""
+        """Drop the segments in flight. They may have arrived or not."""
         for _, future in self._under_way:
             future.cancel()
 

@@ -1,15 +1,15 @@
-"""Carrying: the blocks of a segment from the source's worker to the destination, as a Spark task does it.
+"""Carrying: a Spark task brings the blocks of a segment from the source's worker to the destination.
 
-What is to be carried was decided by the link (:mod:`replicator.pipeline.live.link_plans`); whether it is new is decided
-by the destination, in the transaction that stores it (invariant 2). So nothing here is remembered, and whatever is
-carried twice, by a retried or a speculative task, is dropped there. A block's bytes are not looked at: the destination
-checks them before it writes them.
+The link decides what is carried (:mod:`replicator.pipeline.live.link_plans`). The destination decides whether it is
+new, in the transaction that stores it (invariant 2). So nothing is remembered here, and the destination drops blocks
+that a retried or a speculative task carries twice. A block's bytes are not read here: the destination checks them
+before it writes them.
 
 1. *Fetch*: a frame's worth of blocks is asked for, while earlier ones are being sent. At most
    :data:`FRAMES_AHEAD` wait, so a task needs some 20 MiB however long the segment is.
 2. *Send*: the blocks go into a frame of the link's append stream, with the predecessor that the plan says.
 3. *Receive*: the destination answers each frame when it is durable. A topic that it refuses is not sent any more in
-   this segment; nor one of which a block is not at the source any more (``PlanStale``). The link decides what then.
+   this segment, and neither is one with a block that the source has lost (``PlanStale``). Then the link decides.
 
 The three overlap, also across segments: the next one is fetched while the last frames of one are being committed.
 """
@@ -45,17 +45,18 @@ from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
 
 FRAME_BLOCKS_MAX: Final = 10_000
-"""Of small blocks; below what a worker hands out at once."""
+"""Limit of small blocks in a frame; below a worker's limit for one answer."""
 FRAMES_AHEAD: Final = 2
-"""Fetched and not yet on their way: one would do if both sides always took the same time."""
+"""Limit of frames that are fetched and not yet sent. One would do if both sides always took the same time."""
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 PLAN_STALE: Final = "PlanStale"
-"""The code with which a topic is refused of which a block is not at the source any more."""
+"""Code of the refusal of a topic if one of its blocks is not at the source any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkWork:
-    """What a task must know of a link. ``stream`` is the name of its append stream: those of a link differ."""
+    """Facts about a link for its tasks. ``stream`` names the append stream; the streams of one link have different
+    names."""
 
     worker_url: str
     key: str
@@ -67,7 +68,7 @@ class LinkWork:
     stream: str = ""
 
     def transport(self) -> HttpTransport:
-        """A connection to the destination, not yet open."""
+        """Return a connection to the destination, not yet open."""
         return HttpTransport(
             self.source,
             self.destination,
@@ -86,7 +87,7 @@ def run_of(worker_url: str) -> str:
 
 
 def carry(work: LinkWork, segment: Segment) -> Done:
-    """Carry one segment, over connections of its own; see :class:`Carrier`."""
+    """Carry one segment over new connections; see :class:`Carrier`."""
 
     async def carry_one() -> Done:
         async with Carrier(work) as carrier:
@@ -96,10 +97,10 @@ def carry(work: LinkWork, segment: Segment) -> Done:
 
 
 class Carrier:
-    """Carries segments one after another, over one connection to each side. Use as an async context manager.
+    """Carrier of segments, one after another, over one connection to each side. Use it as an async context manager.
 
-    What breaks it, breaks all that was asked of it: the pipeline's and the links' ``PeerUnavailable``,
-    :class:`~replicator.links.errors.PeerRefused`, :class:`UnexpectedAnswer`. Make a new one then.
+    After an error all its segments fail: with ``PeerUnavailable`` of the pipeline or of the links,
+    :class:`~replicator.links.errors.PeerRefused`, or :class:`UnexpectedAnswer`. Make a new one then.
     """
 
     def __init__(self, work: LinkWork) -> None:
@@ -129,7 +130,7 @@ class Carrier:
         self._worker.close()
 
     def start(self, segment: Segment) -> asyncio.Future[Done]:
-        """Begin with a segment as soon as those before it are fetched; the future is what became of it."""
+        """Start to carry a segment once those before it are fetched; the future gives the result."""
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         if self._broken is not None:
             future.set_exception(self._broken)
@@ -139,13 +140,14 @@ class Carrier:
         return future
 
     async def carry(self, segment: Segment) -> Done:
-        """Carry a segment; returns what became of it: by topic up to where the destination has it, or why not."""
+        """Carry a segment; return the result: the position that the destination has by topic, or the reason of a
+        refusal."""
         return await self.start(segment)
 
     async def _run(self) -> None:
         try:
             await until_all_end(self._fetch(), self._send(), self._receive(), self._notice_end(), names="carrier")
-        except Exception as error:  # noqa: BLE001 - whoever asked for a segment is told
+        except Exception as error:  # noqa: BLE001 - the callers get it with their segments
             self._give_up(error)
         finally:
             self._give_up(PipelineError("the carrier was closed"))
@@ -156,7 +158,7 @@ class Carrier:
             future = self._unfinished.pop()
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever asked may have gone, and of several one is looked at
+                future.exception()  # its caller may have gone, or look at another segment's
 
     async def _fetch(self) -> None:
         while True:
@@ -210,7 +212,7 @@ class Carrier:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Blocks of one topic that stand together: those numbered from ``start`` to ``stop`` of it."""
+    """Consecutive blocks of one topic, with numbers from ``start`` up to but not including ``stop``."""
 
     topic: int
     start: int
@@ -219,7 +221,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the next frame is to hold."""
+    """Blocks that the next frame is to hold."""
 
     parts: tuple[_Part, ...]
     topics: Sequence[dict[str, Any]]
@@ -236,18 +238,19 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Frame:
-    """On its way to the destination. ``carrying`` is None for a sign of life, ``stream`` for the end of a segment."""
+    """Frame on its way to the destination. ``carrying`` is None for a sign of life, ``stream`` for the end of a
+    segment."""
 
     carrying: _Carrying | None
     stream: Sequence[Buffer] | None
     counted: tuple[tuple[_Part, int, int], ...]
-    """Of each part, its messages and bytes."""
+    """Messages and bytes of each part."""
     ends: bool = False
 
 
 @dataclass(slots=True)
 class _Carrying:
-    """A segment that is being carried."""
+    """Segment that is being carried."""
 
     segment: Segment
     future: asyncio.Future[Done]
@@ -267,7 +270,7 @@ class _Carrying:
         return topics
 
     def next_frame(self) -> _Wanted | None:
-        """Blocks for about :data:`FRAME_BYTES_TARGET`, at least one; None at the end of the segment."""
+        """Return blocks for about :data:`FRAME_BYTES_TARGET`, at least one; None at the end of the segment."""
         parts: list[_Part] = []
         room_bytes, room_blocks = FRAME_BYTES_TARGET, FRAME_BLOCKS_MAX
         topic, start = self._next
@@ -289,7 +292,7 @@ class _Carrying:
         return _Wanted(tuple(parts), self._topics) if parts else None
 
     def frame(self, wanted: _Wanted, column: pa.Array) -> _Frame:
-        """The frame of what came for ``wanted``. If that is less than was asked for, the next one starts there."""
+        """Return the frame with the fetched blocks. If they are fewer than asked for, the next frame starts there."""
         if not 0 < len(column) <= sum(part.stop - part.start for part in wanted.parts):
             raise UnexpectedAnswer(f"the source's worker answered with {len(column)} blocks, which were not asked for")
         parts = list(self._cut(wanted.parts, column))
@@ -308,7 +311,8 @@ class _Carrying:
         return _Frame(self, stream, tuple(_counted([part for part, _ in kept], blocks, notes)))
 
     def _cut(self, parts: Sequence[_Part], column: pa.Array) -> Iterator[tuple[_Part, int]]:
-        """The parts as far as they came, each with its place in the column; notes topics that miss a block."""
+        """Yield the parts as far as they were fetched, each with its place in the column. Refuse topics that miss a
+        block."""
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)) if column.null_count else np.empty(0)
         at = 0
         for part in parts:
@@ -369,14 +373,14 @@ class _Carrying:
 
 
 def asked(row: Sequence[int]) -> list[int]:
-    """A planned block as the data plane is asked for it."""
+    """Return a planned block in the form of a request to the data plane."""
     return [row[0], row[1], 1] if row[6] & NOTE else [row[0], row[1]]
 
 
 def _counted(
     parts: Sequence[_Part], blocks: pa.Array, notes: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[_Part, int, int]]:
-    """Each part with its messages and bytes; ``notes`` says which are no blocks."""
+    """Yield each part with its messages and bytes; ``notes`` marks notes, which are not blocks."""
     if not parts:
         return
     counts = np.asarray([part.stop - part.start for part in parts])

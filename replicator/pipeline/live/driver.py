@@ -1,11 +1,11 @@
-"""``python -m replicator.pipeline.live.driver``: the driver of live copy, one Structured Streaming query for each link.
+"""Driver of live copy, one Structured Streaming query for each link: ``python -m replicator.pipeline.live.driver``.
 
-Started and watched by the worker of the links' source, or run elsewhere for it (``replicator pipeline run``). It keeps
-nothing that matters: what is copied is the worker's to decide, what has arrived the destination's to know. So its
+The worker of the links' source starts and watches it, or an operator runs it elsewhere (``replicator pipeline run``).
+It keeps no state that matters: the worker decides what is copied, and the destination knows what has arrived. So its
 checkpoints lie in a scratch directory, and a driver that was killed is simply started again.
 
-It ends on SIGTERM and SIGINT, and, where its standard input is a pipe or a socket, when that ends: with the worker that
-started it.
+It ends on SIGTERM and SIGINT. If its standard input is a pipe or a socket, it also ends when that closes: together with
+the worker that started it.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 CONF_VARIABLE: Final = "REPLICATOR_PIPELINE_CONF"
-"""The settings of ``pipeline.conf`` as a JSON object, secrets among them: the worker's listing leaves those out."""
+"""Environment variable with the settings of ``pipeline.conf`` as a JSON object. It has secrets, which the worker's
+listing leaves out."""
 LANES_SETTING: Final = "spark.replicator.lanes"
-"""The setting in ``pipeline.conf`` for the number of lanes of each link."""
+"""Setting in ``pipeline.conf`` for the number of lanes of each link."""
 LANES_MAX: Final = 8
-"""The most lanes of a link without :data:`LANES_SETTING`. One lane carries some hundreds of MB/s."""
+"""Limit of lanes of a link without :data:`LANES_SETTING`. One lane carries some hundreds of MB/s."""
 SLOTS_LOCAL: Final = 64
-"""Tasks that a local master runs at once. They wait more than they work, so they are more than the cores."""
+"""Tasks that a local master runs at once. They mostly wait, so there are more of them than cores."""
 MEMORY: Final = "1g"
-"""The driver's heap at most. Spark starts with half of it; links with SQL, which may be added later, need more."""
+"""Limit of the driver's heap. Spark starts with half of it; links with SQL, which may be added later, need more."""
 POLL_SECONDS: Final = 1.0
-"""How often the worker is asked for its links, and queries are looked at."""
+"""Interval of asking the worker for its links, and of checking the queries."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
-"""The longest pause between two tries to reach a worker that is not there."""
+"""Longest pause between two attempts to reach a missing worker."""
 BATCH_SECONDS: Final = 2.0
-"""The length of a micro-batch where the worker does not say. Each one costs some tenths of a second."""
+"""Length of a micro-batch if the worker does not say. Each one costs some tenths of a second."""
 ATTEMPTS_LOCAL: Final = 4
 """Attempts of each task, as on a cluster. By default a local master fails the batch when one task fails once."""
 SCRATCH_PREFIX: Final = "replicator-live-"
-"""The process's id follows."""
+"""Prefix of the scratch directory's name; the process's id follows."""
 
 
 class LiveCopy:
-    """The queries of one worker's links. ``scratch`` is a directory for their checkpoints."""
+    """Queries of one worker's links. ``scratch`` is a directory for their checkpoints."""
 
     def __init__(self, spark: SparkSession, worker_url: str, lanes: int, scratch: Path) -> None:
         self._spark = spark
@@ -82,18 +83,18 @@ class LiveCopy:
         link_source.register(spark)
 
     def run(self, ended: threading.Event) -> None:
-        """Until ``ended`` is set."""
+        """Copy until ``ended`` is set."""
         while not ended.is_set():
             self.step()
             ended.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Stop all queries, and give their links back."""
+        """Stop all queries, and release their links."""
         for key in list(self._queries):
             self._stop(key)
 
     def step(self) -> None:
-        """Look once at the worker's links and at the queries, and do what is to be done."""
+        """Look once at the worker's links and at the queries, and start and stop queries accordingly."""
         try:
             with DataPlane(self._worker_url) as worker:
                 listing = worker.call("GET", "/pipeline/v1/links")
@@ -114,7 +115,7 @@ class LiveCopy:
     def _start(self, key: str, link: Mapping[str, Any]) -> None:
         checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
         try:
-            # As a URI: a bare path would lie in HDFS where that is the cluster's default.
+            # As a URI: a bare path would lie in HDFS if that is the cluster's default.
             self._queries[key] = self._query(link, Path(checkpoint).as_uri())
         except Exception as error:
             if not (isinstance(error, PipelineError) or is_of_spark(error)):
@@ -157,7 +158,7 @@ class LiveCopy:
                 self._failed(key, query.exception())
 
     def _failed(self, key: str, error: BaseException | None) -> None:
-        """Say why, here and at the worker, whose link shows it."""
+        """Report the error, here and at the worker, whose link shows it."""
         reason = reason_of(error)
         _say(f"link {key}: {reason}; it is tried again")
         self._supervisor.on_ended(key, time.monotonic())
@@ -177,7 +178,7 @@ class LiveCopy:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 when it was told to end, 2 for what the user can correct, 3 where Spark does not run."""
+    """Run the driver; return the exit status: 0 when told to end, 2 for errors of the user, 3 if Spark does not run."""
     parser = argparse.ArgumentParser(
         prog="replicator.pipeline.live.driver", description="Copies the links of a worker by Spark."
     )
@@ -194,9 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_until_told(worker_url: str, master: str | None) -> int:
-    """Copy until a signal or the end of the input says that it is enough; returns the exit status.
+    """Copy until a signal or the end of the input; return the exit status.
 
-    Raises :class:`PipelineError` for what the user can correct, and :class:`SparkFailed`.
+    Raises :class:`PipelineError` for errors that the user can correct, and :class:`SparkFailed`.
     """
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -213,14 +214,14 @@ def run_until_told(worker_url: str, master: str | None) -> int:
 
 
 def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
-    """Copy until ``ended`` is set; returns the exit status. Raises :class:`PipelineError`."""
+    """Copy until ``ended`` is set; return the exit status. Raises :class:`PipelineError`."""
     worker_url = check_url(worker_url)
     listing = _first_listing(worker_url, ended)
     if listing is None:
         return 0
     conf = {**listing.get("conf", {}), **json.loads(os.environ.get(CONF_VARIABLE) or "{}")}
     master = master or str(listing["master"])
-    # Messages pass through the JVM only where SQL looks at them. Else it plans a few tasks a second, and does not need
+    # Messages pass through the JVM only for links with SQL. For others it plans a few tasks a second, and does not need
     # the second compiler.
     has_sql = any(link.get("where") or link.get("select") for link in listing["links"])
     scratch = make_scratch(SCRATCH_PREFIX, _scratch_parent())
@@ -246,12 +247,13 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
 
 
 def with_slots(master: str) -> str:
-    """A local master with room for the waiting tasks of many links; others as they are."""
+    """Return a local master with room for the waiting tasks of many links; return other masters unchanged."""
     return f"local[{SLOTS_LOCAL},{ATTEMPTS_LOCAL}]" if master.startswith("local[") or master == "local" else master
 
 
 def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
-    """How many lanes a link has: half as many as there are cores, since the workers of both sides need the others."""
+    """Return the number of lanes of a link: half the number of cores, because the workers of both sides need the
+    others."""
     if LANES_SETTING in conf:
         return max(1, min(int(conf[LANES_SETTING]), link_source.LANES_MAX))
     if master.startswith("local["):
@@ -263,7 +265,7 @@ def lanes_of(master: str, conf: Mapping[str, str], parallelism: int) -> int:
 
 
 def _conf(given: Mapping[str, str]) -> dict[str, str]:
-    """Spark's settings: those given win."""
+    """Return Spark's settings; given ones override the defaults."""
     return {
         "spark.driver.memory": MEMORY,
         "spark.scheduler.mode": "FAIR",  # a link with much to copy does not hold up another
@@ -279,7 +281,7 @@ def _conf(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | None:
-    """What the worker says; waits until it is there. None when it was told to end meanwhile."""
+    """Return the worker's listing of links, after waiting until it answers; None when told to end meanwhile."""
     pause_seconds, said = 0.2, ""
     while not ended.is_set():
         try:
@@ -295,8 +297,10 @@ def _first_listing(worker_url: str, ended: threading.Event) -> dict[str, Any] | 
 
 
 def _scratch_parent() -> Path:
-    """Memory, where there is a file system in it: a micro-batch writes two small files and waits for each. They are in
-    a directory of a name that nobody can guess."""
+    """Return the directory for checkpoints: in memory if possible, because a micro-batch writes two small files and
+    waits.
+
+    The files are in a subdirectory of a name that nobody can guess."""
     memory = Path("/dev/shm")  # nosec B108
     return memory if memory.is_dir() and os.access(memory, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 

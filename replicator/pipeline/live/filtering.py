@@ -1,19 +1,18 @@
-"""Leaving messages out of blocks, and masking them: what a link with SQL sends instead of a block. Pure.
+"""Filtering and masking of blocks for a link with SQL: messages are left out or changed. Pure.
 
-Invariants (DESIGN §3): 2 and 3, what is left keeps its identity and its order; 5, what was left out is noted with what
-follows it, so that the destination never claims it.
+Invariants (DESIGN §3): 2 and 3, the remaining messages keep identity and order; 5, a left-out range is noted with the
+block that follows it, so that the destination never claims it.
 
-1. An entry of which every message stays as it is, stays as it is: the same bytes. If that is so of all entries, the
-   block is the same bytes.
-2. An entry of which no message stays is a hole: the block is cut there, as entries are known by their place in it.
-3. Any other entry is written anew, under its identity: with its size, its compression and its sequence ids; messages
-   that go are marked ``compacted_out`` and keep their index, and the block says which they are
+1. An entry whose messages all stay unchanged keeps its bytes. If that is so for all entries, the block keeps its bytes.
+2. An entry without remaining messages is a hole: the block is cut there, as entries are known by their place in it.
+3. Any other entry is written anew, under its identity: with its size, its compression and its sequence ids. Removed
+   messages are marked ``compacted_out`` and keep their index, and the block lists them
    (:mod:`replicator.engine.log.parts`).
 4. Each block is sent with the position that was sent before it, and after a hole with the note that something was left
-   out. If the last of a segment was, a note takes the place of a block.
+   out. If the last block of a segment was left out, a note takes its place.
 
-Markers always pass, and so does what cannot be looked into: an entry that its producer encrypted, and a chunk of a
-message. Neither can be masked: :class:`~replicator.pipeline.errors.CannotMask`, so that nothing leaves unmasked.
+Markers always pass. So do entries that cannot be read: one that its producer encrypted, and a chunk of a message.
+Neither can be masked: :class:`~replicator.pipeline.errors.CannotMask`, so that nothing leaves unmasked.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Keep = npt.NDArray[np.bool_]
 
 
 class Masked(NamedTuple):
-    """A message's new values; of these only those count that the link masks."""
+    """New values of a message. Only those that the link masks count."""
 
     payload: bytes | None = None
     key: str | None = None
@@ -47,7 +46,7 @@ class Masked(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A block, or a note in its place, on its way to a topic; ``previous`` was sent before it of its origin."""
+    """Block, or a note in its place, to be sent to a topic; ``previous`` of its origin was sent before it."""
 
     topic: str
     previous: Position
@@ -56,7 +55,7 @@ class Sent(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A block that is to be sent, and whether something was left out right before it."""
+    """Block to be sent, and whether something was left out right before it."""
 
     block: Buffer
     after_hole: bool
@@ -64,7 +63,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What is left of a block: the pieces in order, and whether its last entries were left out."""
+    """Remainder of a block: the pieces in order, and whether its last entries were left out."""
 
     pieces: tuple[Piece, ...]
     ends_in_hole: bool
@@ -72,17 +71,18 @@ class Filtered:
 
 
 def can_be_seen(metadata: MessageMetadata) -> bool:
-    """Whether SQL can decide on the messages of that entry: it is not encrypted, and no chunk of a message."""
+    """Return whether SQL can read the messages of the entry: it is neither encrypted nor a chunk of a message."""
     return not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1
 
 
 def filter_block(
     block: Buffer, view: BlockView, keep: Keep, masked: Mapping[int, Masked], fields: frozenset[str]
 ) -> Filtered:
-    """``keep`` has for each message of the block, in order, whether it stays; ``masked`` new values for the
-    ``fields`` of messages, by their number in the block. Messages that are not there already need not be named.
+    """Filter and mask the messages of a block.
 
-    Raises :class:`CannotMask`, :class:`EntryCorrupt`, and :class:`MessageTooLarge` where masking makes too much of it.
+    ``keep`` says for each message of the block, in order, whether it stays. ``masked`` has new values for the
+    ``fields`` of messages, by their number in the block. Messages that earlier links left out need not be named. Raises
+    :class:`CannotMask`, :class:`EntryCorrupt`, and :class:`MessageTooLarge` if masking makes an entry too large.
     """
     header = view.header
     if header.kind is not BlockKind.MESSAGES:
@@ -114,7 +114,7 @@ def filter_block(
 
 
 def _runs(stays: Keep) -> list[tuple[int, int]]:
-    """Runs of entries that stay, as start and stop."""
+    """Return the runs of entries that stay, as pairs of start and stop."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
@@ -161,7 +161,7 @@ def _written_anew(
 def rewrite_entry(
     entry: Buffer, stays: Sequence[bool] | Keep, new: Mapping[int, Masked], fields: frozenset[str]
 ) -> bytes:
-    """The entry with only those messages of its batch that stay, and ``fields`` of those in ``new`` replaced.
+    """Return the entry with only the messages that stay, and the ``fields`` of those in ``new`` replaced.
 
     Raises :class:`CannotMask`, :class:`EntryCorrupt`, :class:`MessageTooLarge`.
     """
@@ -226,7 +226,7 @@ def _mask(
 
 
 def _mask_outside(metadata: MessageMetadata, keys: set[str | None], fields: frozenset[str]) -> None:
-    """What a batch says of all its messages must not tell what was masked in each."""
+    """Mask the metadata of a whole batch, so that it does not tell what was masked in each message."""
     if "properties" in fields:
         del metadata.properties[:]
     if "key" in fields:
@@ -240,7 +240,7 @@ def _mask_outside(metadata: MessageMetadata, keys: set[str | None], fields: froz
 
 @dataclass(slots=True)
 class Chain:
-    """What is sent of one origin of a topic in a segment, each with what was sent before it."""
+    """Sent blocks of one origin of a topic in a segment, each with the position that was sent before it."""
 
     topic: str
     _previous: Position | None = None
@@ -250,7 +250,7 @@ class Chain:
     def outgoing(
         self, planned_previous: Position, planned_left_out: bool, view: BlockView, left: Filtered
     ) -> Iterator[Sent]:
-        """What to send for a block that was planned with that predecessor."""
+        """Yield what to send for a block that was planned after ``planned_previous``."""
         header = view.header
         if self._previous is None:
             self._previous = planned_previous
@@ -263,12 +263,12 @@ class Chain:
             self._note = LeftOutNote(header.origin, header.incarnation, header.origin_last)
 
     def left_out(self, planned_previous: Position, note: LeftOutNote) -> None:
-        """A block that was planned with that predecessor is not for the destination."""
+        """Note that a block, planned after ``planned_previous``, is not for the destination."""
         if self._previous is None:
             self._previous = planned_previous
         self._left_out, self._note = True, note
 
     def end(self) -> Iterator[Sent]:
-        """What to send when the segment ends."""
+        """Yield the note to send at the end of the segment, if its last block was left out."""
         if self._note is not None:
             yield Sent(self.topic, self._previous or BEFORE_ALL, encode_note(self._note), left_out=True)

@@ -1,10 +1,10 @@
-"""One lane of a plan, as one Spark task carries it: segment after segment, for as long as the micro-batch lasts.
+"""One lane of a plan, carried by one Spark task: segment after segment, for as long as the micro-batch lasts.
 
-1. A segment is asked for before those under way are done, so that the lane never stands still, and what is done is
-   reported with the next question. So the copy lags by segments, milliseconds, and not by micro-batches.
-2. The task ends with its micro-batch. Its process goes on carrying until the task of the next one relieves it, because
-   Spark needs some tenths of a second to begin that (docs/adr/0037). It takes nothing new then, finishes and reports
-   what it has; meanwhile the new task waits. Where no next batch comes, it leaves by itself.
+1. The next segment is asked for before the current ones are done, so that the lane never stands still. Finished
+   segments are reported with the next question. So the copy lags by segments, milliseconds, and not by micro-batches.
+2. The task ends with its micro-batch. Its process continues until the task of the next one relieves it, because Spark
+   needs some tenths of a second to begin that (docs/adr/0037). Then it takes no new segment, and finishes and reports
+   those that it has; meanwhile the new task waits. If no next batch comes, it leaves by itself.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from replicator.pipeline.live.carrying import Carrier, LinkWork
 from replicator.pipeline.live.link_plans import Done, Following, LinkPlans, PlanId, Segment
 
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
-"""What is asked for at once: two frames, some hundredths of a second, so that the worker knows how far its link is."""
+"""Size of a segment: two frames, some hundredths of a second, so that the worker knows the progress of its link."""
 SEGMENTS_AHEAD: Final = 3
-"""Under way at once; fewer, and fewer bytes, than a worker hands out to a lane that has reported none of them."""
+"""Segments in flight at once. They are fewer, also in bytes, than a worker hands out to a lane without reports."""
 LINGER_SECONDS: Final = 15.0
-"""How long a lane goes on after its task while nobody relieves it: longer than a busy machine needs for a batch's end
-and the next one's begin."""
+"""Longest time that a lane continues after its task until it is relieved: longer than a busy machine needs to end a
+batch and begin the next."""
 POLL_SECONDS: Final = 1.0
-"""A lane asks, or says that it still carries, at least that often: else its worker takes it for dead."""
+"""Longest time between two calls of a lane. Without one, its worker takes it for dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """Carry lane number ``lane`` of a plan of ``work``, beginning with ``first``, for ``seconds``; and go on for up to
-    ``linger_seconds`` while no other task has the lane."""
+    """Work of one Spark task: carry lane number ``lane`` of a plan, beginning with ``first``, for ``seconds``.
+
+    It continues for up to ``linger_seconds`` while no other task has the lane."""
 
     work: LinkWork
     plan: PlanId
@@ -52,16 +53,17 @@ class LaneTask:
 
 @dataclass(slots=True)
 class LaneResult:
-    """Why a lane stopped before its time, and what it had carried by then and could not report."""
+    """Error that stopped a lane early, and the finished segments that it could not report."""
 
     unreported: list[Done] = field(default_factory=list)
     error: str | None = None
 
 
 def carry_lane(task: LaneTask) -> LaneResult:
-    """Carry until the task's time is over. Nothing is raised that a worker's or a network's failure explains: the
-    result says it, and whoever planned the lane plans what is left again. If the lane goes on after that, it is by a
-    thread of this process, which reports for itself."""
+    """Carry a lane until the task's time is over; return its result.
+
+    Failures of a worker or a network are in the result, not raised; the planner then plans the rest again. If the lane
+    continues after the time, a thread of this process carries it and reports for itself."""
     time_over = threading.Event()
     outcome: Future[LaneResult] = Future()
     threading.Thread(
@@ -121,7 +123,7 @@ async def _carry(task: LaneTask, result: LaneResult, time_over: threading.Event)
 
 
 class _Lane:
-    """What a lane has under way, and its questions."""
+    """Segments that a lane has in flight, and its questions to the worker."""
 
     def __init__(self, task: LaneTask, plans: LinkPlans, carrier: Carrier, result: LaneResult) -> None:
         self._task = task
@@ -139,16 +141,16 @@ class _Lane:
         self.under_way.append((segment["segment"], self._carrier.start(segment)))
 
     async def wait(self) -> bool:
-        """Until the first segment under way is done, if there is one; False when it is not after a while."""
+        """Wait a while for the first segment in flight, if there is one. Return False if it is not done."""
         if not self.under_way:
             return True
         await asyncio.wait([self.under_way[0][1]], timeout=POLL_SECONDS)
         return self._collect()
 
     async def ask(self, wait_seconds: float | None = None) -> Following:
-        """Report, and ask for the next segment; only report where no ``wait_seconds`` are given.
+        """Report finished segments, and ask for the next one; without ``wait_seconds`` only report.
 
-        Raises what the carrier does not get over.
+        Raises the errors that end the carrier.
         """
         self._collect()
         reported = list(self._result.unreported)
@@ -170,7 +172,7 @@ class _Lane:
         self._result.unreported = []
 
     def _collect(self) -> bool:
-        """Take the segments that are done, in their order; returns whether any was."""
+        """Take the finished segments, in their order; return whether there was any."""
         before = len(self.under_way)
         while self.under_way and self.under_way[0][1].done():
             _, future = self.under_way.popleft()

@@ -1,7 +1,7 @@
-"""Asking the worker of a link's source for plans: which blocks are to be carried next.
+"""Client for the plans of a link: it asks the worker of the link's source for the blocks to carry next.
 
-What is copied is the link's decision, at its source's worker; those that carry only ask. Every call may be repeated:
-the destination drops what it has already, and the worker what it was told already.
+The link decides what is copied, at its source's worker; carriers only ask. Every call may be repeated: the destination
+drops blocks that it has, and the worker ignores repeated reports.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from replicator.pipeline.data_plane import DataPlane
 
 Segment = dict[str, Any]
-"""Blocks that are carried one after another; its form is in docs/live-copy.md."""
+"""Blocks that are carried one after another; docs/live-copy.md describes the form."""
 Done = dict[str, Any]
-"""What became of a segment."""
+"""Report on a finished segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanId:
-    """``session`` is a life of the worker's link, ``plan`` a number in it."""
+    """Id of a plan: ``session`` is a life of the worker's link, ``plan`` a number in it."""
 
     session: str
     plan: int
@@ -32,9 +32,9 @@ class PlanId:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The first segment of each lane, None for one that has nothing yet. ``state`` and ``detail`` are the link's.
+    """First segment of each lane, None for a lane without one. ``state`` and ``detail`` are the link's.
 
-    A plan that ``relieves`` another has no first segments: its lanes go on as they are until its tasks ask.
+    A plan that ``relieves`` another has no first segments: its lanes continue unchanged until its tasks ask.
     """
 
     id: PlanId
@@ -50,17 +50,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A lane's next segment, None if there is none yet; and whether the lane has another task now."""
+    """Next segment of a lane, None if there is none yet; and whether the lane has another task now."""
 
     segment: Segment | None
     relieved: bool = False
 
 
 class LinkPlans:
-    """The plans of one link, over a connection to its source's worker.
+    """Plans of one link, over a connection to its source's worker.
 
-    Raises :class:`~replicator.pipeline.errors.PlanGone` of a plan that is not open any more, and what
-    :class:`DataPlane` raises.
+    Raises :class:`~replicator.pipeline.errors.PlanGone` for a plan that is not open any more, and the errors of
+    :class:`DataPlane`.
     """
 
     def __init__(self, worker: DataPlane, key: str) -> None:
@@ -78,11 +78,11 @@ class LinkPlans:
         topics: Sequence[str] = (),
         after: PlanId | None = None,
     ) -> Plan:
-        """A new plan; the one before it of this carrier is given up. Waits until there is something to carry.
+        """Return a new plan, after waiting until there is something to carry. It ends this carrier's plan before it.
 
-        ``topics`` are patterns of those that are to be planned, empty for all. The tasks of plan ``after`` are relieved
-        by those of the new one, if they still go on. Raises :class:`~replicator.pipeline.errors.LinkTaken` to a
-        backfill while another has the link.
+        ``topics`` are patterns of the topics to plan, empty for all. Tasks of the new plan relieve those of plan
+        ``after`` that still run. Raises :class:`~replicator.pipeline.errors.LinkTaken` in a backfill if another one has
+        the link.
         """
         body: dict[str, Any] = {
             "carrier": carrier,
@@ -98,7 +98,7 @@ class LinkPlans:
         return self._plan(self._worker.call("POST", f"{self._path}/plan", body))
 
     def again(self, plan: PlanId) -> Plan:
-        """A plan that was given before, as it was then."""
+        """Return an earlier plan, unchanged."""
         return self._plan(
             self._worker.call("GET", f"{self._path}/plan", session=plan.session, plan=str(plan.plan)),
         )
@@ -113,10 +113,10 @@ class LinkPlans:
         bytes_max: int,
         wait_ms: int = 0,
     ) -> Following:
-        """Report what is done, and get the lane's next segment; None if there was nothing for ``wait_ms``.
+        """Report finished segments, and return the lane's next one; None if there was none for ``wait_ms``.
 
-        ``holding`` are the segments that the lane is carrying: any other that it was given, it is given again. With
-        ``bytes_max`` 0 it only reports.
+        ``holding`` are the segments that the lane is carrying: it is given any other again that it was given before.
+        With ``bytes_max`` 0 the call only reports.
         """
         answer = self._post(
             "next", plan, lane=lane, done=done, holding=list(holding), bytes_max=bytes_max, wait_ms=wait_ms
@@ -124,19 +124,19 @@ class LinkPlans:
         return Following(answer.get("segment"), answer.get("relieved") is True)
 
     def leave(self, plan: PlanId, lane: int, done: list[Done]) -> None:
-        """Report what is done; the lane's task asks no more."""
+        """Report finished segments; the lane's task does not ask again."""
         self._post("next", plan, lane=lane, done=done, bytes_max=0, leaves=True)
 
     def done(self, plan: PlanId, done: list[Done]) -> None:
-        """The plan's batch is over; ``done`` are the segments that were not reported yet."""
+        """End the plan's batch. ``done`` are the segments that were not reported yet."""
         self._post("done", plan, done=done)
 
     def failed(self, plan: PlanId, error: str) -> None:
-        """The plan's batch is over, and not all of it was carried."""
+        """End the plan's batch, because not all of it could be carried."""
         self._post("failed", plan, error=error)
 
     def release(self, carrier: str) -> None:
-        """This carrier does not go on."""
+        """Release the link: this carrier does not continue."""
         self._worker.call("POST", f"{self._path}/release", {"carrier": carrier})
 
     def _post(self, what: str, plan: PlanId, **body: Any) -> dict[str, Any]:

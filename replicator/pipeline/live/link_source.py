@@ -1,21 +1,21 @@
-"""The Structured Streaming source and sink ``replicator-link``: live copy of one link as one query.
+"""Structured Streaming source and sink ``replicator-link``: live copy of one link as one query.
 
-The rows of the query are plans, not messages: blocks go from worker to worker through the tasks' sockets, never
-through the JVM (docs/adr/0030).
+The rows of the query are plans, not messages: blocks go from worker to worker through the tasks' sockets, never through
+the JVM (docs/adr/0030).
 
 1. ``latestOffset`` asks the link for a plan, and waits a moment for one. An offset names it: ``{session, plan}``. The
-   first offset is that of a batch which only starts the tasks' processes, as that takes seconds: who asks for plans
-   can carry them at once.
-2. ``partitions`` makes one of each lane of the plan; ``read`` gives it on as one row.
-3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.live.lane`), which reports what it has carried. Its
-   commit message says what went wrong: Spark takes that of one attempt of each task, whatever it tried again or twice.
-4. ``commit`` tells the link what went wrong, if anything did, as ``abort`` does. The next ``latestOffset`` asks for the
-   plan after that one: until its tasks run, the processes of those before go on carrying.
+   first offset is that of a batch which only starts the tasks' processes, as that takes seconds: afterwards plans can
+   be carried at once.
+2. ``partitions`` makes one of each lane of the plan; ``read`` passes it on as one row.
+3. The sink's ``write`` carries the lane (:mod:`replicator.pipeline.live.lane`), which reports finished segments. Its
+   commit message has the errors: Spark takes that of one attempt of each task, even if it ran several.
+4. ``commit`` and ``abort`` tell the link the errors, if there are any. The next ``latestOffset`` asks for the plan
+   after that one: until its tasks run, the processes of those before continue to carry.
 
 So this module imports nothing at its top that takes time: Spark loads it in several processes, in one for each batch.
 
-Nothing is lost with the query's checkpoint, and nothing repeated from an old one: a plan that the worker does not know
-any more is an empty batch, and the next starts where the destination says.
+Nothing is lost with the query's checkpoint, and an old one repeats nothing: a plan that the worker does not know any
+more is an empty batch, and the next plan starts at the destination's position.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 FORMAT_NAME: Final = "replicator-link"
 SCHEMA: Final = StructType([StructField("lane", StringType(), nullable=False)])
 WAIT_MS: Final = 1_000
-"""How long the planner waits for something to carry: Spark cannot stop a query meanwhile."""
+"""Time that the planner waits for something to carry. Spark cannot stop a query meanwhile."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""The pause after a worker did not answer."""
+"""Pause after a worker did not answer."""
 LANES_MAX: Final = 64
-"""As many as a link hands out."""
+"""Limit of lanes that a link hands out."""
 
 WARMING_UP: Final = "warming up"
-"""In the place of a session: a batch whose tasks carry nothing."""
+"""Session value of the first batch, whose tasks carry nothing."""
 
 SPARKS_OPTIONS: Final = ("path", "checkpointlocation", "queryname", "asyncprogress", "_asyncprogress")
-"""How the options begin that Spark itself takes, and passes on."""
+"""Prefixes of options that Spark itself takes, and passes on."""
 
 Offset = dict[str, Any]
 
@@ -70,7 +70,7 @@ _N = TypeVar("_N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """The options of the source and the sink; both get the same."""
+    """Options of the source and the sink; both get the same."""
 
     url: str
     link: str
@@ -85,7 +85,7 @@ class LinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> LinkOptions:
-        """Raises :class:`BadOption`."""
+        """Parse the options. Raises :class:`BadOption`."""
         options = {key.lower(): value for key, value in given.items() if not key.lower().startswith(SPARKS_OPTIONS)}
         known = {field: field.replace("_", "") for field in cls.__slots__}
         for name in options:
@@ -108,7 +108,7 @@ class LinkOptions:
 
 
 class LinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types
-    """What ``spark.dataSource.register`` takes."""
+    """Data source for ``spark.dataSource.register``."""
 
     @classmethod
     def name(cls) -> str:
@@ -125,7 +125,7 @@ class LinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("replicator-link")`` known to a session."""
+    """Register ``format("replicator-link")`` with a session."""
     spark.dataSource.register(LinkDataSource)
 
 
@@ -144,10 +144,10 @@ def start_query(spark: SparkSession, options: LinkOptions, checkpoint: str) -> S
 
 
 class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
-    """On the driver: asks for plans."""
+    """Reader on the driver, which asks for plans."""
 
     hands_over = True
-    """The tasks of a batch go on until those of the next relieve them."""
+    """Whether the tasks of a batch continue until those of the next relieve them."""
 
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
@@ -203,7 +203,7 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
         )
 
     def _plan_again(self, wanted: PlanId) -> Plan | None:
-        """Of a batch that is run again: it may still be open."""
+        """Return the plan of a batch that is run again, if it is still open."""
         try:
             return self._plans().again(wanted)
         except (PeerUnavailable, PlanGone):
@@ -219,7 +219,7 @@ class PlanReader(DataSourceStreamReader):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What became of a task; ``done`` is what it has carried and not reported."""
+    """Result of a task; ``done`` are its finished segments that were not reported."""
 
     plan: PlanId
     lane: int
@@ -228,7 +228,7 @@ class LaneMessage(WriterCommitMessage):  # type: ignore[misc]
 
 
 class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Its ``write`` runs in the tasks, the rest on the driver."""
+    """Writer of the sink: ``write`` runs in the tasks, the rest on the driver."""
 
     def __init__(self, options: LinkOptions) -> None:
         self._options = options
@@ -249,7 +249,7 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return LaneMessage(plan, lane, result.unreported, result.error)
 
     def work(self, lane: int) -> LinkWork:
-        """What a task that carries for ``lane`` must know."""
+        """Return the facts about the link for a task that carries ``lane``."""
         from replicator.pipeline.live.carrying import LinkWork
 
         options = self._options
@@ -274,7 +274,7 @@ class LaneWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._tell([message for message in messages if isinstance(message, LaneMessage)], "Spark gave the batch up")
 
     def _tell(self, lanes: list[LaneMessage], error: str) -> None:
-        """Report what the lanes have not, and the error, if there is one."""
+        """Report the finished segments that the lanes did not report, and the error, if there is one."""
         from replicator.pipeline.data_plane import DataPlane
 
         lanes = [lane for lane in lanes if lane.plan.session]

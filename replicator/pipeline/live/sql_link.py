@@ -1,20 +1,20 @@
 """Live copy of a link with SQL (``where``, ``select``): one Structured Streaming query whose rows are messages.
 
-Plans are asked for and reported as for any link (:mod:`replicator.pipeline.live.link_source`); what differs is what
-goes through a task:
+Plans are asked for and reported like those of any link (:mod:`replicator.pipeline.live.link_source`). The difference is
+the data in a task:
 
-1. ``read`` fetches the blocks of a lane's segment, one segment for each micro-batch, and makes rows of their messages,
-   each block as it is before them (:mod:`replicator.pipeline.live.sql_rows`).
+1. ``read`` fetches the blocks of a lane's segment, one segment for each micro-batch, and makes rows of their messages;
+   each block precedes them unchanged (:mod:`replicator.pipeline.live.sql_rows`).
 2. Spark keeps the rows that meet ``where``, and makes the columns of ``select``. Nothing is shuffled, so the sink has
    the rows in their order, in the same task.
-3. ``write`` makes of each block what stays of it (:mod:`replicator.pipeline.live.filtering`), and appends that at the
-   destination as any carrier does: exactly once by its high-water mark (invariant 2). What was left out is noted there
-   in the same transactions (invariant 5).
+3. ``write`` makes the remainder of each block (:mod:`replicator.pipeline.live.filtering`), and appends it at the
+   destination like any carrier: exactly once by its high-water mark (invariant 2). Left-out ranges are noted there in
+   the same transactions (invariant 5).
 
-As in :mod:`replicator.pipeline.live.link_source`, what takes time to import is imported where it is used.
+Like in :mod:`replicator.pipeline.live.link_source`, slow imports are made where they are used.
 
 A condition that is null is not met. An expression that Spark refuses, or that fails on a message, ends the query with
-:class:`BadSql` or Spark's own error; other links go on.
+:class:`BadSql` or Spark's own error; other links continue.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 FORMAT_NAME: Final = "replicator-link-sql"
 FETCH_BLOCKS_MAX: Final = 64
-"""Blocks per request. The worker answers with about a page of them."""
+"""Limit of blocks per request. The worker answers with about a page of them."""
 _CASTS: Final = {"payload": "binary", "key": "string", "properties": "map<string,string>"}
 _EVERY: Final = "_every_column"
-"""A column that nobody names. An expression that refers to it contains ``*``, which is refused."""
+"""Column that nobody names. An expression that refers to it contains ``*``, which is refused."""
 
 
 def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions, checkpoint: str) -> StreamingQuery:
-    """Start the query of a link: its ``where`` is a condition, its ``select`` has expressions by ``payload``, ``key``
-    and ``properties``; either may be missing. ``checkpoint`` is a directory.
+    """Start the query of a link. ``checkpoint`` is a directory.
 
-    Raises :class:`BadSql` for an expression that Spark does not take.
+    The link's ``where`` is a condition, its ``select`` has expressions by ``payload``, ``key`` and ``properties``;
+    either may be missing. Raises :class:`BadSql` for an expression that Spark does not take.
     """
     from replicator.pipeline.live.sql_rows import row_schema
 
@@ -115,7 +115,7 @@ def _what_is_sent(rows: DataFrame, where: str | None, masks: Mapping[str, str]) 
 
 
 class SqlLinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types
-    """What ``spark.dataSource.register`` takes."""
+    """Data source for ``spark.dataSource.register``."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,7 @@ class SqlLinkDataSource(DataSource):  # type: ignore[misc]  # pyspark has no typ
 
 
 class SegmentReader(PlanReader):
-    """Plans on the driver; makes the rows of a lane's segment in its task."""
+    """Reader that plans on the driver, and makes the rows of a lane's segment in its task."""
 
     hands_over = False
 
@@ -171,7 +171,7 @@ class SegmentReader(PlanReader):
 
 
 def _blocks(worker: DataPlane, segment: Segment) -> Iterator[tuple[int, str, tuple[int, int], bytes | None]]:
-    """The blocks of a segment, numbered through all its topics; None for what is not there any more."""
+    """Yield the blocks of a segment, numbered through all its topics; None for a block that is gone."""
     from replicator.pipeline.live.carrying import asked
 
     number = 0
@@ -189,7 +189,7 @@ def _blocks(worker: DataPlane, segment: Segment) -> Iterator[tuple[int, str, tup
 
 
 class SegmentWriter(LaneWriter):
-    """Its ``write`` runs in the tasks; reports on the driver as for any link."""
+    """Writer that sends in the tasks, and reports on the driver like that of any link."""
 
     def __init__(self, options: LinkOptions, masks: frozenset[str]) -> None:
         super().__init__(options)

@@ -1,8 +1,7 @@
-"""What is to be sent of a segment, from its blocks and the messages that a link's SQL has left. No I/O.
+"""Rebuilding of a segment's blocks from the messages that a link's SQL has left. No I/O.
 
-The rows come as :mod:`replicator.pipeline.live.sql_rows` made them, without the messages that the SQL leaves out, and
-with the columns of ``select``. A topic whose block cannot be rebuilt is refused by itself: the others of the segment go
-on.
+The rows come from :mod:`replicator.pipeline.live.sql_rows`, without the messages that the SQL leaves out, and with the
+columns of ``select``. A topic whose block cannot be rebuilt is refused alone: the others of the segment continue.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from snapshots.position import Position
 
 @dataclass(slots=True)
 class Rebuilding:
-    """What a task makes of the rows, in their order: :meth:`take` all, then :meth:`end`."""
+    """Builder of the blocks to send, from the rows of a task in order: :meth:`take` all, then :meth:`end`."""
 
     masks: frozenset[str]
     lane: dict[str, Any] | None = None
@@ -37,11 +36,11 @@ class Rebuilding:
     outgoing: list[Sent] = field(default_factory=list)
     _topics: list[dict[str, Any]] = field(default_factory=list)
     _topic_of: list[tuple[int, list[int]]] = field(default_factory=list)
-    """Of each block of the segment, its topic's number and its row in the plan."""
+    """Number of the topic, and row in the plan, for each block of the segment."""
     _refused: dict[int, tuple[str, str]] = field(default_factory=dict)
     _chains: dict[tuple[int, str], Chain] = field(default_factory=dict)
     _block: tuple[int, bytes, bool] | None = None
-    """Whose messages are coming: its number, and whether all of it stays."""
+    """Block whose messages are coming: its number, its bytes, and whether all of it stays."""
     _keep: Keep = field(default_factory=lambda: np.zeros(0, dtype=bool))
     _masked: dict[int, Masked] = field(default_factory=dict)
     _messages: int = 0
@@ -79,7 +78,7 @@ class Rebuilding:
                 self._keep = np.zeros(read_header(content or b"").messages, dtype=bool)
 
     def _stay(self, rows: pa.RecordBatch, kinds: Any) -> None:
-        """These messages of the block stay."""
+        """Keep these messages of the block."""
         assert self._block is not None
         first = rows.column(2).to_numpy(zero_copy_only=False)
         sealed = kinds == Row.SEALED
@@ -89,7 +88,7 @@ class Rebuilding:
             for entry in np.searchsorted(starts, first[sealed]).tolist():
                 start, size = int(starts[entry]), int(view.batch_sizes[entry])
                 self._keep[start : start + size] = True
-                if self.masks:  # whoever writes them anew refuses to
+                if self.masks:  # so that rewriting it raises CannotMask
                     self._masked[start] = Masked()
         seen = np.flatnonzero(~sealed)
         numbers = first[seen] + rows.column(4).take(pa.array(seen)).to_numpy(zero_copy_only=False)
@@ -106,7 +105,7 @@ class Rebuilding:
                 self._masked[number] = Masked(**new)
 
     def _finish_block(self) -> None:
-        """All messages of the block that stay are known."""
+        """Filter and mask the block, because all its remaining messages are known."""
         if self._block is None:
             return
         (number, block, whole), self._block = self._block, None
@@ -132,7 +131,7 @@ class Rebuilding:
         self._messages += left.messages
 
     def _note(self, topic: int, row: list[int], content: bytes) -> None:
-        """A block that is not for the destination, whatever the SQL says."""
+        """Note a block that is not for the destination, whatever the SQL says."""
         try:
             note = decode_note(content)
         except EngineError as error:
@@ -142,14 +141,14 @@ class Rebuilding:
         chain.left_out(Position(row[4], row[5]), note)
 
     def end(self) -> None:
-        """All of the segment has come."""
+        """Finish the segment, because all its rows have come."""
         self._finish_block()
         for (topic, _), chain in self._chains.items():
             if topic not in self._refused:
                 self.outgoing += chain.end()
 
     def done(self, refused: Mapping[str, tuple[str, str]], wire_bytes: int) -> Done:
-        """What became of the segment; ``refused`` are the topics that the destination does not take."""
+        """Return the report on the segment; ``refused`` are the topics that the destination does not take."""
         assert self.lane is not None
         topics = []
         for number, topic in enumerate(self._topics):

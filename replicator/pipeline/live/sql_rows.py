@@ -1,8 +1,8 @@
-"""The messages of a link's segment as rows, for the SQL of the link, between its blocks as they are. No I/O.
+"""Rows of a link's segment for the SQL of the link: its messages, between its unchanged blocks. No I/O.
 
-A lane's rows come in the order of its segment: what the segment is, then each block as it is, followed by a row for
-each of its messages. The SQL decides on the messages only; all other rows pass, so that the sink, which gets what is
-left in the same order, has each block when it learns which of its messages stay.
+A lane's rows come in the order of its segment: a description of the segment, then each block unchanged, followed by a
+row for each of its messages. The SQL decides on the messages only; all other rows pass. The sink gets the remaining
+rows in the same order, so it has each block when it learns which of its messages stay.
 
 An entry that is encrypted, a chunk, or unreadable is no message to the SQL (:mod:`replicator.pipeline.live.filtering`):
 its row passes. Markers, and the service's own topic, have no rows but their block's.
@@ -28,21 +28,21 @@ from snapshots.position import Position
 
 
 class Row(IntEnum):
-    """What a row is."""
+    """Kind of a row."""
 
     MESSAGE = 0
     SEALED = 1
-    """An entry that cannot be looked into."""
+    """Entry that the SQL cannot read."""
     BLOCK = 2
-    """A block, whose messages follow."""
+    """Block, whose messages follow."""
     WHOLE = 3
-    """A block that is sent as it is, whatever the SQL says: its messages have no rows."""
+    """Block that is sent unchanged, whatever the SQL says: its messages have no rows."""
     SEGMENT = 4
-    """What the lane carries, in JSON."""
+    """Description of the lane's work, in JSON."""
     MISSING = 5
-    """A block that is not at the source any more."""
+    """Block that is not at the source any more."""
     FAILED = 6
-    """Why nothing follows, though more was to."""
+    """Error that kept the remaining rows from being made."""
 
 
 CONTROL: Final = pa.schema(
@@ -53,18 +53,19 @@ CONTROL: Final = pa.schema(
         ("_content", pa.binary()),
     ]
 )
-"""``_block`` is a block's number in the segment, ``_first`` the number of an entry's first message in its block."""
+"""Columns of control rows. ``_block`` is a block's number in the segment, ``_first`` the number of an entry's first
+message in its block."""
 
 
 def row_schema(sql: Sequence[str]) -> pa.Schema:
-    """The columns of rows that the expressions ``sql`` may name: those whose names stand in them."""
+    """Return the columns of rows that the expressions ``sql`` may refer to: those whose names occur in them."""
     text = " ".join(sql).lower()
     named = [field for field in COLUMNS if field.name in text or field.name in ("kind", "batch_index")]
     return pa.schema([*CONTROL, *named])
 
 
 def control_row(schema: pa.Schema, row: Row, block: int = 0, content: bytes | None = None) -> pa.RecordBatch:
-    """A row that is no message."""
+    """Return a row that is not a message."""
     values: dict[str, Any] = {"_row": int(row), "_block": block, "_first": 0, "_content": content}
     values["kind"] = row.name.lower()
     return pa.RecordBatch.from_arrays(
@@ -75,7 +76,7 @@ def control_row(schema: pa.Schema, row: Row, block: int = 0, content: bytes | No
 def block_rows(
     schema: pa.Schema, cluster: str, topic: str, number: int, local: tuple[int, int], block: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a block that lies at ``local`` in ``cluster``."""
+    """Yield the rows of a block that lies at ``local`` in ``cluster``."""
     try:
         header = verify_block(block)
     except BlockCorrupt:  # for the sink to find out, and to say

@@ -1,4 +1,4 @@
-"""Appending what a link's SQL has left of a segment, over the ordinary append stream, as a Spark task does it."""
+"""Sending of a segment's rebuilt blocks over the ordinary append stream, in a Spark task of a link with SQL."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from replicator.pipeline.live.filtering import Sent
 
 
 def send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple[str, str]], int]:
-    """Append blocks in their order; returns the topics that were refused, each with code and reason, and the bytes
-    that went out. Raises the links' :class:`~replicator.links.errors.LinkError`."""
+    """Append blocks in their order; return the refused topics, each with code and reason, and the bytes that were sent.
+
+    Raises the links' :class:`~replicator.links.errors.LinkError`."""
     return uvloop.run(_send(work, blocks)) if blocks else ({}, 0)
 
 
@@ -37,7 +38,7 @@ async def _send(work: LinkWork, blocks: Sequence[Sent]) -> tuple[dict[str, tuple
 
 
 def _frames(blocks: Sequence[Sent]) -> Iterator[list[Sent]]:
-    """Frames of about :data:`FRAME_BYTES_TARGET`, or of one block that is larger."""
+    """Yield frames of about :data:`FRAME_BYTES_TARGET`, or of one block that is larger."""
     frame: list[Sent] = []
     size_bytes = 0
     for each in blocks:

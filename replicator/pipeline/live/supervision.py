@@ -1,10 +1,11 @@
-"""Which queries of live copy are to run: one for each link that its worker lists. Pure; the clock is passed in.
+"""Supervision of live copy: it decides which queries run, one for each link that its worker lists. Pure; the clock is
+passed in.
 
-1. What the worker lists is wanted. A query whose link is listed otherwise (another address, another filter) is stopped,
-   and started as it is listed now; one whose link is not listed any more is stopped.
+1. Every link in the worker's listing has a query. If its entry changes (another address, another filter), the query is
+   stopped, and started as it is listed now. If the link is not listed any more, the query is stopped.
 2. A query that ended by itself has failed. It is started again after a pause that doubles with each failure, from
    :data:`PAUSE_SECONDS_MIN` to :data:`PAUSE_SECONDS_MAX`; one that ran for :data:`HEALTHY_SECONDS` begins anew.
-3. A link that is listed otherwise may be free of what made it fail: it does not wait.
+3. A link whose entry changed does not wait: the cause of its failure may be gone.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, Final
 
 PAUSE_SECONDS_MIN: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
-"""The longest pause before a failed query is started again. Each start costs a second of Spark's work."""
+"""Longest pause before a failed query is started again. Each start costs a second of Spark's work."""
 HEALTHY_SECONDS: Final = 120.0
 
 _OF_THE_MOMENT: Final = frozenset({"state", "detail"})
-"""Fields of a listed link that change without making it another."""
+"""Fields of a listed link that change without a restart of its query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +46,19 @@ class _Failure:
 
 
 class Supervisor:
-    """Events come in by the methods; :meth:`actions` says what to do. Times are seconds of a clock that does not go
-    back."""
+    """Core of the supervision. Events come in by the methods; :meth:`actions` returns what to do.
+
+    Times are seconds of a clock that does not go back."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, str] = {}
-        """By link, its entry in the listing, as text that can be compared."""
+        """Entry of each link in the listing, as text that can be compared."""
         self._running: dict[str, tuple[str, float]] = {}
-        """By link, the entry with which its query was started, and the time of that."""
+        """Entry with which each link's query was started, and the time of the start."""
         self._failed: dict[str, _Failure] = {}
 
     def on_links(self, links: Iterable[Mapping[str, Any]]) -> None:
-        """The worker lists these."""
+        """Handle the worker's listing of links."""
         wanted = {}
         for link in links:
             fields = {name: value for name, value in link.items() if name not in _OF_THE_MOMENT}
@@ -67,7 +69,7 @@ class Supervisor:
         self._wanted = wanted
 
     def on_ended(self, key: str, now_seconds: float) -> None:
-        """The query of a link ended, or could not be started, without having been stopped."""
+        """Handle a query that ended, or could not be started, without having been stopped."""
         _, since_seconds = self._running.pop(key)
         times = 0
         if key in self._failed and now_seconds - since_seconds < HEALTHY_SECONDS:
@@ -76,7 +78,7 @@ class Supervisor:
         self._failed[key] = _Failure(times + 1, now_seconds + pause_seconds)
 
     def actions(self, now_seconds: float) -> list[Start | Stop]:
-        """What is to be done now; it counts as done."""
+        """Return the actions to do now; they count as done."""
         actions: list[Start | Stop] = []
         for key, (fields, _) in list(self._running.items()):
             if self._wanted.get(key) != fields:

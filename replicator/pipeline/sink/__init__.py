@@ -1,1 +1,1 @@
-"""Rows become messages, exactly once: the Spark sink and what it stages."""
+"""Spark sink: it turns rows into messages, exactly once, through staging."""

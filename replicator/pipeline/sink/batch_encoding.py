@@ -1,12 +1,12 @@
-"""From rows to the payloads of producer batches, whole columns at a time. Pure: Arrow arrays in, bytes out.
+"""Encoding of rows into the payloads of producer batches, whole columns at a time. Pure: Arrow arrays in, bytes out.
 
 A message of a batch is ``size u32 | SingleMessageMetadata | payload`` (see :mod:`replicator.engine.log.entry`). The
-metadata is protobuf, whose fields are put together here as columns of bytes, in the order of their numbers, so that a
+metadata is protobuf. Its fields are put together here as columns of bytes, in the order of their numbers, so that a
 message has the bytes that ``SerializeToString`` gives:
 
 1. Each field becomes a column: its tag and the length or number as a varint (:func:`varints`), then its content.
-2. The columns are joined row by row by Arrow; the result's data buffer is all messages one after another.
-3. A producer batch is a run of rows: a slice of that buffer, which nobody has looked into message by message.
+2. Arrow joins the columns row by row; the result's data buffer is all messages one after another.
+3. A producer batch is a run of rows: a slice of that buffer, without a step for each message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 ROWS_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of what is encoded at once: Arrow's offsets end at 2 GiB, and columns are held twice."""
+"""Limit of bytes that are encoded at once: Arrow's offsets end at 2 GiB, and columns are held twice."""
 
 _PROPERTIES, _KEY, _PAYLOAD_SIZE, _EVENT_TIME = 0x0A, 0x12, 0x18, 0x28
 _NULL_VALUE: Final = b"\x48\x01"
@@ -42,7 +42,7 @@ class EncodedMessages:
         return len(self.ends) - 1
 
     def batches(self, start: int, stop: int, *, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-        """Cut messages ``start`` to ``stop`` into batches of at most so many messages and bytes, or one message."""
+        """Cut messages ``start`` to ``stop`` into batches with at most these messages and bytes, or one message."""
         while start < stop:
             within = int(np.searchsorted(self.ends, self.ends[start] + bytes_max, side="right")) - 1
             end = min(stop, start + messages_max, max(within, start + 1))
@@ -56,10 +56,10 @@ class EncodedMessages:
 def encode_messages(
     payload: pa.Array, *, key: pa.Array | None, properties: pa.MapArray | None, event_time_ms: pa.Array | None
 ) -> EncodedMessages:
-    """The messages of rows. A null payload is a tombstone; a null in another column leaves that out.
+    """Encode the messages of rows. A null payload is a tombstone; a null in another column leaves that field out.
 
-    ``payload`` and ``key`` are binary or string columns, ``event_time_ms`` int64. Nothing may be larger than
-    :data:`ROWS_BYTES_MAX` together.
+    ``payload`` and ``key`` are binary or string columns, ``event_time_ms`` int64. Together the columns must not exceed
+    :data:`ROWS_BYTES_MAX`.
     """
     rows = len(payload)
     columns: list[pa.Array] = []
@@ -83,7 +83,7 @@ def encode_messages(
 
 
 def varints(tag: int, numbers: Int64s, valid: Bools | None = None) -> pa.BinaryArray:
-    """A column of protobuf fields: the tag's byte, and the number as a varint; nothing where it is not valid.
+    """Return a column of protobuf fields: the tag's byte, and the number as a varint; empty for invalid rows.
 
     Numbers must not be negative.
     """
@@ -108,7 +108,7 @@ def varints(tag: int, numbers: Int64s, valid: Bools | None = None) -> pa.BinaryA
 
 
 def _properties(properties: pa.MapArray) -> pa.BinaryArray:
-    """Each row's properties, as so many ``KeyValue`` fields."""
+    """Return each row's properties as ``KeyValue`` fields."""
     offsets = np.frombuffer(properties.buffers()[1], np.int32)
     offsets = offsets[properties.offset : properties.offset + len(properties) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
@@ -125,7 +125,7 @@ def _properties(properties: pa.MapArray) -> pa.BinaryArray:
 
 
 def _delimited(tag: int, content: pa.Array) -> list[pa.Array]:
-    """A field of bytes: a column with tag and length, and the content."""
+    """Return a field of bytes as two columns: tag with length, and the content."""
     column = content.cast(pa.binary())
     return [varints(tag, _lengths(column), _valid(column)), column]
 

@@ -1,6 +1,6 @@
-"""The options and columns of ``format("replicator")`` when it writes, checked; docs/spark-tables.md has them for users.
+"""Options and columns of ``format("replicator")`` in a write, checked; docs/spark-tables.md describes them for users.
 
-Owns what the user wrote and the errors that name an option or a column. Everything is checked before a row is read.
+The errors name the option or the column. Everything is checked before a row is read.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname", "numpartitions")
 CODECS: Final = {"none": NONE, "lz4": LZ4, "zlib": ZLIB, "zstd": ZSTD, "snappy": SNAPPY}
 BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 128 * 1024
-"""The size of a producer batch before compression. Pulsar's clients have the same default."""
+"""Size of a producer batch before compression. Pulsar's clients have the same default."""
 BATCH_BYTES_MAX: Final = 5 * 1024 * 1024
-"""The largest message, whatever clusters are set to; an entry has room for its metadata beside it."""
+"""Limit of a batch's size: the largest message in any cluster. An entry has room for its metadata beside it."""
 WAIT_SECONDS: Final = 120
-"""How long a task waits for room in the staging area, or for a worker that is away."""
+"""Default time that a task waits for room in the staging area, or for a worker that is away."""
 WAIT_SECONDS_MAX: Final = 3600
 
 ORIGIN_COLUMNS: Final = ("origin", "incarnation", "origin_ledger", "origin_entry", "batch_index")
-"""Where the source's rows come from: with all of them a stream that starts over does not publish twice."""
+"""Columns with the origin of the source's rows. With all of them, a stream that starts over does not publish twice."""
 NOT_WRITTEN: Final = (
     "cluster",
     "ledger",
@@ -67,8 +67,8 @@ NOT_WRITTEN: Final = (
     "producer_name",
     "sequence_id",
 )
-"""Columns of the source that a message gets anew where it is written: accepted, so that its rows can be written as they
-are."""
+"""Columns of the source whose values are new at the destination. They are accepted and ignored, so that the source's
+rows can be written unchanged."""
 
 _TEXT: Final = (StringType, BinaryType)
 _COUNTS: Final = (LongType, IntegerType)
@@ -85,12 +85,12 @@ _TYPES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "origin_entry": (LongType,),
     "batch_index": _COUNTS,
 }
-"""By column, the types that it may have; ``properties`` is a map of strings."""
+"""Types that each column may have; ``properties`` is a map of strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a write, checked. ``topic``, ``writer`` and ``run`` are None if not given."""
+    """Checked options of a write. ``topic``, ``writer`` and ``run`` are None if not given."""
 
     url: str
     topic: str | None = None
@@ -104,7 +104,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Check what the user wrote; raises :class:`BadOption`, which names the option."""
+        """Check the user's options. Raises :class:`BadOption`, which names the option."""
         given = {name.lower(): value.strip() for name, value in options.items() if name.lower() not in SPARKS_OWN}
         for name in given:
             if name not in OPTION_NAMES:
@@ -132,7 +132,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The names of the columns that are written; None for what there is none of."""
+    """Columns that are written: the payload's name, and which others exist."""
 
     payload: str
     topic: bool
@@ -140,13 +140,14 @@ class SinkColumns:
     properties: bool
     event_time: bool
     kind: bool
-    """Rows of another kind than ``message`` are the source's markers, and are left out."""
+    """Whether there is a column ``kind``. Rows of another kind than ``message`` are the source's markers, and are left
+    out."""
     origins: bool
-    """Whether all of :data:`ORIGIN_COLUMNS` are there."""
+    """Whether all of :data:`ORIGIN_COLUMNS` exist."""
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> SinkColumns:
-        """Check the columns; raises :class:`BadOption`, which names the column."""
+        """Check the columns. Raises :class:`BadOption`, which names the column."""
         names = [field.name for field in schema]
         for field in schema:
             _check_type(field.name, field.dataType)

@@ -1,15 +1,15 @@
-"""``write.format("replicator")`` and ``writeStream``: rows of a query become messages of topics, exactly once.
+"""Sink ``write.format("replicator")`` and ``writeStream``: rows of a query become messages of topics, exactly once.
 
-What is promised rests on the worker (:mod:`replicator.engine.staging.core`); the part of Spark's side:
+The guarantee rests on the worker (:mod:`replicator.engine.staging.core`). This is Spark's part:
 
-1. A task stages what it writes under a name of its own, an attempt, and seals it. Nothing is visible. Attempts that
+1. A task stages its messages under a name of its own, an attempt, and seals it. Nothing is visible. Attempts that
    fail, are repeated, or run twice by speculation stay apart from each other.
 2. Spark hands the messages of the attempts that count to the driver, which commits them under (writer, run, epoch):
    for a stream the query's id and its batch, for a batch job its ``run``. A repeated commit does nothing.
 3. All tasks of one try at an epoch are a *job*, whose name begins those of its attempts. An abort ends the job for
-   good: a task that goes on after it is refused, and a driver that tries the epoch again begins another job.
-4. A stream whose ``writer`` is named and whose rows have their origins goes by the writer's marks at the destination:
-   without its checkpoint it begins anew, and leaves out what is published (:mod:`.source_marks`).
+   good: a task that continues after it is refused, and a driver that tries the epoch again begins another job.
+4. A stream with a named ``writer`` and rows with their origins uses the writer's marks at the destination: without its
+   checkpoint it begins anew, and leaves out messages that are published (:mod:`.source_marks`).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Spark's properties for the tasks of a stream. The query's id is kept in its checkpoint."""
 _ATTEMPT_DIGITS: Final = 16
-"""Of an attempt's name behind its job's: both together must be short enough for a part of a file's name."""
+"""Length of an attempt's own part of its name, behind its job's. The whole name must fit into a file's name."""
 _NAMELESS: Final = "job-"
-"""Prefix of the writer name of a batch job without one. Names that users choose may begin so, too."""
+"""Prefix of the writer name of a batch job without one. Names that users choose may begin with it, too."""
 ABORT_SECONDS_MAX: Final = 5
-"""How long an abort waits for a worker that is away."""
+"""Longest wait of an abort for a worker that is away."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
-    """What one task staged. ``done``: its epoch was published before, so that it staged nothing.
+    """Result of one task. With ``done`` its epoch was published before, so it staged nothing.
 
-    ``base`` is how many commits the writer had when the task began, None where it did not go by the writer's marks.
+    ``base`` is the number of the writer's commits when the task began; None if the task did not use the writer's marks.
     """
 
     key: EpochKey
@@ -63,11 +63,11 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark has no types
     topics: Mapping[str, int] = field(default_factory=dict)
     """Messages by topic."""
     left_out: int = 0
-    """Rows that were published before, and markers."""
+    """Number of rows that were left out: published before, or markers."""
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Made once for a job; tasks and driver have copies."""
+    """Writer of a batch job. It is made once for a job; tasks and driver have copies."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -86,7 +86,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Made anew for each micro-batch and for its commit: what a task knew comes with its message."""
+    """Writer of a stream. It is made anew for each micro-batch and for its commit: a task's knowledge comes with its
+    message."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -111,7 +112,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """The writer of ``df.write``; raises :class:`BadOption`."""
+    """Return the writer of ``df.write``. Raises :class:`BadOption`."""
     if overwrite:
         raise BadOption("mode", "topics are appended to: write with mode('append')")
     parsed = SinkOptions.parse(options)
@@ -119,7 +120,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
-    """The writer of ``df.writeStream``; raises :class:`BadOption`."""
+    """Return the writer of ``df.writeStream``. Raises :class:`BadOption`."""
     if overwrite:
         raise BadOption("outputMode", "topics are appended to: write with outputMode('append') or 'update'")
     parsed = SinkOptions.parse(options)
@@ -137,9 +138,9 @@ def stage(
     *,
     marked: bool,
 ) -> Staged:
-    """Stage the rows of one task of a job. With ``marked``, those that the writer has published before are left out.
+    """Stage the rows of one task of a job. With ``marked``, rows that the writer has published before are left out.
 
-    Raises :class:`OldCheckpoint` where Spark plans anew what was published, and other rows would go with it.
+    Raises :class:`OldCheckpoint` if Spark plans a published batch anew, with other rows.
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -186,7 +187,7 @@ def stage(
 
 
 def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
-    """Publish what the tasks of an epoch staged; None if there is nothing to do."""
+    """Publish the staged messages of an epoch; return None if there is nothing to do."""
     written = [each for each in staged if not each.done]
     if not written:
         return None
@@ -215,8 +216,8 @@ def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
 
 
 def abort(options: SinkOptions, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> None:
-    """End a job of an epoch, or those attempts. Raises nothing: it is swept later, and what went wrong before is what
-    the user must see."""
+    """End a job of an epoch, or the given attempts. It raises nothing: the rest is swept later, and the user must see
+    the first error."""
     with StagingClient(options.url, wait_seconds=ABORT_SECONDS_MAX) as client, contextlib.suppress(PipelineError):
         client.abort(key, job=job, attempts=attempts)
 
@@ -224,7 +225,7 @@ def abort(options: SinkOptions, key: EpochKey, *, job: str | None = None, attemp
 def _check_published(
     epoch: EpochKey, columns: SinkColumns, marks: SourceMarks, batches: Iterator[pa.RecordBatch]
 ) -> None:
-    """Raises :class:`OldCheckpoint` where a batch that was published has rows that the marks say were not."""
+    """Raise :class:`OldCheckpoint` if a published batch has rows that are not published by the marks."""
     for batch in batches:
         marks.unpublished(messages_only(batch) if columns.kind else batch)
         if marks.reached:

@@ -1,14 +1,14 @@
-"""Which rows of a stream are published already, by the place of their message at its origin. Pure.
+"""Filter of a stream's rows that are published already, by the place of their message at its origin. Pure.
 
-For each origin (a cluster and its topic's incarnation) the writer's mark at the destination is the highest place that
-was published: ledger, entry, index in the batch. A stream reads the messages of an origin in their order, and commits
-what it read as a whole, so all at or below the mark is published, and nothing above.
+For each origin (a cluster and its topic's incarnation) the writer's mark at the destination is the highest published
+place: ledger, entry, index in the batch. A stream reads the messages of an origin in their order, and commits each
+batch as a whole. So everything at or below the mark is published, and nothing above.
 
 1. :meth:`SourceMarks.unpublished` leaves out the rows at or below the marks that the task was told when it began.
 2. It notes the highest place of the rest, for the commit that publishes them: :attr:`SourceMarks.reached`.
 
-Rows without an origin (a null in one of the columns) are always written; one that no cluster could have is an error,
-because a worker keeps it.
+Rows without an origin (a null in one of the columns) are always written. A place that no cluster could have is an
+error, because a worker keeps it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _DROP = "these columns are as the source gives them, or are left out"
 
 
 class SourceMarks:
-    """The marks of one task: ``published`` is what it was told."""
+    """Marks of one task. ``published`` are those that the task was told."""
 
     def __init__(self, published: Mapping[Origin, SourceMark]) -> None:
         self._published = published
         self.reached: dict[Origin, SourceMark] = {}
 
     def unpublished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that are to be written, in order."""
+        """Return the rows that are to be written, in order."""
         known = np.ones(batch.num_rows, np.bool_)
         for name in ("origin", "incarnation", *_PLACE):
             if batch.column(name).null_count:
@@ -64,7 +64,7 @@ class SourceMarks:
 
 
 def merged(marks: list[Mapping[Origin, SourceMark]]) -> dict[Origin, SourceMark]:
-    """The highest of several tasks' marks."""
+    """Return the highest of several tasks' marks."""
     found: dict[Origin, SourceMark] = {}
     for each in marks:
         for origin, mark in each.items():
@@ -80,7 +80,8 @@ def _check(origin: Origin, mark: SourceMark) -> None:
 
 
 def _origins(batch: pa.RecordBatch) -> tuple[list[Origin], Int64s]:
-    """The different origins of rows, and which of them each row has; where there is none, any."""
+    """Return the distinct origins of the rows, and each row's index among them. Rows without an origin have any
+    index."""
     clusters = batch.column("origin").fill_null("").dictionary_encode()
     names = clusters.dictionary.to_pylist()
     cluster_codes = clusters.indices.to_numpy(zero_copy_only=False).astype(np.int64)

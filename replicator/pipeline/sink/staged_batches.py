@@ -1,10 +1,10 @@
-"""What one task of a write makes of its rows: producer batches by topic, in frames for the staging area.
+"""Batches of one task of a write: rows become producer batches by topic, in frames for the staging area.
 
 Record batches go in, bodies for the worker come out; no network, no Spark. For each record batch:
 
 1. Markers, and rows that the writer has published already by their origin, are left out (:mod:`.source_marks`).
-2. Rows are put together by where they go: topic, partition (by the key's hash as Pulsar's clients choose it, else by
-   turns), and key if batches are to have one. Within each the order stays.
+2. Rows are grouped by destination: topic, partition (by the key's hash like in Pulsar's clients, else by
+   turns), and key if batches are to have one. Within each group the order stays.
 3. All of them are encoded at once, then cut into producer batches, which are compressed and framed as entries.
 4. Entries wait by topic until there is enough for a request, so that many small topics share one.
 """
@@ -34,14 +34,14 @@ from replicator.pipeline.sink.source_marks import SourceMarks
 from replicator.protocol.key_hashes import java_string_hash
 
 BODY_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""Staged at once; the worker checks one body while the next is being made."""
+"""Bytes that are staged at once; the worker checks one body while the next is being made."""
 FRAME_BYTES_TARGET: Final = 1024 * 1024
 FRAME_ENTRIES_TARGET: Final = 5_000
-"""Of one frame: about a block of the log."""
+"""Entries of one frame: about a block of the log."""
 
 Int64s = npt.NDArray[np.int64]
 PartitionsOf = Callable[[Sequence[str]], Mapping[str, int]]
-"""Asks how many partitions topics have."""
+"""Function that returns the number of partitions of topics."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,8 @@ class _Waiting:
 
 
 class StagedBatches:
-    """Takes the rows of one task. ``sequence_from`` is its first sequence id; ``turn`` where its turns begin."""
+    """Encoder of the rows of one task. ``sequence_from`` is its first sequence id; ``turn`` is where its turns
+    begin."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class StagedBatches:
         used = {"topic": columns.topic, "key": columns.key, "properties": columns.properties}
         self._texts = [name for name, is_used in used.items() if is_used]
         self._partitions: dict[str, tuple[str, int]] = {}
-        """By topic as rows name it, its full name and how many partitions it has."""
+        """Full name and number of partitions of each topic, by the name in the rows."""
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_bytes = 0
         self.entries = self.messages = self.left_out = 0
@@ -86,11 +87,11 @@ class StagedBatches:
 
     @property
     def sequence_last(self) -> int:
-        """The highest sequence id given; one less than the first where there are none."""
+        """Highest sequence id given; one less than the first if there are none."""
         return self._sequence_next - 1
 
     def add(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Take rows; gives the bodies that are complete. Raises :class:`BadRow`, :class:`MessageTooLarge`."""
+        """Take rows; yield the bodies that are complete. Raises :class:`BadRow`, :class:`MessageTooLarge`."""
         if batch.nbytes > ROWS_BYTES_MAX and batch.num_rows > 1:
             half = batch.num_rows // 2
             yield from self.add(batch.slice(0, half))
@@ -107,7 +108,7 @@ class StagedBatches:
         yield from self._add(batch)
 
     def flush(self) -> Iterator[bytes]:
-        """What is left, as bodies."""
+        """Yield the remaining entries as bodies."""
         if self._waiting_bytes:
             yield self._body()
 
@@ -172,7 +173,7 @@ class StagedBatches:
     # Where rows go.
 
     def _grouped(self, batch: pa.RecordBatch) -> tuple[list[tuple[str, int, int]], pa.RecordBatch]:
-        """The rows, those of each destination together, and which rows each has."""
+        """Return the rows grouped by destination, with the range of rows of each."""
         names, codes = self._topics(batch)
         self._ask_for(names)
         split = any(self._partitions[name][1] for name in names)
@@ -213,7 +214,7 @@ class StagedBatches:
         self._partitions |= {name: (full[name], partitions[full[name]]) for name in new}
 
     def _parts(self, batch: pa.RecordBatch, names: Sequence[str], codes: Int64s) -> Int64s:
-        """The partition of each row; 0 for those of topics without."""
+        """Return the partition of each row; 0 for topics without partitions."""
         numbers = np.array([max(self._partitions[name][1], 1) for name in names], np.int64)[codes]
         turns = np.arange(batch.num_rows) // self._options.batch_messages + self._turn
         self._turn = int(turns[-1]) + 1
@@ -225,7 +226,7 @@ class StagedBatches:
 
 
 def messages_only(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that are messages by their column ``kind``, or do not say what they are."""
+    """Return the rows that are messages by their column ``kind``, or whose kind is null."""
     return batch.filter(pc.fill_null(pc.equal(batch.column("kind"), "message"), fill_value=True))
 
 
@@ -240,7 +241,7 @@ def _frames(entries: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _check_text(name: str, column: pa.Array) -> None:
-    """Raises :class:`BadRow` for bytes that Spark has cast to a string and that are none."""
+    """Raise :class:`BadRow` for bytes that Spark has cast to a string and that are not UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -248,13 +249,14 @@ def _check_text(name: str, column: pa.Array) -> None:
 
 
 def _codes(column: pa.Array) -> tuple[list[str | None], Int64s]:
-    """The different values of a column, and which of them each row has."""
+    """Return the distinct values of a column, and each row's index among them."""
     encoded = column.dictionary_encode(null_encoding="encode")
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _event_time_ms(column: pa.Array) -> pa.Array:
-    """Milliseconds since 1970; a bigint is taken for that. Raises :class:`BadRow` for an earlier time."""
+    """Return a column in milliseconds since 1970, which a bigint has already. Raises :class:`BadRow` for an earlier
+    time."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
     column = column.cast(pa.int64())

@@ -1,8 +1,8 @@
-"""Writing to a worker's staging area over plain blocking HTTP, as Spark's Python processes need it.
+"""Client of a worker's staging area over plain blocking HTTP, for Spark's Python processes.
 
-Every request may be sent again (see :mod:`replicator.engine.staging.core`), so a connection that breaks, a worker that
-starts anew and one that has no room just now are waited for, up to a limit; then the task fails with one error that
-says what was waited for.
+Every request may be repeated (see :mod:`replicator.engine.staging.core`). So the client waits, up to a limit, for a
+broken connection, a restarting worker, and one without room. Then the task fails with one error that names what it
+waited for.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 WAIT_FIRST_S: Final = 0.05
 WAIT_STEP_S_MAX: Final = 2.0
 COMMIT_SECONDS_MAX: Final = 600
-"""How long a driver waits for a commit that is decided. The worker goes on with it in any case."""
+"""Longest wait of a driver for a commit that is decided. The worker finishes it in any case."""
 TOPICS_ASKED_MAX: Final = 1_000
-"""Topics per request. The worker may have to create some of them; it accepts ten times as many."""
+"""Limit of topics per request. The worker may have to create some of them; it accepts ten times as many."""
 _PREFIX: Final = "/pipeline/v1/staged"
 
 
 class _Waiting(Exception):
-    """The worker cannot now: the reason is the text. It is waited for ``seconds_max``, or as long as the user said."""
+    """The worker cannot answer now; the text has the reason. The wait lasts ``seconds_max``, or as long as the user
+    said."""
 
     def __init__(self, error: PipelineError, seconds_max: float | None = None) -> None:
         super().__init__(str(error))
@@ -42,7 +43,7 @@ class _Waiting(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a task learns when it begins; see :class:`replicator.engine.staging.core.Opened`."""
+    """Answer to a task that begins; see :class:`replicator.engine.staging.core.Opened`."""
 
     done: bool
     commits: int
@@ -53,7 +54,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a commit published. ``topics`` has first and last position by topic; ``repeated``: it was done before."""
+    """Result of a commit. ``topics`` has first and last position by topic; ``repeated`` says that it was done
+    before."""
 
     repeated: bool
     entries: int
@@ -64,10 +66,10 @@ class Published:
 
 
 class StagingClient(WorkerConnection):
-    """One connection to one worker. Use it as a context manager, or close it.
+    """Client of one worker's staging area over one connection. Use it as a context manager, or close it.
 
-    Methods raise :class:`WriteRefused` where the worker says no, :class:`PeerUnavailable` when it was away, or without
-    room, for ``wait_seconds``, and :class:`UnexpectedAnswer`.
+    Methods raise :class:`WriteRefused` if the worker refuses, :class:`PeerUnavailable` if it was away, or without room,
+    for ``wait_seconds``, and :class:`UnexpectedAnswer`.
     """
 
     def __init__(self, url: str, *, wait_seconds: float) -> None:
@@ -75,7 +77,8 @@ class StagingClient(WorkerConnection):
         self._wait_seconds = wait_seconds
 
     def open(self, key: AttemptKey, *, marks: bool) -> Opened:
-        """Begin an attempt. With ``marks`` it is told how far the writer has published each origin."""
+        """Begin an attempt. With ``marks`` the answer has the positions up to which the writer has published each
+        origin."""
         answer = self._post("open", b"", {**_attempt(key), "marks": "true" if marks else "false"})
         try:
             told = {Origin(str(c), int(i)): SourceMark(*map(int, mark)) for c, i, *mark in answer.get("marks", ())}
@@ -90,7 +93,7 @@ class StagingClient(WorkerConnection):
             raise self._unexpected("open", error) from None
 
     def topics(self, names: Sequence[str]) -> dict[str, int]:
-        """How many partitions topics have that are to be written to; 0 for those without."""
+        """Return the number of partitions of topics that are to be written to; 0 for those without."""
         found: dict[str, int] = {}
         try:
             for start in range(0, len(names), TOPICS_ASKED_MAX):
@@ -108,11 +111,11 @@ class StagingClient(WorkerConnection):
         self._post("seal", b"", {**_attempt(key), "bytes": str(size_bytes)})
 
     def abort(self, key: EpochKey, *, job: str | None = None, attempts: Sequence[str] = ()) -> None:
-        """End a job of an epoch, or those attempts: what they staged goes, and nothing more of them is taken."""
+        """End a job of an epoch, or the given attempts: staged messages are deleted, and further ones refused."""
         self._post("abort", {**key._asdict(), "job": job, "attempts": list(attempts)})
 
     def commit(self, request: CommitRequest, topics: Sequence[str]) -> Published:
-        """Publish; returns when all is published, however often that must be asked."""
+        """Publish; return when all is published, after as many requests as that takes."""
         body = {
             **request.key._asdict(),
             "receipts": [_receipt(receipt) for receipt in request.receipts],
@@ -135,7 +138,7 @@ class StagingClient(WorkerConnection):
             raise self._unexpected("commit", error) from None
 
     def _post(self, what: str, body: bytes | dict[str, Any], query: dict[str, str] | None = None) -> dict[str, Any]:
-        """Ask until there is an answer that is more than 'not now'."""
+        """Repeat a request until the answer is not 'not now'."""
         target = f"{self._base_path}{_PREFIX}/{what}" + (f"?{urlencode(query)}" if query else "")
         content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         try:
@@ -189,8 +192,8 @@ class StagingClient(WorkerConnection):
 
 
 class _Patience:
-    """Says when something was waited for long enough. A worker that goes away while it publishes a commit is waited for
-    from then on, however long it had been publishing."""
+    """Limit of waiting. If a worker goes away while it publishes a commit, the wait begins anew, however long it took
+    before."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait_seconds = wait_seconds

@@ -1,1 +1,1 @@
-"""Topics as Spark tables: batch and stream, decoding by columns."""
+"""Spark source: topics as tables in batch and stream, decoded by columns."""

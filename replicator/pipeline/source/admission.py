@@ -1,12 +1,12 @@
-"""How far a micro-batch reads each topic: all that there is, or what its limits let in. Pure but for one question.
+"""Admission: it decides how far a micro-batch reads each topic, by the limits. Pure but for one question.
 
-1. Of each topic, what lies between where the query stands and the target (the LAC, or where an ``availableNow`` run is
-   to end) is its backlog.
-2. A limit on entries is shared out: who has little is let in whole, the others get equal shares of the rest.
-3. A limit on bytes is shared out in the same way in at most :data:`ROUNDS_MAX` rounds, since only the worker knows how
-   large entries are: it is asked how far the share of each leads, and what one did not need is the others' in the next
+1. The backlog of a topic lies between the query's position and the target (the LAC, or the end of an ``availableNow``
+   run).
+2. A limit on entries is divided: small backlogs are admitted whole, the others get equal shares of the rest.
+3. A limit on bytes is divided in the same way in at most :data:`ROUNDS_MAX` rounds, since only the worker knows how
+   large entries are. It is asked how far the share of each topic leads, and unused bytes go to the others in the next
    round. Topics that waited longest are asked first, :data:`TOPICS_MEASURED_MAX` at a time.
-4. At least one block is let in if there is any, or a limit below a block would stop the query for ever.
+4. At least one block is admitted if there is any, or a limit below a block would stop the query for ever.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from snapshots.position import Position
 
 ROUNDS_MAX: Final = 3
 TOPICS_MEASURED_MAX: Final = 1_000
-"""What a worker measures in one request."""
+"""Limit of topics that a worker measures in one request."""
 
 Key = tuple[str, str]
-"""A worker's URL and a topic."""
+"""Worker's URL and a topic."""
 Measure = Callable[[str, Sequence[tuple[str, Position, Position, int]], int], Sequence[Measured | None]]
-"""Asks the worker at a URL how large ranges ``(topic, after, upto, bytes_max)`` are, up to so many bytes in all."""
+"""Function that asks the worker at a URL for the sizes of ranges ``(topic, after, upto, bytes_max)``, up to a total of
+bytes."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """The limits of a query, and which topics waited. None is no limit."""
+    """Limits of a query, and the topics that waited. None is no limit."""
 
     entries_max: int | None
     bytes_max: int | None
     _served: dict[Key, int] = field(default_factory=dict)
-    """In which batch a topic was let in last; forgotten with the process, which makes nothing unfair for long."""
+    """Batch in which each topic was last admitted. It is lost with the process, which is unfair for a short time
+    only."""
     _batch: int = 0
 
     def admit(self, backlog: Sequence[TopicSpan], measure: Measure) -> dict[Key, Position]:
-        """Up to where each topic that is let in is read; the others stay where they are."""
+        """Return the position up to which each admitted topic is read; the others stay where they are."""
         self._batch += 1
         spans = {span.key: span for span in backlog}
         ordered = sorted(spans, key=lambda key: (self._served.get(key, 0), key))

@@ -1,8 +1,8 @@
-"""From messages, as places in a buffer, to the columns of a record batch, without an object for each value. Pure.
+"""Columns of a record batch, made from places of messages in a buffer, without an object for each value. Pure.
 
 Arrow's arrays of bytes lie end to end, messages do not: between two payloads there is metadata. So an array is laid
-over the whole buffer whose elements are, in turn, a value and what lies between it and the next; taking every other
-one is then one copy in Arrow of just the values.
+over the whole buffer whose elements are, in turn, a value and the bytes between it and the next. Taking every other
+element is then one copy in Arrow of just the values.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from replicator.pipeline.source.wire_fields import Bools, Bytes, Int64s, Spans
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where entries lie, one value for each; ``blocks`` has for each the index of what ``shared`` says of its block."""
+    """Places of entries, one value for each. ``blocks`` has the index in ``shared`` of the values that its block's
+    entries share."""
 
     blocks: Int64s
     entry: Int64s
     origin_entry: Int64s
     marker: Bools
     batch_size: npt.NDArray[np.int32]
-    """As the block has it, which is all that is known of entries that are not looked into; 0 for markers."""
+    """Number of messages by the block, which is all that is known of unread entries; 0 for markers."""
     shared: Sequence[dict[str, Any]]
 
 
 def record_batch(schema: pa.Schema, places: Places, entries: Entries, messages: Messages) -> pa.RecordBatch:
-    """The rows in the columns of ``schema``. Raises :class:`Irregular` for text that is not UTF-8."""
+    """Return the rows in the columns of ``schema``. Raises :class:`Irregular` for text that is not UTF-8."""
     try:
         arrays = [_column(field, places, entries, messages) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -51,7 +52,7 @@ def record_batch(schema: pa.Schema, places: Places, entries: Entries, messages: 
 
 
 def entry_batch(schema: pa.Schema, places: Places, content: Bytes, starts: Int64s, ends: Int64s) -> pa.RecordBatch:
-    """A row for each entry, in the columns of ``schema``; nothing of the entries is looked at."""
+    """Return a row for each entry, in the columns of ``schema``. The entries are not read."""
     every = np.arange(len(starts))
     arrays = []
     for field in schema:
@@ -69,7 +70,7 @@ def entry_batch(schema: pa.Schema, places: Places, content: Bytes, starts: Int64
 
 
 def _place(name: str, places: Places, entry: Int64s) -> pa.Array:
-    """A column of where entries lie, for each row the value of its entry."""
+    """Return a column of places of entries, with the value of each row's entry."""
     if name in BLOCK_TEXTS:
         return _repeated_text([shared[name] for shared in places.shared], places.blocks[entry])
     if name in BLOCK_NUMBERS:
@@ -108,7 +109,7 @@ def _column(field: pa.Field, places: Places, entries: Entries, messages: Message
 
 
 def gather(content: Bytes, spans: Spans) -> pa.Array:
-    """The bytes of each span, null where there is none; one copy."""
+    """Return the bytes of each span in one copy; null for missing spans."""
     present = np.flatnonzero(spans.present)
     starts, lengths = spans.starts[present], spans.lengths[present]
     if not len(present):
@@ -133,7 +134,7 @@ def gather(content: Bytes, spans: Spans) -> pa.Array:
 
 
 def text(values: pa.Array) -> pa.Array:
-    """Bytes as strings; raises ``pa.ArrowInvalid`` for what is not UTF-8."""
+    """Return bytes as strings. Raises ``pa.ArrowInvalid`` for bytes that are not UTF-8."""
     return values.cast(pa.string())
 
 

@@ -1,15 +1,15 @@
-"""From blocks to rows: one row for each message of a batch, and one for each marker.
+"""Decoding of blocks into rows: one row for each message of a batch, and one for each marker.
 
 Blocks and Arrow record batches go in and out; no network, no Spark.
 
-1. A block's checksum is verified, so what its entries hold is what its origin stored.
+1. A block's checksum is verified, so its entries are those that its origin stored.
 2. Entries outside the wanted range, or that a filter rules out, are left out: blocks come whole.
 3. Entries are gathered, of one topic after another, until they have :data:`BATCH_ROWS_MAX` messages or
    :data:`BATCH_BYTES_MAX` bytes; then they become record batches together (:mod:`messages
    <replicator.pipeline.source.messages>`, :mod:`columns <replicator.pipeline.source.columns>`).
-4. What those cannot read, and what is too little to be worth it, goes message by message through protobuf
-   (:class:`MessageRows`): it knows every case, and what is wrong with the others.
-5. Of what is decompressed, at most :data:`UNPACKED_BYTES_MAX` are held at once, or one entry.
+4. Entries that these modules cannot read, or that are too few, go message by message through protobuf
+   (:class:`MessageRows`): it knows every case, and names the faults of the others.
+5. At most :data:`UNPACKED_BYTES_MAX` of decompressed payloads are held at once, or one entry.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from replicator.pipeline.source.schema import block_columns
 from snapshots.position import Position
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What payloads may take together once they are decompressed; an entry that is larger comes alone."""
+"""Limit of decompressed payloads that are held together; a larger entry comes alone."""
 _WORTH_MESSAGES: Final = 50
-"""Fewer are read sooner one by one: NumPy's calls take as long for one message as for a hundred."""
+"""Number of messages below which they are read one by one: NumPy's calls take as long for one message as for a
+hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Piece:
     indexes: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
-    """Where each lies in the block."""
+    """End of each entry in the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,15 @@ class _Gathered:
 
 
 class Decoder:
-    """Makes record batches of what it is given, in order; ask for the rest with :meth:`finish`.
+    """Decoder that makes record batches of blocks, in order; :meth:`finish` gives the rest.
 
     Raises :class:`~replicator.engine.errors.BlockCorrupt` for a block whose checksum is wrong and
     :class:`EntryUnreadable` for an entry that cannot be taken apart.
     """
 
     def __init__(self, schema: pa.Schema, entry_filter: EntryFilter | None = None, *, raw: bool = False) -> None:
-        """``raw`` makes rows of entries instead of messages, in the columns of ``schema.ENTRY_COLUMNS``."""
+        """Keep the settings. ``raw`` makes rows of entries instead of messages, in the columns of
+        ``schema.ENTRY_COLUMNS``."""
         self._schema = schema
         self._raw = raw
         self._filter = entry_filter
@@ -103,7 +105,7 @@ class Decoder:
     def add(
         self, fetched: FetchedBlock, cluster: str, topic: str, after: Position, upto: Position
     ) -> Iterator[pa.RecordBatch]:
-        """The entries of a block with ``after < position <= upto``."""
+        """Add the entries of a block with ``after < position <= upto``; yield the record batches that are full."""
         header = verify_block(fetched.block)
         start, stop = _wanted(fetched.first, header.entries, after, upto)
         shared = block_columns(cluster, topic, fetched.first, header)
@@ -119,7 +121,7 @@ class Decoder:
         yield from self._gather(fetched, header, shared, indexes)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
+        """Yield the record batches of the remaining entries."""
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             self._messages = self._bytes = 0
@@ -128,7 +130,7 @@ class Decoder:
     def _gather(
         self, fetched: FetchedBlock, header: BlockHeader, shared: dict[str, Any], indexes: npt.NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
-        """Put entries to the others, and decode what is enough for a record batch."""
+        """Add entries to the gathered ones, and decode them once there are enough for a record batch."""
         view = BlockView(fetched.block, header)
         columns_at = header.columns_at + 8 * header.entries
         bounds = np.zeros(header.entries + 1, np.int64)
@@ -184,7 +186,7 @@ class Decoder:
             first = stop
 
     def _unpacked(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
-        """Entries whose payloads have room in memory all at once."""
+        """Yield the rows of entries whose payloads all have room in memory at once."""
         places = _places(entries)
         try:
             metadata, payload_starts = read_metadata(entries.content, entries.starts, entries.ends)
@@ -218,7 +220,8 @@ class Decoder:
 def message_batches(
     blocks: Iterable[FetchedBlock], cluster: str, topic: str, after: Position, upto: Position, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of the messages and markers with ``after < position <= upto``. Raises as :class:`Decoder`."""
+    """Yield record batches of the messages and markers with ``after < position <= upto``. Raises the errors of
+    :class:`Decoder`."""
     decoder = Decoder(schema)
     for fetched in blocks:
         yield from decoder.add(fetched, cluster, topic, after, upto)
@@ -240,7 +243,7 @@ def _places(entries: _Gathered) -> Places:
 
 
 def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
-    """The entries of pieces in one buffer."""
+    """Return the entries of pieces in one buffer."""
     lows = np.array([piece.starts[0] for piece in pieces], dtype=np.int64)
     highs = np.array([piece.ends[-1] for piece in pieces], dtype=np.int64)
     bases = np.cumsum(highs - lows) - (highs - lows) - lows
@@ -260,7 +263,7 @@ def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
 
 
 def _wanted(at: Position, entries: int, after: Position, upto: Position) -> tuple[int, int]:
-    """The index range of a block's entries with ``after < position <= upto``."""
+    """Return the index range of a block's entries with ``after < position <= upto``."""
     ledger, first = at
     start = max(after.entry + 1 - first, 0) if ledger == after.ledger else 0
     stop = min(upto.entry + 1 - first, entries) if ledger == upto.ledger else entries

@@ -1,14 +1,17 @@
-"""Filters that Spark pushes down: what is never read, never sent, or left out before rows are made of it. Pure.
+"""Filters that Spark pushes down, so that unwanted topics, blocks and entries are not read or sent. Pure.
 
-A filter is taken over whole or left to Spark: what is taken is exact, row by row, and Spark does not look at it again.
+A filter is either applied here, exactly and to every row, or left to Spark. Spark does not check the applied ones
+again.
 
-1. Of cluster and topic: which topics are planned at all.
-2. Of the ledger, and of the entry within one ledger: which positions are planned.
-3. Of kind, origin, incarnation and origin ledger: which blocks are looked into; all entries of a block share them.
-4. Of entry, origin entry and publish time: which entries become rows; all messages of an entry share them.
+1. Filters on cluster and topic: they choose the topics that are planned at all.
+2. Filters on the ledger, and on the entry within one ledger: they choose the positions that are planned.
+3. Filters on kind, origin, incarnation and origin ledger: they choose the blocks that are read; all entries of a block
+   share these values.
+4. Filters on entry, origin entry and publish time: they choose the entries that become rows; all messages of an entry
+   share these values.
 
-A publish time ends and begins no range of positions: it is by the producer's clock, which may be ahead of the worker's
-or behind another's. The option ``start`` is for those who can live with that.
+A publish time does not limit a range of positions: it is by the producer's clock, which may be ahead of the worker's or
+behind another's. The option ``start`` is for users who can accept that.
 
 A comparison with null is left to Spark, which knows that nothing passes it.
 """
@@ -45,7 +48,7 @@ _OF_ENTRIES: Final = ("entry", "origin_entry")
 PUBLISH_TIME: Final = "publish_time"
 _NUMBERS: Final = (*BLOCK_NUMBERS, *_OF_ENTRIES)
 _IN_MAX: Final = 10_000
-"""Values of an ``IN``; Spark compares longer lists sooner than they are carried to every task."""
+"""Limit of the values of an ``IN``. Spark compares longer lists faster than they are carried to every task."""
 _ENTRY_MAX: Final = 2**63 - 1
 
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -67,11 +70,11 @@ class Condition:
     negated: bool = False
 
     def holds(self, value: Any) -> bool:
-        """For a value that is not null."""
+        """Return whether a value that is not null passes."""
         return self._passes(value) is not self.negated
 
     def mask(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """For each of many numbers, none of which is null."""
+        """Return, for each of many numbers, whether it passes. The numbers must not be null."""
         passing: npt.NDArray[np.bool_]
         if self.operation == "in":
             passing = np.isin(values, np.array(sorted(self.value), dtype=np.int64))
@@ -94,7 +97,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """All conditions that were taken over; a row must pass each."""
+    """Filters that are applied here; a row must pass each."""
 
     conditions: tuple[Condition, ...] = ()
 
@@ -106,7 +109,7 @@ class PushedFilters:
         return all(each.holds(values[each.column]) for each in self.conditions if each.column in values)
 
     def narrowed(self, after: Position, upto: Position) -> tuple[Position, Position]:
-        """The least range that has all wanted entries p with ``after < p <= upto``."""
+        """Return the smallest range that has all wanted entries p with ``after < p <= upto``."""
         low_ledger, high_ledger = self._bounds("ledger", 0, _ENTRY_MAX)
         low = Position(low_ledger, -1)
         high = Position(high_ledger, _ENTRY_MAX)
@@ -133,7 +136,7 @@ class PushedFilters:
         return _all([known, *(each.mask(micros) for each in conditions)])
 
     def _bounds(self, column: str, low: int, high: int) -> tuple[int, int]:
-        """The least and the greatest value that may pass."""
+        """Return the smallest and the largest value that may pass."""
         for each in self.conditions:
             if each.column != column or each.negated:
                 continue
@@ -154,7 +157,7 @@ class PushedFilters:
 
 
 def condition_of(pushed: Filter) -> Condition | None:
-    """The condition that a filter of Spark's is; None if it must stay with Spark."""
+    """Return a filter of Spark as a condition; None if it must stay with Spark."""
     negated = isinstance(pushed, Not)
     inner = pushed.child if isinstance(pushed, Not) else pushed
     operation = next((word for kind, word in _OPERATIONS if isinstance(inner, kind)), None)
@@ -190,7 +193,7 @@ _OPERATIONS: Final[tuple[tuple[type[Filter], Operation], ...]] = (
 
 
 def _value(column: str, value: Any) -> Any:
-    """As it is compared with the column; None if it is of another type, or null."""
+    """Return a value in the form in which it is compared with the column; None if it has another type, or is null."""
     if column in BLOCK_TEXTS:
         return value if isinstance(value, str) else None
     if column in _NUMBERS:

@@ -1,7 +1,7 @@
-"""The rows of entries, one message after another, through protobuf.
+"""Rows of entries, made one message after another through protobuf.
 
-The way for what :mod:`messages <replicator.pipeline.source.messages>` does not read: it knows every case, and says what
-is wrong with an entry that cannot be read.
+It is used for entries that :mod:`messages <replicator.pipeline.source.messages>` does not read. It knows every case,
+and names the fault of an entry that cannot be read.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from replicator.pipeline.source.schema import TIME_MS_MAX, signed
 
 BATCH_ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Spark holds a few record batches of each task at once; these keep a task within tens of megabytes."""
+"""Size of a record batch. Spark holds a few record batches of each task at once; this keeps a task within tens of
+megabytes."""
 
 
 class EntryFilter(Protocol):
-    """Which entries are wanted, of those in a range."""
+    """Interface of a filter of the entries in a range."""
 
     def wants_block(self, shared: Mapping[str, Any]) -> bool:
-        """Whether entries are wanted that have these values in common: topic, ledger, kind, origin and so on."""
+        """Return whether entries with these shared values (topic, ledger, kind, origin and so on) are wanted."""
 
     def wants_entries(
         self, entry: npt.NDArray[np.int64], origin_entry: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_] | None:
-        """For each entry of a block whether it is wanted; None for all."""
+        """Return, for each entry of a block, whether it is wanted; None if all are."""
 
     def wants_times(self, publish_time_ms: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
-        """For each entry whether it is wanted, by its publish time; None for all."""
+        """Return, for each entry, whether it is wanted by its publish time; None if all are."""
 
 
 class MessageRows:
-    """Collects rows, column by column, until they are taken as a record batch.
+    """Collector of rows, column by column, until they are taken as a record batch.
 
     ``schema`` is a selection of :data:`~replicator.pipeline.source.schema.COLUMNS`, in the order that the record
     batches are to have.
@@ -67,9 +68,9 @@ class MessageRows:
         absent: Collection[int] = (),
         entry_filter: EntryFilter | None = None,
     ) -> None:
-        """The rows of one entry; ``place`` holds the columns that all of them share, ``absent`` the indexes of the
-        messages that a link left out of it.
+        """Add the rows of one entry.
 
+        ``place`` has the columns that all of them share, ``absent`` the indexes of messages that a link left out of it.
         Raises :class:`EntryCorrupt` or another :class:`EngineError`, with no row added.
         """
         metadata, payload = decode_entry(entry, check=False)  # the block's checksum covers it
@@ -112,7 +113,7 @@ class MessageRows:
         self._payload_bytes += len(payload)
 
     def take(self) -> pa.RecordBatch:
-        """The rows collected so far."""
+        """Return the rows collected so far."""
         arrays = [pa.array(self._columns[field.name], field.type) for field in self._schema]
         self._columns = {name: [] for name in self._schema.names}
         self._rows = self._payload_bytes = 0
@@ -140,7 +141,7 @@ class MessageRows:
 
 
 def decompress(metadata: MessageMetadata, payload: memoryview) -> memoryview:
-    """The payload as its producer made it; raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
+    """Return the payload as its producer made it. Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`."""
     if metadata.compression == NONE:
         return payload
     return memoryview(compression.decompress(payload, metadata.compression, metadata.uncompressed_size))
@@ -160,7 +161,7 @@ def _properties(properties: Sequence[KeyValue]) -> Sequence[tuple[str, str]]:
 
 
 def _text(value: str | bytes) -> str:
-    """protobuf hands over strings that are not UTF-8 as bytes."""
+    """Return a text. protobuf gives strings that are not UTF-8 as bytes."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 

@@ -1,11 +1,11 @@
-"""From the bytes of entries to messages, many entries at once, without a step in Python for each message. Pure.
+"""Messages from the bytes of many entries at once, without a step in Python for each message. Pure.
 
 Entries are ``magic u16 | crc32c u32 | metadata size u32 | MessageMetadata | payload``; the payload of a batch is a run
-of ``size u32 | SingleMessageMetadata | payload`` (:mod:`replicator.engine.log.entry`). Where one message of a batch
-ends is known only when it has been read, so they would have to be read one after another. Instead:
+of ``size u32 | SingleMessageMetadata | payload`` (:mod:`replicator.engine.log.entry`). The end of one message of a
+batch is known only when it has been read, so they would have to be read one after another. Instead:
 
-1. The metadata of all entries are read at once (:mod:`wire_fields <replicator.pipeline.source.wire_fields>`). Payloads
-   that are compressed are decompressed, and laid behind the others in one buffer.
+1. The metadata of all entries are read at once (:mod:`wire_fields <replicator.pipeline.source.wire_fields>`).
+   Compressed payloads are decompressed, and laid behind the others in one buffer.
 2. A message of a batch begins with two zero bytes (its metadata is shorter than 64 KiB) and the tag of a field that
    such metadata have. All places that look so are found at once: these are guesses.
 3. The metadata at all guesses are read at once, as if each were right; each says where its message ends.
@@ -13,11 +13,11 @@ ends is known only when it has been read, so they would have to be read one afte
    end of the batch. If the guesses of a batch are such a chain and as many as it says it has, that is proof; if not
    (some payload looked like a message), the chain is followed guess by guess.
 
-Large messages are few for their bytes: those of which a batch has :data:`LARGE_MESSAGE_BYTES` for each are read one
-after another after all.
+Large messages are few for their bytes: batches with :data:`LARGE_MESSAGE_BYTES` or more for each message are read one
+message after another.
 
-Whatever is not as it should be raises :class:`Irregular`, and nothing is given out: such entries are left to protobuf,
-one by one, which knows what is wrong with them and says so.
+Any fault raises :class:`Irregular`, and nothing is returned: such entries are left to protobuf, one by one, which names
+their faults.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ from replicator.pipeline.source.wire_fields import (
 
 FRAME_BYTES: Final = 10
 LARGE_MESSAGE_BYTES: Final = 1_024
-"""On average. To look at each byte of larger ones takes longer than to read them one after another (1 µs)."""
+"""Average size from which messages are read one after another: looking at each of their bytes would take longer (1
+µs)."""
 _OWN_METADATA_BYTES_MAX: Final = 65_535
-"""Longer metadata begin with other bytes than those that are read here."""
+"""Limit of a message's metadata. Longer ones begin with other bytes than those that are read here."""
 _CODECS: Final = frozenset((0, 1, 2, 3, 4))
 
 # Fields of MessageMetadata and SingleMessageMetadata, see metadata.proto.
@@ -64,18 +65,19 @@ _BEGINS_METADATA[[0x0A, 0x12, 0x18, 0x20, 0x28, 0x30, 0x3A, 0x40, 0x48, 0x50]] =
 
 
 class Irregular(Exception):
-    """Something about these entries needs to be looked at by protobuf."""
+    """These entries must be read by protobuf."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What was read of entries, one value for each. ``content`` is theirs, with what was decompressed behind it."""
+    """Entries that were read, one value for each. ``content`` has their bytes, with decompressed payloads behind
+    them."""
 
     content: Bytes
     metadata: Fields
     batched: Bools
     sizes: Int64s
-    """How many messages each has; 1 for a marker or a message outside a batch."""
+    """Number of messages in each; 1 for a marker or a message outside a batch."""
     payload_starts: Int64s
     payload_ends: Int64s
 
@@ -91,7 +93,7 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """One value for each message, in log order. ``entry`` is the index of its entry."""
+    """Messages in log order, one value for each. ``entry`` is the index of its entry."""
 
     entry: Int64s
     batch_index: Int64s
@@ -99,17 +101,17 @@ class Messages:
     key: Spans
     properties: Properties
     payload: Spans
-    """Not present for a tombstone."""
+    """Place of each payload; not present for a tombstone."""
 
 
 def uncompressed_bytes(metadata: Fields, entry_bytes: Int64s) -> Int64s:
-    """About how much memory the payload of each entry takes once it is decompressed."""
+    """Return about how much memory the payload of each entry takes once it is decompressed."""
     claimed = np.minimum(metadata.numbers[_UNCOMPRESSED].values, np.uint64(2**31)).astype(np.int64)
     return np.where(metadata.numbers[_COMPRESSION].values != 0, claimed, entry_bytes)
 
 
 def read_metadata(content: Bytes, starts: Int64s, ends: Int64s) -> tuple[Fields, Int64s]:
-    """The metadata of the entries that lie from ``starts`` to ``ends``, and where their payloads begin.
+    """Return the metadata of the entries that lie from ``starts`` to ``ends``, and the starts of their payloads.
 
     Raises :class:`Irregular`.
     """
@@ -159,7 +161,7 @@ def read_metadata(content: Bytes, starts: Int64s, ends: Int64s) -> tuple[Fields,
 
 
 def unpack_entries(content: Bytes, metadata: Fields, payload_starts: Int64s, ends: Int64s, markers: Bools) -> Entries:
-    """The entries with their payloads as producers made them. Raises :class:`Irregular`."""
+    """Return the entries with decompressed payloads. Raises :class:`Irregular`."""
     starts, ends = payload_starts.copy(), ends.copy()
     codecs = np.where(markers, np.uint64(0), metadata.numbers[_COMPRESSION].values)
     pieces: list[Bytes] = []
@@ -184,7 +186,7 @@ def unpack_entries(content: Bytes, metadata: Fields, payload_starts: Int64s, end
 
 
 def split_messages(entries: Entries) -> Messages:
-    """The messages of all entries, in order. Raises :class:`Irregular`."""
+    """Return the messages of all entries, in order. Raises :class:`Irregular`."""
     metadata, content = entries.metadata, entries.content
     firsts = np.cumsum(entries.sizes) - entries.sizes
     count = int(entries.sizes.sum())
@@ -230,12 +232,12 @@ def split_messages(entries: Entries) -> Messages:
 
 
 def _message_starts(entries: Entries) -> Int64s:
-    """Where each message of each batch begins."""
+    """Return the start of each message of each batch."""
     which = np.flatnonzero(entries.batched)
     if not len(which):
         return np.zeros(0, np.int64)
     content = entries.content
-    # What was decompressed lies behind the rest, so the batches need not lie in the order of their entries.
+    # Decompressed payloads lie behind the others, so the batches need not lie in the order of their entries.
     by_place = which[np.argsort(entries.payload_starts[which], kind="stable")]
     starts, ends, sizes = entries.payload_starts[by_place], entries.payload_ends[by_place], entries.sizes[by_place]
     if int((ends - starts).sum()) > LARGE_MESSAGE_BYTES * int(sizes.sum()):
@@ -281,7 +283,7 @@ def _message_starts(entries: Entries) -> Int64s:
 
 
 def _walk(entries: Entries, index: int) -> Int64s:
-    """Where each message of a batch of large ones begins, read one after another."""
+    """Return the starts of the messages of a batch of large ones, read one after another."""
     content = entries.content.data
     at, end = int(entries.payload_starts[index]), int(entries.payload_ends[index])
     starts = np.empty(int(entries.sizes[index]), np.int64)
@@ -302,7 +304,7 @@ def _walk(entries: Entries, index: int) -> Int64s:
 
 
 def _follow(guesses: Int64s, following: Int64s, start: int, end: int, size: int) -> Int64s:
-    """The chain of guesses from the start of a batch to its end; raises :class:`Irregular` if there is none."""
+    """Return the chain of guesses from the start of a batch to its end. Raises :class:`Irregular` if there is none."""
     after = dict(zip(guesses.tolist(), following.tolist(), strict=True))
     chain: list[int] = []
     at = start
@@ -315,7 +317,7 @@ def _follow(guesses: Int64s, following: Int64s, start: int, end: int, size: int)
 
 
 def _own_metadata(content: Bytes, starts: Int64s) -> tuple[Fields, Int64s]:
-    """The metadata of the messages that begin at ``starts``, and where their payloads begin."""
+    """Return the metadata of the messages that begin at ``starts``, and the starts of their payloads."""
     ends = starts + 4 + content[starts + 2].astype(np.int64) * 256 + content[starts + 3]
     own = read_fields(
         content,
@@ -333,7 +335,9 @@ def _own_metadata(content: Bytes, starts: Int64s) -> tuple[Fields, Int64s]:
 def _properties(
     content: Bytes, metadata: Fields, own: Fields, firsts: Int64s, single: Bools, inside: Bools
 ) -> Properties:
-    """Those of messages outside of batches are in their entry's metadata, which in a batch's are its producer's."""
+    """Return the properties of all messages.
+
+    Those of messages outside of batches are in their entry's metadata, which for a batch has its producer's."""
     of_entries, of_messages = metadata.repeated[_PROPERTIES], own.repeated[_OWN_PROPERTIES]
     entries_kept = single[of_entries.owners]
     owners = np.concatenate([firsts[of_entries.owners], np.flatnonzero(inside)[of_messages.owners]])
@@ -373,5 +377,5 @@ def _flag(numbers: Numbers) -> Bools:
 
 
 def joined(pieces: Sequence[Bytes | memoryview]) -> Bytes:
-    """Buffers one after another, with the padding that reading needs."""
+    """Return buffers one after another, with the padding that reading needs."""
     return np.concatenate([*(np.frombuffer(piece, np.uint8) for piece in pieces), np.zeros(PADDING_BYTES, np.uint8)])

@@ -1,7 +1,7 @@
-"""The options of ``format("replicator")`` when it reads, checked; docs/spark-tables.md lists them for users.
+"""Options of ``format("replicator")`` in a read, checked; docs/spark-tables.md lists them for users.
 
-Owns what the user wrote, its limits and the errors that name an option. Positions and times stay as written here
-(:class:`Bound`): what they are in each topic is known when the read is planned.
+The module has the options' limits and the errors that name an option. Positions and times stay unresolved
+(:class:`Bound`): their place in each topic is known when the read is planned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTION_NAMES: Final = (
 STREAM_ONLY: Final = ("entries_per_trigger", "bytes_per_trigger")
 BATCH_ONLY: Final = ("end", "upto")
 BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
-"""What one task reads by default, as it is stored: a few tenths of a second, so that starting it does not count."""
+"""Bytes of stored data that one task reads by default: a few tenths of a second, so that starting it does not count."""
 
 Mode = Literal["messages", "entries"]
 OnGap = Literal["fail", "skip"]
@@ -48,29 +48,29 @@ OnGap = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a read starts or ends: at a position of the one topic, or at a time, in every topic, or at an end."""
+    """Start or end of a read: a position of the one topic, a time in every topic, or an end of the topics."""
 
     option: str
     text: str
     position: Position | None = None
-    """Everything up to here lies before the start, or inside of the end."""
+    """Last position before the start, or last position inside the end."""
     time_ms: int | None = None
     latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a read. None where nothing was given, and the default is not a plain value."""
+    """Options of a read. None if nothing was given, and the default is not a plain value."""
 
     urls: tuple[str, ...]
     clusters: tuple[str, ...] = ()
-    """The names that the workers must have, where the user gave names; in the order of ``urls``."""
+    """Names that the workers' clusters must have, if the user gave names; in the order of ``urls``."""
     topics: tuple[str, ...] | None = None
     pattern: TopicPattern | None = None
     start: Bound | None = None
-    """From the first entry that is there if None."""
+    """Start of the read; None for the first entry."""
     end: Bound | None = None
-    """To the LAC if None."""
+    """End of the read; None for the LAC."""
     mode: Mode = "messages"
     on_gap: OnGap = "fail"
     entries_per_partition: int | None = None
@@ -80,7 +80,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check what the user wrote; raises :class:`BadOption`, which names the option."""
+        """Check the user's options. Raises :class:`BadOption`, which names the option."""
         written = {name.lower(): name for name in OPTION_NAMES}
         given: dict[str, str] = {}
         for name, value in options.items():
@@ -111,7 +111,7 @@ class SourceOptions:
         )
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic, by its full name, is to be read."""
+        """Return whether a topic, by its full name, is to be read."""
         if self.topics is not None:
             return topic in self.topics
         if self.pattern is not None:
@@ -121,12 +121,13 @@ class SourceOptions:
 
 
 def for_batch(options: Mapping[str, str]) -> SourceOptions:
-    """The options of ``spark.read``; raises :class:`BadOption`, also for what only a stream has."""
+    """Return the options of ``spark.read``. Raises :class:`BadOption`, also for options that only a stream has."""
     return _without(options, STREAM_ONLY, "belongs to readStream: a batch read ends by itself")
 
 
 def for_stream(options: Mapping[str, str]) -> SourceOptions:
-    """The options of ``spark.readStream``; raises :class:`BadOption`, also for what only a batch read has."""
+    """Return the options of ``spark.readStream``. Raises :class:`BadOption`, also for options that only a batch read
+    has."""
     return _without(options, BATCH_ONLY, "belongs to spark.read: a stream does not end")
 
 
@@ -138,7 +139,7 @@ def _without(options: Mapping[str, str], refused: tuple[str, ...], reason: str) 
 
 
 def _workers(given: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The URLs, and the names of their clusters where those are known."""
+    """Return the URLs, and the names of their clusters if those are known."""
     if "url" in given and "topology" in given:
         raise BadOption("topology", "give it or 'url', not both")
     if given.get("url"):
@@ -164,7 +165,7 @@ def _workers(given: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _bound(given: Mapping[str, str], name: str, alias: str) -> Bound | None:
-    """``start`` and ``end`` name the first and the last entry; ``after`` the one before the first."""
+    """Return a bound. ``start`` and ``end`` name the first and the last entry; ``after`` the one before the first."""
     if name in given and alias in given:
         raise BadOption(alias, f"give it or {name!r}, not both")
     if alias in given:
@@ -259,4 +260,4 @@ def _size(text: str) -> int | None:
 
 
 _DIGITS_MAX: Final = 19
-"""Less than 2**63, which everything that is counted here fits in."""
+"""Limit of digits: less than 2**63, which everything that is counted here fits in."""

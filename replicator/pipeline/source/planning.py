@@ -1,11 +1,11 @@
-"""Which ranges of which topics a Spark task reads. Pure: standings and samples go in, ranges come out.
+"""Planning of a read: it divides topics into ranges for Spark tasks. Pure: standings and samples in, ranges out.
 
 1. :func:`bounded_spans` makes of the options one span for each wanted topic of each cluster that has anything to read,
-   and reports what cannot be read as it was asked for.
-2. :func:`plan_ranges` cuts large spans where a task has enough, and puts small ones together until it has.
+   and reports requests that cannot be met.
+2. :func:`plan_ranges` cuts large spans into tasks, and puts small ones together into one.
 
-The ranges of a span meet end to end and lie in order: nothing is read twice, nothing is left out. A topic with
-nothing to read costs nothing; a thousand with a little share some tasks, because a task takes 10 to 20 ms to start.
+The ranges of a span meet end to end and lie in order: nothing is read twice, nothing is left out. A topic with nothing
+to read costs nothing; a thousand with a little share some tasks, because a task takes 10 to 20 ms to start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from replicator.pipeline.source.topic_positions import Measured, Standings, Topi
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_PER_PARTITION: Final = 250_000
-"""What one task reads by default: some tenths of a second, so that starting it (20 ms) does not count."""
+"""Rows that one task reads by default: some tenths of a second, so that starting it (20 ms) does not count."""
 RANGES_PER_PARTITION: Final = 250
-"""Of small topics in one task: each is a request of a millisecond or two."""
+"""Limit of small topics in one task: each is a request of a millisecond or two."""
 PARTITIONS_MAX: Final = 10_000
-"""Of one plan. Spark's driver keeps a few kB for each; with more to read than that they get larger."""
+"""Limit of partitions in one plan. Spark's driver keeps a few kB for each; larger reads get larger partitions."""
 SAMPLED_ENTRIES_MIN: Final = 100
-"""Fewer entries are not worth asking how large they are."""
+"""Number of entries below which a topic is not sampled for their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Entries of one topic of one cluster with ``after < position <= upto``; ``entries`` is how many."""
+    """Entries of one topic of one cluster with ``after < position <= upto``; ``entries`` is their number."""
 
     url: str
     cluster: str
@@ -41,12 +41,12 @@ class TopicRange:
     upto: Position
     entries: int
     incarnation: int | None = None
-    """All of the range must be there when it is read, in this life of the topic; None for whatever is there."""
+    """Life of the topic in which the whole range must exist when it is read; None to read whatever exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpan:
-    """What a read takes of one topic: the entries with ``after < position <= upto``."""
+    """Part of one topic that a read takes: the entries with ``after < position <= upto``."""
 
     url: str
     cluster: str
@@ -64,8 +64,9 @@ class TopicSpan:
 
 
 def wanted_topics(standings: Mapping[str, Standings], options: SourceOptions) -> dict[str, list[TopicPositions]]:
-    """For each URL the topics to be read. Raises :class:`BadOption` for a name that no cluster has, and for a pattern
-    that matches nothing."""
+    """Return, for each URL, the topics to be read.
+
+    Raises :class:`BadOption` for a name that no cluster has, and for a pattern that matches nothing."""
     wanted = {
         url: [topic for name, topic in sorted(of_cluster.topics.items()) if options.wants(name)]
         for url, of_cluster in standings.items()
@@ -86,11 +87,11 @@ def bounded_spans(
     at_start: Mapping[tuple[str, str], Position] | None = None,
     at_end: Mapping[tuple[str, str], Position] | None = None,
 ) -> list[TopicSpan]:
-    """What a batch read takes of each topic; ``standings`` are by URL.
+    """Return the span of each topic that a batch read takes; ``standings`` are by URL.
 
-    ``at_start`` and ``at_end`` have, by URL and topic, the last position before the times that the options give.
-    Raises :class:`BadOption` where nothing is found or a position is out of range, :class:`TopicChanged` where a
-    start was trimmed, or a position is of an earlier life of its topic, and the options do not skip gaps.
+    ``at_start`` and ``at_end`` have, by URL and topic, the last position before the times that the options give. Raises
+    :class:`BadOption` if nothing is found or a position is out of range. Raises :class:`TopicChanged`, unless gaps are
+    skipped, if a start was trimmed, or a position is of an earlier life of its topic.
     """
     spans = []
     for url, topics in wanted_topics(standings, options).items():
@@ -103,12 +104,13 @@ def bounded_spans(
 
 
 def first_position(topic: TopicPositions, start: Position, on_gap_skip: bool) -> Position:
-    """From where to read a topic that was read up to ``start``: from there, or from what is there if gaps are skipped.
+    """Return where to continue in a topic that was read up to ``start``: there, or at the first entry if gaps are
+    skipped.
 
-    Raises :class:`TopicChanged` where something above ``start`` is gone, and gaps are not skipped.
+    Raises :class:`TopicChanged` if entries above ``start`` are gone, and gaps are not skipped.
     """
     if start == BEFORE_ALL:
-        return topic.trimmed  # whoever has read nothing wants what there is
+        return topic.trimmed  # a reader that has read nothing wants all that exists
     if topic.replaced_since(start):
         reason = f"was deleted and made anew after {start}, up to where it was read"
     elif topic.lost_after(start):
@@ -147,7 +149,7 @@ def _end(topic: TopicPositions, options: SourceOptions, at_time: Position | None
 
 
 def narrowed_spans(spans: Iterable[TopicSpan], filters: PushedFilters) -> list[TopicSpan]:
-    """What is left of spans by the filters."""
+    """Return the spans, reduced by the filters."""
     narrowed = []
     for span in spans:
         if filters.wants_topic(span.cluster, span.positions.name):
@@ -158,16 +160,16 @@ def narrowed_spans(spans: Iterable[TopicSpan], filters: PushedFilters) -> list[T
 
 
 def to_sample(spans: Iterable[TopicSpan]) -> list[TopicSpan]:
-    """Those of which a sample is worth asking for, so that tasks come out even."""
+    """Return the spans that are large enough to be sampled, so that tasks get equal work."""
     return [span for span in spans if span.entries >= SAMPLED_ENTRIES_MIN]
 
 
 def plan_ranges(
     spans: Sequence[TopicSpan], samples: Mapping[tuple[str, str], Measured], options: SourceOptions
 ) -> list[tuple[TopicRange, ...]]:
-    """What each Spark partition reads: parts of large topics by themselves, small topics together.
+    """Return the ranges of each Spark partition: parts of large topics alone, small topics together.
 
-    ``samples`` say, by URL and topic, how large entries are at the start of a span.
+    ``samples`` has, by URL and topic, the sizes of entries at the start of a span.
     """
     size_max = {span.key: _entries_per_task(samples.get(span.key), options) for span in spans}
     total = sum(span.entries / size_max[span.key] for span in spans)
@@ -191,7 +193,7 @@ def plan_ranges(
 
 
 def _cut(span: TopicSpan, entries_max: int, *, pinned: bool) -> Iterator[TopicRange]:
-    """Ranges of at most ``entries_max`` entries."""
+    """Yield ranges of at most ``entries_max`` entries."""
     after, left = span.after, span.entries
     while left > 0:
         size = min(left, entries_max)

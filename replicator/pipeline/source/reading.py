@@ -1,4 +1,4 @@
-"""What planning asks of workers, and what tasks read of them: the blocking I/O of the data source."""
+"""Blocking I/O of the data source: the questions of planning to workers, and the reads of tasks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from replicator.pipeline.source.topic_positions import Measured, Standings
 from snapshots.position import Position
 
 ASKED_AT_ONCE_MAX: Final = 1_000
-"""Topics in one request to a worker, which is its limit."""
+"""Limit of topics in one request to a worker, which the worker sets."""
 SAMPLE_BYTES: Final = 256 * 1024
-"""Of each topic: some blocks of small messages, one of large ones."""
+"""Size of a topic's sample: some blocks of small messages, one of large ones."""
 
 
 def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_seconds: float = 0.0) -> None:
-    """Ask each worker where its topics stand, all at once.
+    """Update the standings of each worker's topics, all at once.
 
-    Raises :class:`~replicator.pipeline.errors.PeerUnavailable`, and :class:`UnexpectedAnswer` for a worker that is of
-    another cluster than the options say, or of one that another of them is of.
+    Raises :class:`~replicator.pipeline.errors.PeerUnavailable`. Raises :class:`UnexpectedAnswer` for a worker of
+    another cluster than the options say, and for two workers of one cluster.
     """
 
     def ask(url: str) -> None:
@@ -50,7 +50,7 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_
 def search_times(
     standings: Mapping[str, Standings], options: SourceOptions, bound: Bound | None, *, wait_seconds: float = 0.0
 ) -> dict[tuple[str, str], Position]:
-    """For a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
+    """Return, for a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
     if bound is None or bound.time_ms is None:
         return {}
     found = {}
@@ -62,7 +62,7 @@ def search_times(
 
 
 def sample(spans: Sequence[TopicSpan], *, wait_seconds: float = 0.0) -> dict[tuple[str, str], Measured]:
-    """How large entries are where each larger span begins, by URL and topic."""
+    """Return the sizes of entries at the beginning of each larger span, by URL and topic."""
     found = {}
     of_worker: dict[str, list[TopicSpan]] = {}
     for span in to_sample(spans):
@@ -85,11 +85,11 @@ def read_ranges(
     entry_filter: EntryFilter | None = None,
     wait_seconds: float = 0.0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ranges, in order, over one connection to each worker, which may be away for ``wait_seconds``.
+    """Yield the rows of ranges, in order, over one connection to each worker, which may be away for ``wait_seconds``.
 
-    Raises :class:`~replicator.pipeline.errors.TopicChanged` where a range that must be whole is not any more,
-    :class:`~replicator.engine.errors.BlockCorrupt`, :class:`~replicator.pipeline.errors.EntryUnreadable`, and what a
-    worker's answers raise.
+    Raises :class:`~replicator.pipeline.errors.TopicChanged` if a range that must be whole is not any more,
+    :class:`~replicator.engine.errors.BlockCorrupt`, :class:`~replicator.pipeline.errors.EntryUnreadable`, and the
+    errors of a worker's answers.
     """
     decoder = Decoder(columns, entry_filter, raw=mode == "entries")
     with ExitStack() as open_workers:

@@ -1,4 +1,4 @@
-"""The columns of the source's rows, and the values that all rows of a block have in common.
+"""Columns of the source's rows, and the values that all rows of a block share.
 
 A row's place has the same columns in both modes, :data:`COLUMNS` for messages and :data:`ENTRY_COLUMNS` for entries.
 """
@@ -13,7 +13,7 @@ from replicator.engine.log.block import BlockHeader, BlockKind
 from snapshots.position import Position
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of year 9999, where Spark's timestamps end; a later publish time is a broken clock and becomes null."""
+"""End of year 9999, where Spark's timestamps end; a later publish time is a broken clock and becomes null."""
 
 BLOCK_TEXTS: Final = ("cluster", "topic", "kind", "origin")
 BLOCK_NUMBERS: Final = ("ledger", "incarnation", "origin_ledger")
@@ -42,10 +42,11 @@ COLUMNS: Final = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-"""``ledger:entry`` is where the entry lies in ``cluster``; ``origin_ledger:origin_entry`` where it was first published.
+"""Columns of messages. ``ledger:entry`` is the entry's position in ``cluster``, ``origin_ledger:origin_entry`` that at
+its origin.
 
-``kind`` is ``message``, ``marker`` or ``local_marker``. A marker has ``batch_size`` 0 and its message as ``payload``.
-A message outside a batch has ``batch_index`` 0 and ``batch_size`` 1. ``payload`` is null for a tombstone. An encrypted
+``kind`` is ``message``, ``marker`` or ``local_marker``. A marker has ``batch_size`` 0 and its message as ``payload``. A
+message outside a batch has ``batch_index`` 0 and ``batch_size`` 1. ``payload`` is null for a tombstone. An encrypted
 batch cannot be split: its first row has the whole sealed payload, the others none.
 """
 
@@ -58,7 +59,8 @@ ENTRY_COLUMNS: Final = pa.schema(
         ("content", pa.binary()),
     ]
 )
-"""With ``mode`` set to ``entries``: a row for each entry, as its producer sent it; nothing of it is looked at.
+"""Columns of entries, for ``mode`` set to ``entries``: a row for each entry, as its producer sent it, without reading
+it.
 
 ``written_time`` is when the origin committed its block.
 """
@@ -71,7 +73,8 @@ _KIND_NAMES: Final = {
 
 
 def block_columns(cluster: str, topic: str, first: Position, header: BlockHeader) -> dict[str, Any]:
-    """The columns :data:`BLOCK_TEXTS` and :data:`BLOCK_NUMBERS` of a block that starts at ``first`` in ``cluster``."""
+    """Return the columns :data:`BLOCK_TEXTS` and :data:`BLOCK_NUMBERS` of a block that starts at ``first`` in
+    ``cluster``."""
     return {
         "cluster": cluster,
         "topic": topic,
@@ -84,6 +87,6 @@ def block_columns(cluster: str, topic: str, first: Position, header: BlockHeader
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number as Spark's bigint, bit for bit."""
+    """Return an unsigned 64-bit number as Spark's bigint, bit for bit."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value

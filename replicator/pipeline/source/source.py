@@ -1,9 +1,10 @@
-"""``format("replicator")``: the topics of clusters as Spark tables. docs/spark-tables.md tells users of it.
+"""Data source ``format("replicator")``: topics of clusters as Spark tables. docs/spark-tables.md describes it for
+users.
 
-Owns Spark's view of the source: the names that it is asked by, and the columns that a user's schema selects. What the
-options mean is in :mod:`source_options <replicator.pipeline.source.options>`, what a task reads is decided by
-:mod:`planning <replicator.pipeline.source.planning>`, and read by :mod:`reading <replicator.pipeline.source.reading>`;
-streams are in :mod:`stream_source <replicator.pipeline.source.stream_source>`.
+This module is Spark's view of the source: its method names, and the columns that a user's schema selects. The options
+are in :mod:`source_options <replicator.pipeline.source.options>`. :mod:`planning <replicator.pipeline.source.planning>`
+decides what a task reads, and :mod:`reading <replicator.pipeline.source.reading>` reads it. Streams are in
+:mod:`stream_source <replicator.pipeline.source.stream_source>`.
 
 The range of each topic is fixed when a read is planned, so the tasks of a read, and their retries, see the same.
 """
@@ -45,7 +46,7 @@ FORMAT_NAME: Final = "replicator"
 
 
 class ReplicatorDataSource(DataSource):  # type: ignore[misc]  # pyspark has no types
-    """What ``spark.dataSource.register`` takes."""
+    """Data source for ``spark.dataSource.register``."""
 
     @classmethod
     def name(cls) -> str:
@@ -71,7 +72,7 @@ class ReplicatorDataSource(DataSource):  # type: ignore[misc]  # pyspark has no 
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Plans on the driver, reads in the tasks."""
+    """Reader of a batch: it plans on the driver, and reads in the tasks."""
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
@@ -79,7 +80,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._filters = PushedFilters()
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Take over what can be kept exactly; gives back the rest."""
+        """Apply the filters that can be applied exactly; yield the rest."""
         for pushed in filters:
             condition = condition_of(pushed)
             if condition is None or condition.column not in _columns(self._options).names:
@@ -111,7 +112,8 @@ def _columns(options: SourceOptions) -> pa.Schema:
 
 
 def _selection(schema: StructType, options: SourceOptions) -> pa.Schema:
-    """The columns that a user's schema asks for; raises :class:`BadOption` where they are not ours."""
+    """Return the columns that a user's schema asks for. Raises :class:`BadOption` for other columns than the
+    source's."""
     available = {field.name: field for field in from_arrow_schema(_columns(options))}
     for field in schema:
         if field.name not in available:
@@ -119,5 +121,5 @@ def _selection(schema: StructType, options: SourceOptions) -> pa.Schema:
         if field.dataType != available[field.name].dataType:
             expected = available[field.name].dataType.simpleString()
             raise BadOption("schema", f"column {field.name} is {expected}, not {field.dataType.simpleString()}")
-    # Spark compares the schema of what it is given with the one that it makes itself, nullability included.
+    # Spark compares the schema of the given rows with the one that it makes itself, nullability included.
     return to_arrow_schema(schema, timezone="UTC")

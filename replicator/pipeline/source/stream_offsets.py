@@ -1,10 +1,10 @@
-"""The offsets of a stream: up to which position each topic of each cluster was read, as JSON. Pure.
+"""Offsets of a stream: the position up to which each topic of each cluster was read, as JSON. Pure.
 
-Spark writes the whole offset into the checkpoint with each micro-batch, and hands it back as all that a query knows
-after a restart. So an offset stands for itself, and its size is what counts with many topics:
+Spark writes the whole offset into the checkpoint with each micro-batch. It is all that a query knows after a restart,
+and its size matters with many topics:
 
-1. A topic of which nothing was read is not in it; one that comes later starts at its beginning by that.
-2. Neither are incarnations: ids of ledgers and incarnations come from one rising counter of the cluster, so a
+1. Topics that were not read are left out; so a later topic starts at its beginning.
+2. Incarnations are left out, too: ids of ledgers and incarnations come from one rising counter of the cluster, so a
    position alone tells whether a topic was made anew.
 3. Up to :data:`READABLE_TOPICS_MAX` topics are written as they are: ``{"us-east": {"persistent://…/a": "3:17"}}``.
 4. More are packed: ``{"us-east": "1~…"}``, the names in order, the ledgers and the entries as numbers, bytes
@@ -31,21 +31,21 @@ from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 
 READABLE_TOPICS_MAX: Final = 100
-"""Of one cluster. Packed, so many are no shorter than what one can read in Spark's progress."""
+"""Limit of topics of one cluster that are not packed. More would be too long to read in Spark's progress."""
 PACKED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Unpacked: a million topics with the longest names would be larger, and no worker has them."""
+"""Limit of an unpacked offset: a million topics with the longest names would be larger, and no worker has them."""
 VERSION_FIELD: Final = "~version"
 VERSION: Final = 1
-"""Of offsets. It is not written while it is 1; a checkpoint with a higher one is a later version's."""
+"""Version of offsets. It is not written while it is 1; a checkpoint with a higher one is a later version's."""
 _VERSION: Final = "1~"
 _LEVEL: Final = 6
 
 Positions = Mapping[str, Mapping[str, Position]]
-"""By cluster and topic, the last position that was read."""
+"""Last position that was read, by cluster and topic."""
 
 
 def encode_offset(positions: Positions) -> dict[str, Any]:
-    """The offset that says so."""
+    """Return the offset for ``positions``."""
     offset: dict[str, Any] = {}
     for cluster, topics in sorted(positions.items()):
         read = {topic: position for topic, position in sorted(topics.items()) if position > BEFORE_ALL}
@@ -57,7 +57,8 @@ def encode_offset(positions: Positions) -> dict[str, Any]:
 
 
 def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
-    """What :func:`encode_offset` was given. Raises :class:`BadOffset` for what is no offset of this source."""
+    """Return the positions in an offset of :func:`encode_offset`. Raises :class:`BadOffset` if the source did not write
+    it."""
     if not isinstance(offset, Mapping):
         raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {str(offset)[:80]!r}")
     if (version := offset.get(VERSION_FIELD, VERSION)) != VERSION:

@@ -1,14 +1,14 @@
-"""``spark.readStream.format("replicator")``: the driver's side of a query, which asks the workers what there is.
+"""Driver's side of a query of ``spark.readStream.format("replicator")``, which asks the workers for new entries.
 
-The thin shell around :mod:`stream_offsets <replicator.pipeline.source.stream_offsets>`, :mod:`admission
+It is the thin shell around :mod:`stream_offsets <replicator.pipeline.source.stream_offsets>`, :mod:`admission
 <replicator.pipeline.source.admission>` and :mod:`planning <replicator.pipeline.source.planning>`. Each micro-batch:
 
 1. Each worker is asked which topics changed since it was asked last: one request, short if they are quiet.
-2. What the query has read, its offset, is compared with that: what is gone is an error, or skipped (``onGap``).
-3. The limits decide up to where each topic is read; that is the next offset.
+2. The query's offset is compared with the answers: lost entries are an error, or skipped (``onGap``).
+3. The limits decide how far each topic is read; that is the next offset.
 4. The ranges between the two offsets are planned as for a batch read, and read in the tasks in the same way.
 
-After a restart the offset is all that is known, so the same batch is planned from the same positions.
+After a restart only the offset is known, so the same batch is planned from the same positions.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from replicator.pipeline.source.topic_positions import Measured, Standings, Topi
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS_MAX: Final = 5.0
-"""A worker that restarts is back by then; for longer the query stops, and goes on from its checkpoint."""
+"""Longest wait for a worker that restarts. After it the query stops, and can continue from its checkpoint."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark has no types
-    """Lives as long as the query, in a Python process of the driver; a copy of it reads in each task."""
+    """Reader of a stream. It lives as long as the query, in a Python process of the driver; a copy of it reads in each
+    task."""
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
@@ -49,10 +50,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._standings = {url: Standings() for url in options.urls}
         self._admission = Admission(options.entries_per_trigger, options.bytes_per_trigger)
         self._target: Positions | None = None
-        """Where an ``availableNow`` run ends."""
+        """End of an ``availableNow`` run."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         self._refresh()
         at_time = search_times(self._standings, self._options, self._options.start, wait_seconds=RETRY_SECONDS_MAX)
         spans = bounded_spans(self._standings, self._options, at_time)
@@ -61,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for url, of_cluster in self._standings.items():
             for name, topic in of_cluster.topics.items():
                 if self._options.wants(name):
-                    # What has no span has nothing after its start.
+                    # A topic without a span has no entries after its start.
                     read[of_cluster.cluster][name] = starts.get((url, name), topic.last)
         return encode_offset(read)
 
@@ -101,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return start if end == read else encode_offset(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the topics stand, for the query's progress; not for so many that nobody reads it."""
+        """Return the topics' ends, for the query's progress; None if they are too many to read."""
         ends = {
             of_cluster.cluster: {
                 name: topic.last for name, topic in of_cluster.topics.items() if self._options.wants(name)
@@ -126,9 +127,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_ranges(partition.value or (), self._columns, mode=mode, wait_seconds=RETRY_SECONDS_MAX)
 
     def _spans(self, read: Positions, target: Positions | None) -> list[TopicSpan]:
-        """What each topic has between where it was read to and a target, or its LAC.
+        """Return the span of each topic from its read position to its target, or its LAC.
 
-        Raises :class:`TopicChanged` for what was read in part and is gone, or never was, if gaps are not skipped.
+        Raises :class:`TopicChanged`, unless gaps are skipped, if a partly read topic is gone or a position never
+        existed.
         """
         skip = self._options.on_gap == "skip"
         known = {of_cluster.cluster for of_cluster in self._standings.values()}
@@ -166,8 +168,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 
 def _check_not_beyond(topic: TopicPositions, position: Position) -> None:
-    """Raises :class:`TopicChanged` for a place that the topic never had in this life: messages up to there would be
-    left out as if they had been read."""
+    """Raise :class:`TopicChanged` for a position that the topic never had in this life.
+
+    Otherwise messages up to there would be left out as if they had been read."""
     if position > topic.last and not topic.replaced_since(position):
         raise TopicChanged(
             topic.name,

@@ -1,6 +1,6 @@
-"""Where the topics of a cluster stand, as its worker tells it: which positions exist, and what follows what. Pure.
+"""Standings of a cluster's topics, from its worker: the positions that exist, and their order. Pure.
 
-A :class:`Standings` is kept over many answers: a worker tells of ten thousand topics once, then of those that changed.
+A :class:`Standings` is kept over many answers: a worker reports ten thousand topics once, then only those that changed.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from snapshots.position import BEFORE_ALL, Position
 
 Run = tuple[int, int, int]
-"""A ledger, and its first and last entry that are there."""
+"""Ledger, with its first and last existing entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPositions:
-    """The entries of one topic that are there: whole runs, one for each ledger, in order."""
+    """Existing entries of one topic: whole runs, one for each ledger, in order."""
 
     name: str
     incarnation: int
     trimmed: Position
-    """Everything up to here is gone."""
+    """Position up to which everything was trimmed."""
     runs: tuple[Run, ...]
 
     @property
     def last(self) -> Position:
-        """The LAC; where the log was trimmed to if nothing is there."""
+        """LAC; the position up to which the log was trimmed if it is empty."""
         return Position(self.runs[-1][0], self.runs[-1][2]) if self.runs else self.trimmed
 
     def runs_between(self, after: Position, upto: Position) -> Iterator[Run]:
-        """The entries p with ``after < p <= upto``."""
+        """Yield the runs of entries p with ``after < p <= upto``."""
         for ledger, first, last in self.runs:
             if after.ledger <= ledger <= upto.ledger:
                 low = max(first, after.entry + 1) if ledger == after.ledger else first
@@ -39,11 +39,12 @@ class TopicPositions:
                     yield ledger, low, high
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries p have ``after < p <= upto``."""
+        """Return the number of entries p with ``after < p <= upto``."""
         return sum(high - low + 1 for _, low, high in self.runs_between(after, upto))
 
     def advance(self, after: Position, entries: int) -> Position:
-        """The last of the next ``entries`` entries above ``after``, or of those that there are; ``after`` if none."""
+        """Return the last of the next ``entries`` entries above ``after``, as far as they exist; ``after`` if none
+        does."""
         reached = after
         for ledger, low, high in self.runs_between(after, self.last):
             if entries <= 0:
@@ -53,11 +54,11 @@ class TopicPositions:
         return reached
 
     def lost_after(self, after: Position) -> bool:
-        """Whether entries above ``after`` are gone, so that reading on from there would leave them out."""
+        """Return whether entries above ``after`` are gone, so that a reader that continues there would miss them."""
         return after < self.trimmed
 
     def replaced_since(self, position: Position) -> bool:
-        """Whether the topic was deleted and made anew since ``position`` was read.
+        """Return whether the topic was deleted and made anew since ``position`` was read.
 
         Ids of ledgers and incarnations of a cluster come from one rising counter, an incarnation's before its ledgers'.
         """
@@ -77,7 +78,7 @@ class StandingsChange:
 
 @dataclass(slots=True)
 class Standings:
-    """The topics of one cluster, as of the last answer."""
+    """Topics of one cluster, as of the last answer."""
 
     cluster: str = ""
     token: str = ""
@@ -94,7 +95,7 @@ class Standings:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What lies from where was asked up to ``reached``."""
+    """Size of the blocks from the start of a range up to ``reached``."""
 
     reached: Position
     entries: int
@@ -103,7 +104,7 @@ class Measured:
 
 
 def topic_positions(rows: Iterable[Sequence[object]]) -> tuple[TopicPositions, ...]:
-    """From the worker's rows; raises ValueError, TypeError or InvalidPosition for one that is not of the form."""
+    """Parse the worker's rows. Raises ValueError, TypeError or InvalidPosition for a malformed one."""
     found = []
     for name, incarnation, trimmed, runs in rows:
         if not isinstance(incarnation, int) or not isinstance(runs, list):
@@ -116,10 +117,10 @@ def topic_positions(rows: Iterable[Sequence[object]]) -> tuple[TopicPositions, .
 
 
 def water_fill(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Share ``limit`` out: who wants little gets all of it, the others equal shares of the rest.
+    """Divide ``limit``: small demands get all they want, the others equal shares of the rest.
 
-    The shares add up to the limit, or to what is wanted. Who gets one more than another where shares are uneven is
-    decided by the mapping's order.
+    The shares add up to the limit, or to the sum of ``wanted``. If shares are uneven, the mapping's order decides which
+    are larger by one.
     """
     shares: dict[str, int] = {}
     left = limit

@@ -1,14 +1,14 @@
-"""Fields of many protobuf messages at once, by NumPy. Pure: one buffer, where messages lie in it, and values out.
+"""Reader of fields of many protobuf messages at once, by NumPy. Pure: a buffer and places in, values out.
 
 A message is a run of ``tag varint | value``. All messages are read in step: in round k the k-th field of each, so the
 work is some array operations a field, however many messages there are.
 
 1. Each round reads a tag and a number (the value of a varint field, the length of a field of bytes) of every message
-   that has not ended, byte by byte of the varints, most of which have one or two.
-2. Wanted fields are kept; the last one counts where a field comes twice, as in protobuf. Repeated ones are all kept.
-3. A message that is not of the form (a field beyond its end, a type that the format does not use) is left, and marked.
+   that has not ended. Varints are read byte by byte; most have one or two.
+2. Wanted fields are kept; the last one counts if a field comes twice, as in protobuf. Repeated ones are all kept.
+3. A malformed message (a field beyond its end, a type that the format does not use) is left, and marked.
 
-What is marked is for the caller: a guess that was wrong, or a message that protobuf itself must look at.
+The caller handles marked messages: a guess that was wrong, or a message that protobuf itself must read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 PADDING_BYTES: Final = 32
-"""What a buffer must have behind its last message: a varint of ten bytes is read before it is known to be outside."""
+"""Padding that a buffer must have behind its last message: a varint of ten bytes is read before its end is checked."""
 ROUNDS_MAX: Final = 256
-"""Fields of a message. Longer ones are for protobuf: a round costs the same for one message as for hundreds."""
+"""Limit of fields of a message. Longer ones are for protobuf: a round costs the same for one message as for
+hundreds."""
 _VARINT_BYTES_MAX: Final = 10
 
 Int64s = npt.NDArray[np.int64]
@@ -34,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A varint field of each message, 0 where it has none."""
+    """Varint field of each message, 0 if it has none."""
 
     values: UInt64s
     present: Bools
@@ -42,7 +43,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A field of bytes of each message: where its content lies in the buffer."""
+    """Field of bytes of each message: the place of its content in the buffer."""
 
     starts: Int64s
     lengths: Int64s
@@ -51,7 +52,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """All values of a repeated field of bytes, message by message: whose each is, and where it lies."""
+    """All values of a repeated field of bytes, message by message: the message of each, and its place."""
 
     owners: Int64s
     starts: Int64s
@@ -60,7 +61,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What was read. Values of messages that are not ``sound`` mean nothing."""
+    """Fields that were read. Values of messages that are not ``sound`` have no meaning."""
 
     numbers: dict[int, Numbers]
     spans: dict[int, Spans]
@@ -129,7 +130,7 @@ def read_fields(
 
 
 def read_varints(content: Bytes, at: Int64s) -> tuple[UInt64s, Int64s, Bools]:
-    """The varint at each place, the place after it, and whether it is one of at most ten bytes."""
+    """Return the varint at each place, the place after it, and whether it is one of at most ten bytes."""
     first = content[at]
     values = (first & 0x7F).astype(np.uint64)
     after = at + 1
@@ -147,7 +148,7 @@ def read_varints(content: Bytes, at: Int64s) -> tuple[UInt64s, Int64s, Bools]:
 
 
 def _in_order(parts: list[tuple[Int64s, Int64s, Int64s]]) -> Repeated:
-    """Rounds have the first value of each message, then the second of each: put together by message."""
+    """Sort the values by message. Rounds have the first value of each message, then the second of each."""
     if not parts:
         none = np.zeros(0, np.int64)
         return Repeated(none, none, none)

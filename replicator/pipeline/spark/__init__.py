@@ -1,1 +1,1 @@
-"""What Spark itself needs: sessions, a Java runtime, packages for executors."""
+"""Spark's environment: sessions, a Java runtime, packages for executors."""

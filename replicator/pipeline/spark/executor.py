@@ -1,8 +1,8 @@
-"""Runs an executor of Spark in a pod: what ``executor`` does in the entrypoint of Spark's own image.
+"""Program of a Spark executor in a pod. It does what ``executor`` does in the entrypoint of Spark's own image.
 
-With a master ``k8s://…`` Spark makes a pod for each executor, and says in variables what it is to run. Here they become
-the arguments of Spark's class for it, on the Java and the Spark that are installed beside this package. So an image
-with ``replicator[spark]`` needs no entrypoint of Spark's; the chart names this module as the executors' command.
+With a master ``k8s://…`` Spark makes a pod for each executor, and sets its arguments as environment variables. This
+module passes them to Spark's class for it, on the Java and the Spark that are installed beside this package. So an
+image with ``replicator[spark]`` needs no entrypoint of Spark's; the chart names this module as the executors' command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replicator.pipeline.spark.jre import find_java
 
 BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 JAVA_OPTION: Final = "SPARK_JAVA_OPT_"
-"""A number follows, in the order of the options."""
+"""Prefix of the variables with Java options; a number follows, in the order of the options."""
 ARGUMENTS: Final[Mapping[str, str]] = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -29,11 +29,12 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
-"""Of the backend, and the variables that Spark gives them by."""
+"""Arguments of the backend, and the variables in which Spark gives them."""
 
 
 def command(java: Path, spark_home: Path, environment: Mapping[str, str]) -> list[str]:
-    """What is to be run. Raises :class:`SparkFailed` where a variable is missing: no driver of Spark made this pod."""
+    """Return the command line of the executor. Raises :class:`SparkFailed` if a variable is missing: then Spark's
+    driver did not make this pod."""
     missing = [name for name in (*ARGUMENTS.values(), "SPARK_EXECUTOR_MEMORY") if not environment.get(name)]
     if missing:
         raise SparkFailed(f"{', '.join(missing)}: not set. Spark's driver starts this in pods of its executors")
@@ -52,7 +53,7 @@ def command(java: Path, spark_home: Path, environment: Mapping[str, str]) -> lis
 
 
 def main() -> NoReturn:
-    """Becomes the executor; ends with status 2 where it cannot. Arguments are Spark's, and say nothing more."""
+    """Replace this process by the executor; end with status 2 if that fails. Spark's arguments are ignored."""
     try:
         found = importlib.util.find_spec("pyspark")
         if found is None or found.origin is None:

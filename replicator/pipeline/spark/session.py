@@ -1,8 +1,8 @@
-"""Starting Spark, quickly and quietly, on whatever Java there is.
+"""Start of Spark, quick and quiet, on any Java.
 
-For a local master this process is the driver and its JVM does the work, so the settings here decide start-up time
-and memory. For another master only what concerns the driver is set, and how tasks find their Python; the rest is the
-cluster's own business. docs/spark-clusters.md has both from the user's side.
+For a local master this process is the driver and its JVM does the work, so the settings here decide start-up time and
+memory. For another master only the driver's settings and the tasks' Python are set; the rest is the cluster's own
+business. docs/spark-clusters.md describes both for users.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHUFFLE_PARTITIONS: Final = 4
-"""Twice the cores of the reference machine; Spark's own 200 cost 10 ms each however little they hold."""
+"""Number of shuffle partitions: twice the cores of the reference machine. Spark's own 200 cost 10 ms each, however
+small."""
 DRIVER_MEMORY: Final = "1g"
-"""Enough for a million messages in the cache; past it Spark spills to disk."""
+"""Driver memory: enough for a million messages in the cache; past it Spark spills to disk."""
 ARROW_BATCH_ROWS_MAX: Final = 10_000
 DAEMON_MODULE: Final = "replicator.pipeline.spark.python_daemon"
-"""Of a local master alone: executors elsewhere may get the package only after it is started."""
+"""Module that starts Python processes, for a local master only: other executors may get the package later."""
 SCRATCH_PREFIX: Final = "replicator-spark-"
-"""The process's id follows."""
+"""Prefix of the scratch directory's name; the process's id follows."""
 
 _LOG4J: Final = """\
 rootLogger.level = error
@@ -63,13 +64,13 @@ def spark_session(
     short_lived: bool = True,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the ``replicator`` data source registered; the running one if there is one.
+    """Return a session with the ``replicator`` data source registered; the running one if there is one.
 
-    ``short_lived`` tunes the driver's JVM for jobs of seconds; turn it off for runs of many minutes.
-    ``conf`` has settings of Spark, which win over those made here (the driver's JVM gets the options of both).
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PATH``, and for a local master ``SPARK_LOCAL_IP``, in this process's
+    ``short_lived`` tunes the driver's JVM for jobs of seconds; turn it off for runs of many minutes. ``conf`` has
+    settings of Spark, which override those made here (the driver's JVM gets the options of both). The call sets
+    ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PATH``, and for a local master ``SPARK_LOCAL_IP``, in this process's
     environment: Spark reads them from there. Raises :class:`~replicator.pipeline.errors.JavaNotFound`, and
-    :class:`~replicator.pipeline.errors.SparkFailed` where Spark does not start, as with a master that there is not.
+    :class:`~replicator.pipeline.errors.SparkFailed` if Spark does not start, for example with an unknown master.
     """
     with without_pandas_warning():
         from pyspark.sql import SparkSession
@@ -85,7 +86,8 @@ def spark_session(
 def session_while(
     master: str, app_name: str = "replicator", conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A :func:`spark_session` while the context lasts. One that ran before, as in a notebook, goes on after it."""
+    """Give a :func:`spark_session` while the context lasts. One that ran before, as in a notebook, continues after
+    it."""
     with without_pandas_warning():
         from pyspark.sql import SparkSession
 
@@ -100,7 +102,8 @@ def session_while(
 
 @contextmanager
 def without_pandas_warning() -> Iterator[None]:
-    """PySpark 4.3 warns of pandas 3, which nothing here uses: when it is imported, and at each ``mapInArrow``."""
+    """Suppress PySpark 4.3's warning about pandas 3, which nothing here uses: at its import, and at each
+    ``mapInArrow``."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         yield
@@ -134,7 +137,7 @@ def _start(master: str, app_name: str, short_lived: bool, conf: dict[str, str]) 
 
 
 def _log_no_error_twice() -> None:
-    """PySpark writes an error of a query to stderr with the stack of the JVM, as JSON, and then raises it."""
+    """Turn off PySpark's log of query errors, which prints the JVM's stack as JSON before the error is raised."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -142,11 +145,11 @@ def _log_no_error_twice() -> None:
 
 
 def _python_of_all_nodes(scratch: Path) -> str:
-    """The name of an interpreter that tasks are to run on, which here is this one.
+    """Return an interpreter's name for tasks on all nodes, which on this one starts this interpreter.
 
-    Spark starts Python by one and the same name on executors and, for planning what a data source reads, beside the
-    driver. So it cannot be a path: nodes find ``python3.11`` on their ``PATH``, and the driver finds this interpreter,
-    with all that is installed for it, on its own.
+    Spark starts Python by the same name on executors and, to plan the reads of a data source, beside the driver. So it
+    cannot be a path: nodes find ``python3.11`` on their ``PATH``, and the driver finds this interpreter, with
+    everything that is installed for it, on its own.
     """
     name = f"python{python_minor_version()}"
     tools = scratch / "bin"

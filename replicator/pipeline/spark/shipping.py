@@ -1,13 +1,13 @@
-"""What Spark's executors need of this installation, as one archive that Spark ships to them.
+"""Archive of this installation for Spark's executors, which Spark ships to them.
 
-Owns the choice of what goes in, and the archive's layout. An archive holds packages as ``pip install --target`` lays
-them out: put its directory on ``PYTHONPATH`` and any interpreter of the same minor version and platform runs them,
-wherever they were unpacked. :mod:`replicator.pipeline.spark.session` tells Spark to do so.
+The module chooses the archive's content and layout. An archive holds packages as ``pip install --target`` lays them
+out: put its directory on ``PYTHONPATH`` and any interpreter of the same minor version and platform runs them, wherever
+they were unpacked. :mod:`replicator.pipeline.spark.session` tells Spark to do so.
 
-1. The distributions are those that this one requires, and what those require, as they are installed here; so executors
-   run what the driver runs, and no index is asked.
-2. Left out is what only workers, their databases and the command line use (:data:`NOT_SHIPPED`), and of each
-   distribution what nothing imports at run time (:func:`_is_needed`). PySpark comes with the Spark of the nodes.
+1. The distributions are those that this one requires, directly or not, as they are installed here; so executors
+   run the same code as the driver, and no index is asked.
+2. Left out are distributions that only workers, their databases and the command line use (:data:`NOT_SHIPPED`), and
+   files of any distribution that nothing imports at run time (:func:`_is_needed`). PySpark comes with the nodes' Spark.
 3. This distribution's own packages are taken from where Python finds them, so that a checkout can be shipped too.
 4. Names are sorted, times and owners are constant: the same installation makes the same bytes.
 """
@@ -34,11 +34,11 @@ from snapshots.position import Position
 
 DISTRIBUTION: Final = "replicator"
 OWN_PACKAGES: Final = tuple(sorted({name.partition(".")[0] for name in (__name__, Position.__module__)}))
-"""``snapshots`` stands beside ``replicator`` in a checkout, and in it where a wheel is installed."""
+"""Own packages. ``snapshots`` is beside ``replicator`` in a checkout, and inside it in an installed wheel."""
 UNPACKED_AS: Final = "replicator_env"
-"""The directory's name on executors, below their working directory; no package is called so."""
+"""Directory's name on executors, below their working directory; no package has this name."""
 DESCRIPTION: Final = "replicator_env.json"
-"""A file in the archive that says what is in it, for people."""
+"""File in the archive that describes its content for people."""
 
 NOT_SHIPPED: Final = frozenset(
     {
@@ -53,20 +53,20 @@ NOT_SHIPPED: Final = frozenset(
 
 FORMATS: Final = (".tar.gz", ".tgz", ".zip")
 COMPRESSION_LEVEL: Final = 1
-"""Half the size in a few seconds. Higher levels take 5 times as long for a tenth less."""
+"""Compression level: half the size in a few seconds. Higher levels take 5 times as long for a tenth less."""
 
 _LEFT_OUT_DIRECTORIES: Final = frozenset({"__pycache__", "tests", "include"})
 _LEFT_OUT_SUFFIXES: Final = frozenset({".pyi", ".pyc", ".pxd", ".pyx", ".h", ".hpp", ".a", ".lib"})
 _LEFT_OUT_FILES: Final = ("pyarrow/_flight", "pyarrow/_s3fs", "pyarrow/libarrow_flight", "pyarrow/libarrow_s3")
-"""The beginnings of names: parts of PyArrow that are loaded on demand, a fifth of its bytes."""
+"""Prefixes of files that are left out: parts of PyArrow that are loaded on demand, a fifth of its bytes."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""Zip files know no earlier time."""
+"""Earliest time that zip files can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What was written. ``distributions`` has the version of each."""
+    """Description of a written archive. ``distributions`` has the version of each."""
 
     path: Path
     size_bytes: int
@@ -77,10 +77,10 @@ class Archive:
 
 
 def write_archive(path: Path) -> Archive:
-    """Write the archive for executors to ``path``, over what is there; its form follows from the name's end.
+    """Write the archive for executors to ``path``, over an existing file. The name's end decides the form.
 
-    Raises :class:`BadArchive` for a name of another form, a place that cannot be written, and a distribution that is
-    required and not installed.
+    Raises :class:`BadArchive` for another name, a place that cannot be written, and a required distribution that is not
+    installed.
     """
     if not path.name.endswith(FORMATS):
         raise BadArchive(f"{path}: the name of an archive for executors ends with {' or '.join(FORMATS)}")
@@ -112,12 +112,12 @@ def write_archive(path: Path) -> Archive:
 
 
 def python_minor_version() -> str:
-    """Of this interpreter, as ``3.11``: PySpark refuses executors with another one."""
+    """Return this interpreter's minor version, such as ``3.11``: PySpark refuses executors with another one."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def required_distributions() -> dict[str, importlib.metadata.Distribution]:
-    """What executors need beside this distribution's own packages, by normalised name.
+    """Return the distributions that executors need beside this distribution's own packages, by normalised name.
 
     Raises :class:`BadArchive` for one that is not installed.
     """
@@ -134,7 +134,8 @@ def required_distributions() -> dict[str, importlib.metadata.Distribution]:
             assert match is not None, requirement
             needed = _normalised(match[0])
             _, _, marker = requirement.partition(";")
-            # Without evaluating markers: what is not installed although one speaks of it is not for this platform.
+            # Markers are not evaluated: a distribution that only a marker names and that is not installed is not for
+            # this platform.
             if needed in seen or "extra" in marker or (marker and not _is_installed(needed)):
                 continue
             seen.add(needed)
@@ -162,7 +163,7 @@ def _normalised(name: str) -> str:
 
 
 def _files(distributions: Mapping[str, importlib.metadata.Distribution]) -> Iterator[tuple[str, Path]]:
-    """Name in the archive, and where the file is."""
+    """Yield each file's name in the archive, and its place."""
     for name, distribution in distributions.items():
         if distribution.files is None:
             raise BadArchive(f"{name} is installed without a record of its files; install it with pip")
@@ -182,7 +183,8 @@ def _files(distributions: Mapping[str, importlib.metadata.Distribution]) -> Iter
 
 
 def _is_needed(file: PurePosixPath) -> bool:
-    """Scripts lie outside (``../../bin``); tests, headers and stubs are a third of all bytes."""
+    """Return whether a file is shipped. Scripts lie outside (``../../bin``); tests, headers and stubs are a third of
+    all bytes."""
     return (
         not file.is_absolute()
         and ".." not in file.parts

@@ -1,1 +1,1 @@
-"""Do the clusters agree, message by message?"""
+"""Verify: it checks whether the clusters agree, message by message."""

@@ -1,10 +1,10 @@
-"""The blocks of a range of a log, for a comparison: fetched raw, a page at a time.
+"""Blocks of a range of a log, for a comparison: fetched raw, a page at a time.
 
-What a worker cannot serve is passed over and said: a block whose body the disk does not give is :class:`Lost`, of which
-the head is known; a stretch of which not even heads can be read is :class:`Unreadable`.
+Blocks that a worker cannot serve are passed over and reported. If only the head of a block can be read, it is
+:class:`Lost`. If not even heads can be read, the range is :class:`Unreadable`.
 
-With a :class:`Selection` the heads of blocks are read first, and only those blocks that are wanted are fetched. What a
-sample leaves out is compared by its head alone: its entries, their order, and the checksums that it states.
+With a :class:`Selection` the heads of blocks are read first, and only the wanted blocks are fetched. A block that is
+not in a sample is compared by its head alone: its entries, their order, and the checksums that it states.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replicator.pipeline.verify.plane import BlockUnreadable, Head, VerifyPlane
 from snapshots.position import Position
 
 PASSED_BYTES_MAX: Final = 256 * 1024
-"""The gap between two wanted blocks that is fetched with them, because another request would cost more."""
+"""Largest gap between two wanted blocks that is fetched with them, because another request would cost more."""
 _SAMPLE_STEPS: Final = 1 << 32
 
 
@@ -39,7 +39,7 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which blocks are read: those of a time, or for a sample of their contents."""
+    """Choice of the blocks that are read: those since a time, or a sample of them."""
 
     since_ms: int | None = None
     sample: float | None = None
@@ -52,7 +52,7 @@ class Selection:
         return self.since_ms is None or head.publish_time_ms >= self.since_ms
 
     def reads(self, head: Head) -> bool:
-        """Whether a block's content is read; the same block is in every cluster, or in none."""
+        """Return whether a block's content is read. The answer is the same in every cluster."""
         if self.sample is None or head.kind != BlockKind.MESSAGES:
             return True
         identity = f"{head.origin} {head.incarnation} {head.origin_first}".encode()
@@ -61,7 +61,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A stretch of a log that its worker cannot serve."""
+    """Range of a log that its worker cannot serve."""
 
     after: Position
     upto: Position
@@ -70,7 +70,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A block of which the worker has the head alone: the disk does not give the rest."""
+    """Block with only its head readable: the disk does not give the rest."""
 
     head: Head
     reason: str
@@ -80,7 +80,7 @@ Block = FetchedBlock | Head | Lost | Unreadable
 
 
 def blocks(worker: VerifyPlane, topic: str, part: LogRange, selection: Selection) -> Iterator[Block]:
-    """The blocks of a range that are to be read, in order, and the heads of those that are only taken into account."""
+    """Yield the blocks of a range that are to be read, in order, and the heads of those that are only counted."""
     return _selected(worker, topic, part, selection) if selection.by_heads else _raw(worker, topic, part)
 
 
@@ -105,7 +105,7 @@ def _raw(worker: VerifyPlane, topic: str, part: LogRange) -> Iterator[Block]:
 def _readable_or_lost(
     worker: VerifyPlane, topic: str, after: Position, upto: Position
 ) -> Iterator[FetchedBlock | Lost]:
-    """Raw blocks in order. Raises :class:`BlockUnreadable` where not even the head of one can be read."""
+    """Yield raw blocks in order. Raises :class:`BlockUnreadable` at a block whose head cannot be read."""
     while after < upto:
         try:
             for fetched in worker.raw_blocks(topic, after, upto):
@@ -122,7 +122,7 @@ def _readable_or_lost(
 
 
 def _alone(worker: VerifyPlane, topic: str, head: Head, reason: str) -> Iterator[FetchedBlock | Lost]:
-    """One block: a worker of the version before refuses the whole page in which one cannot be read."""
+    """Yield one block. A worker of the version before refuses a whole page with one unreadable block."""
     try:
         yield from worker.raw_blocks(topic, Position(head.first.ledger, head.first.entry - 1), _end(head, -1))
     except BlockUnreadable:
@@ -136,7 +136,7 @@ def _last_of(block: FetchedBlock | Lost) -> Position:
 
 
 def _last_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
-    """The highest position that can be read up to; found by halving, in the ledger that the trouble is in."""
+    """Return the highest position that can be read up to, by halving the ledger with the fault."""
     low, high = after, upto
     if low.ledger != high.ledger:
         low = Position(high.ledger, -1) if _readable(worker, topic, after, Position(high.ledger, -1)) else after
@@ -151,7 +151,7 @@ def _last_readable(worker: VerifyPlane, topic: str, after: Position, upto: Posit
 
 
 def _next_readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) -> Position:
-    """The lowest position after which reading works again, or ``upto``."""
+    """Return the lowest position after which reading works again, or ``upto``."""
     step = 1
     while after.ledger < upto.ledger or after.entry + step < upto.entry:
         beyond = Position(after.ledger, after.entry + step)
@@ -181,7 +181,7 @@ def _readable(worker: VerifyPlane, topic: str, after: Position, upto: Position) 
 
 def _selected(worker: VerifyPlane, topic: str, part: LogRange, selection: Selection) -> Iterator[Block]:
     run: list[Head] = []
-    """Heads that wait: from one that is wanted on, with those in between that are not."""
+    """Heads that wait: from a wanted one on, with unwanted ones in between."""
     passed_bytes = 0
     reached = part.after
     try:
@@ -208,7 +208,7 @@ def _selected(worker: VerifyPlane, topic: str, part: LogRange, selection: Select
 
 
 def _fetch(worker: VerifyPlane, topic: str, run: Sequence[Head], selection: Selection) -> Iterator[Block]:
-    """The blocks of a run that are wanted, and the heads of the others; what lies together is fetched at once."""
+    """Yield the wanted blocks of a run, and the heads of the others. Neighbours are fetched at once."""
     stop = len(run)
     while stop > 0 and not selection.reads(run[stop - 1]):
         stop -= 1

@@ -64,10 +64,10 @@ class ClusterState:
     told: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     deleted: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    """By topic, the replicated subscriptions that were deleted, each with the generation of its deletion."""
+    """Replicated subscriptions that were deleted, by topic, each with the generation of its deletion."""
     mappings: dict[str, list[SnapshotMapping]] = field(default_factory=dict)
     no_mappings: str | None = None
-    """Why snapshot mappings could not be read; None if they were."""
+    """Reason why snapshot mappings could not be read; None if they were."""
     gone: set[str] = field(default_factory=set)
     """Topics that this cluster deleted while its state was read."""
 
@@ -80,7 +80,7 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All clusters that answered, and why others did not."""
+    """States of all clusters that answered, and the reasons why others did not."""
 
     clusters: tuple[ClusterState, ...]
     unreachable: Mapping[str, str]

@@ -1,11 +1,11 @@
-"""Running a comparison: as one Spark job, or in this process where there is too little to start Spark for.
+"""Runs of a comparison: as one Spark job, or in this process if there is too little to start Spark for.
 
 Both run the same functions over the same rows:
 
 1. tasks read ranges of logs (:mod:`~replicator.pipeline.verify.entry_reader`) into rows, one a block;
 2. rows of one cell come together: sorted by Spark, which spills, or here;
 3. cells are compared (:mod:`~replicator.pipeline.verify.comparison.faults`), a batch of them at a time;
-4. findings are added up where they are, so that what comes back is small however much is wrong: sums, and examples.
+4. findings are added up in the tasks, so that the results are small however much is wrong: sums, and examples.
 
 Only if a log is out of order, its rows are sorted once more, by its own positions.
 """
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TASK_MESSAGES: Final = 1_000_000
-"""Messages that one task reads, about: a second of work, so that its start (20 ms) does not count."""
+"""Number of messages that one task reads, about: a second of work, so that its start (20 ms) does not count."""
 TASK_ENTRIES: Final = 200_000
 TASK_RANGES: Final = 2_000
-"""Ranges that one task reads at most. Small topics share a task; each takes some milliseconds."""
+"""Limit of ranges that one task reads. Small topics share a task; each takes some milliseconds."""
 SORT_ENTRIES: Final = 5_000_000
-"""Entries in one partition of the sort. Most blocks hold hundreds of entries."""
+"""Number of entries in one partition of the sort. Most blocks hold hundreds of entries."""
 BATCH_ROWS: Final = 10_000
 READERS: Final = 4
-"""Threads that read logs in this process: while one waits for a worker, the others decode blocks."""
+"""Number of threads that read logs in this process: while one waits for a worker, the others decode blocks."""
 READ_TOGETHER: Final = 50
-"""Ranges that one thread reads over its connections before it takes more."""
+"""Number of ranges that one thread reads over its connections before it takes more."""
 _SPECIAL: Final = "#"
 _EACH: Final = ("#run", "#descent", "#probe", "#damaged", "mismapped")
 """Kinds of findings that are passed on one by one. There are few, and several tasks may find the same."""
@@ -64,7 +64,7 @@ _EACH: Final = ("#run", "#descent", "#probe", "#damaged", "mismapped")
 
 @dataclass(slots=True)
 class Tally:
-    """All findings of one kind, topic and pair of clusters."""
+    """Sum of all findings of one kind, topic and pair of clusters."""
 
     kind: str
     topic: str
@@ -73,25 +73,26 @@ class Tally:
     count: int = 0
     examples: list[str] = field(default_factory=list)
     notes: list[Found] = field(default_factory=list)
-    """Those of :data:`_EACH`, one by one."""
+    """Single findings, for the kinds in :data:`_EACH`."""
 
 
 class Runs(Protocol):
-    """Where a comparison runs."""
+    """Interface of the place where a comparison runs: this process or Spark."""
 
     def compare(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, write_to: Path | None
     ) -> list[Tally]:
-        """Compare what ``tasks`` read. All differences are also written to ``write_to``, as Parquet."""
+        """Compare the ranges of ``tasks``. All differences are also written to ``write_to``, as Parquet."""
 
     def reordered(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, suspect: set[tuple[int, int]]
     ) -> list[Found]:
-        """The entries of suspect logs (topic, cluster) that are out of order."""
+        """Return the entries of suspect logs (topic, cluster) that are out of order."""
 
 
 def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list[list[LogRange]]:
-    """What each task reads. ``messages_each`` says how many messages an entry of a topic in a cluster has, about."""
+    """Return the ranges of each task. ``messages_each`` returns about how many messages an entry of a topic in a
+    cluster has."""
     tasks: list[list[LogRange]] = []
     bundle: list[LogRange] = []
     share = 0.0
@@ -115,7 +116,7 @@ def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list
 
 
 class InProcess:
-    """In this process, in memory: for logs that are read in a moment."""
+    """Comparison in this process, in memory: for logs that are read in a moment."""
 
     def __init__(self, progress: Progress = no_progress) -> None:
         self._progress = progress
@@ -170,7 +171,7 @@ class InProcess:
 
 
 class InSpark:
-    """On a Spark session. The values that all tasks need go to each executor once."""
+    """Comparison on a Spark session. Values that all tasks need go to each executor once."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -1,7 +1,7 @@
-"""The differences that verify found, all of them, as Parquet files for Spark, pandas and others; docs/verify.md.
+"""Files with all differences that verify found, as Parquet for Spark, pandas and others; docs/verify.md.
 
-Each look at the clusters writes its own files, and :meth:`DifferenceFiles.finish` makes the result of them: of a topic
-that was looked at again only what the last look found counts. Nothing is held in memory but a batch of rows.
+Each look at the clusters writes its own files, and :meth:`DifferenceFiles.finish` makes the result of them. If a topic
+was looked at several times, only the last look's findings count. Only a batch of rows is held in memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from replicator.pipeline.errors import BadOption
 from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMNS, Found
 
 _LOOKS: Final = "_looks"
-"""A directory whose name readers of Parquet pass over, because it begins with an underscore."""
+"""Directory of the looks' files. Readers of Parquet skip it, because its name begins with an underscore."""
 
 BROKERS: Final = "brokers.parquet"
-"""Beside the file of logs: what was found at brokers."""
+"""File of differences found at brokers, beside the file of logs."""
 _ROWS_AT_ONCE: Final = 20_000
 
 Pair = tuple[str, str | None, str | None]
@@ -32,7 +32,7 @@ Pair = tuple[str, str | None, str | None]
 
 
 class DifferenceFiles:
-    """The files under one directory; raises :class:`BadOption` where that is not empty."""
+    """Files of differences in one directory. Raises :class:`BadOption` if the directory is not empty."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -46,12 +46,12 @@ class DifferenceFiles:
         self._replaced: list[frozenset[str]] = []
 
     def next_look(self, topics: Collection[str] = ()) -> Path:
-        """Where the next look writes; of ``topics`` what was written before does not count any more."""
+        """Return the directory for the next look. Earlier findings on ``topics`` no longer count."""
         self._replaced.append(frozenset(topics))
         return self._look(len(self._replaced) - 1)
 
     def start_over(self) -> None:
-        """What was written so far does not count."""
+        """Discard everything written so far."""
         shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
         self._replaced.clear()
 
@@ -81,7 +81,7 @@ class DifferenceFiles:
 
 
 class DifferenceRows:
-    """A file of differences that are final when they are found. Use it as a context manager."""
+    """File of differences that are final when they are found. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,14 +1,14 @@
-"""Reading logs for a comparison: each block becomes a row or two, whatever the number of its messages.
+"""Reader of logs for a comparison: each block becomes a row or two, whatever the number of its messages.
 
-Runs in Spark's tasks. For each range of a topic's log at one cluster:
+It runs in Spark's tasks. For each range of a topic's log at one cluster:
 
-1. Blocks come raw (:mod:`~replicator.pipeline.verify.blocks`), and their checksums are computed here. One whose body
-   is wrong, or cannot be read, keeps its identity, which its head has, and is marked; one whose head is wrong is passed
-   over, and reported.
-2. A block's entries inside of the range become pieces, cut at the borders of cells, so that what is compared together
-   later is of bounded size.
-3. Read messages and markers are counted; and for each origin the order of its entries is followed, so that nobody has
-   to sort a log: where a range ends is noted, for the next one to go on from (:class:`_Order`).
+1. Blocks come raw (:mod:`~replicator.pipeline.verify.blocks`), and their checksums are computed here. A block whose
+   body is wrong, or cannot be read, keeps its identity, which its head has, and is marked. A block whose head is wrong
+   is passed over, and reported.
+2. A block's entries inside of the range become pieces, cut at the borders of cells, so that later comparisons are of
+   bounded size.
+3. Read messages and markers are counted. The order of each origin's entries is followed, so that no log must be sorted:
+   the end of a range is noted, and the next one continues from it (:class:`_Order`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from replicator.pipeline.verify.report import marker_name
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_MAX: Final = 8_192
-"""Rows of one record batch."""
+"""Limit of rows of one record batch."""
 PAGES_KEPT: Final = 8
-"""Pages of blocks that are kept in memory while contents are compared."""
+"""Limit of pages of blocks that are kept in memory while contents are compared."""
 
 
 def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,7 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
 
 
 def read_entries(scope: Scope) -> _EntryReader:
-    """What :mod:`~replicator.pipeline.verify.comparison.contents` reads with."""
+    """Return the reader of entries for :mod:`~replicator.pipeline.verify.comparison.contents`."""
     return _EntryReader(scope)
 
 
@@ -96,7 +96,7 @@ class _Order:
 
 @dataclass(slots=True)
 class RangeReader:
-    """One range on its way into rows."""
+    """Reader that turns one range into rows."""
 
     part: LogRange
     scope: Scope
@@ -234,7 +234,7 @@ class RangeReader:
                     "checksums": signed(head.checksums),
                     "sound": sound,
                     "sizes": None if of_piece is None else uneven_sizes(of_piece),
-                    # A block of which parts were left out is not the one that its origin has, whole or not.
+                    # A block with left-out parts is not the block of its origin, whole or not.
                     "parts": json.dumps(absent).encode() if parts else None,
                 }
             )
@@ -293,7 +293,7 @@ class RangeReader:
 
 
 class _EntryReader:
-    """Reads entries by their places. Places go up mostly, so a page of each log is kept."""
+    """Reader of entries by their places. Places mostly ascend, so a page of each log is kept."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope

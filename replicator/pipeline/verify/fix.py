@@ -1,14 +1,14 @@
-"""``verify --fix``: what can be done about what was found, without losing anything; and what is left to an operator.
+"""Repair ``verify --fix``: it heals findings without losing anything, and leaves the rest to an operator.
 
-1. Acknowledgements that one side lacks: every cluster tells the whole state of the topic's subscriptions again.
+1. Acknowledgements that one side lacks: every cluster announces the whole state of the topic's subscriptions again.
    Merging is idempotent and only grows (invariant 6), so this can repeat nothing and take nothing back.
 2. Mappings: the index of the topic is made again from the log of the cluster that has it.
 3. A topic that a link has stopped at without a gap is tried again at once.
-4. A damaged block: its worker fetches the same block from a cluster that has it, as it does where it finds one itself
-   (:mod:`replicator.worker.mending`). By its checksums it is the block that was there (invariant 2).
+4. A damaged block: its worker fetches the same block from a cluster that has it, like after its own discovery of one
+   (:mod:`replicator.worker.mending`). The checksums prove that it is the block that was there (invariant 2).
 
-A gap, and whatever is missing, double, out of order or otherwise corrupted, is not touched: each way out of these
-deletes something or gives something up. The command that does is printed.
+Gaps, and messages that are missing, double, out of order or otherwise corrupted, are not touched: each way out of these
+deletes something or gives something up. The command that does it is printed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REBUILD_SECONDS_MAX: Final = 600
-"""How long a rebuild of the index may take. None that was measured was so slow."""
+"""Longest time for a rebuild of the index. No measured one was so slow."""
 POLL_SECONDS: Final = 0.2
 TOLD_AT_ONCE: Final = 500
-"""Topics per request to tell subscription states."""
+"""Limit of topics per request to announce subscription states."""
 NAMED_AT_ONCE: Final = 10
-"""Positions in one line."""
+"""Limit of positions in one line."""
 _LOST: Final = ("missing", "duplicated", "reordered", "corrupted")
 
 
@@ -51,7 +51,7 @@ def fix_and_verify(
     file: Path,
     progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Verify, do what is safe, and verify again if anything was done. Raises as :func:`verify`.
+    """Verify, do the safe repairs, and verify again if anything was done. Raises the errors of :func:`verify`.
 
     The report is of the second time; ``steps`` has what was done and what was not. ``file`` is for the commands in it.
     """
@@ -66,7 +66,7 @@ def fix_and_verify(
 
 
 def _fixed(report: VerifyReport, clusters: Mapping[str, str]) -> Iterator[str]:
-    """Do it, and say what was done."""
+    """Do the safe repairs, and yield a line about each."""
     for name, url in clusters.items():
         yield from _mended(name, url, [each for each in report.damaged if each.cluster == name])
     of = {kind: sorted({each.topic for each in report.findings if each.fault == kind}) for kind in _kinds(report)}
@@ -82,7 +82,7 @@ def _fixed(report: VerifyReport, clusters: Mapping[str, str]) -> Iterator[str]:
 
 
 def _mended(name: str, url: str, damaged: Sequence[DamagedBlock]) -> Iterator[str]:
-    """Before the rest: who stopped at such a block goes on when it is whole."""
+    """Mend damaged blocks. This comes first: a link that stopped at such a block continues when it is whole."""
     whole: dict[str, list[str]] = {}
     with VerifyPlane(url) as worker:
         for block in damaged:
@@ -125,7 +125,9 @@ def _tell(url: str, topics: Sequence[str]) -> None:
 
 
 def _rebuild(url: str, topic: str) -> None:
-    """Raises :class:`UnexpectedAnswer` if it fails, or has not ended after :data:`REBUILD_SECONDS_MAX`."""
+    """Rebuild the index of a topic.
+
+    Raises :class:`UnexpectedAnswer` if it fails, or has not ended after :data:`REBUILD_SECONDS_MAX`."""
     path = "/replication/v1/mapping/rebuild"
     with VerifyPlane(url) as worker:
         worker.call("POST", path, topic=topic)
@@ -152,7 +154,7 @@ def _stopped(url: str) -> list[LinkState]:
 
 
 def _left(report: VerifyReport, clusters: Mapping[str, str], file: Path) -> Iterator[str]:
-    """What an operator has to decide, with the commands."""
+    """Yield the decisions that are left to an operator, with the commands."""
     for name, url in clusters.items():
         if any(each.fault == "gaps" for each in report.findings):
             for link in _stopped(url):

@@ -1,4 +1,4 @@
-"""Check that messages which a cluster hides as duplicates really are duplicates.
+"""Check that the messages a cluster hides as duplicates are duplicates.
 
 A worker hides an entry if an entry of another origin has the same message: equal ids and equal content. Verify does not
 rely on the worker's own comparison. It asks each worker which entries are hidden, reads both entries of each pair, and
@@ -23,7 +23,7 @@ from snapshots.position import Position
 
 _BLOCKS_KEPT: Final = 8
 HIDDEN: Final = "hidden"
-"""The kind of fault: a hidden entry has other content (:data:`~replicator.pipeline.verify.report.FAULTS`)."""
+"""Kind of fault: a hidden entry has other content (:data:`~replicator.pipeline.verify.report.FAULTS`)."""
 
 
 @dataclass(slots=True)

@@ -269,5 +269,5 @@ def read_heads(answer: bytes) -> Iterator[Head]:
 
 
 def uneven_sizes(sizes: np.ndarray[Any, np.dtype[np.uint32]]) -> bytes | None:
-    """Batch sizes as they go into rows: None where all are the same."""
+    """Return batch sizes as rows have them: None if all are the same."""
     return sizes.tobytes() if len(sizes) and bool((sizes != sizes[0]).any()) else None

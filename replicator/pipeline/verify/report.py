@@ -1,4 +1,4 @@
-"""What verify found, as values, as a table and as JSON."""
+"""Report of verify, as values, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from replicator.running.screen import in_one_line
 from snapshots.position import Position
 
 EXAMPLES_MAX: Final = 10
-"""Examples kept of each fault of each topic."""
+"""Limit of kept examples of each fault of each topic."""
 FINDING_LINES_MAX: Final = 20
-"""Lines of findings on the screen, so that the whole table fits one."""
+"""Limit of lines of findings on the screen, so that the whole table fits one."""
 REMARKS_SHOWN_MAX: Final = 5
-"""Remarks and steps of a repair on the screen, of each."""
+"""Limit of remarks on the screen, and of steps of a repair."""
 
 FAULTS: Final = {
     "missing": "in one cluster of a link and not in the other, nor on its way there",
@@ -42,13 +42,13 @@ _MARKER_NAMES: Final = {
 
 
 def marker_name(marker_type: int) -> str:
-    """The name of a marker type in reports."""
+    """Return the name of a marker type in reports."""
     return _MARKER_NAMES.get(marker_type, f"type_{marker_type}")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How often one kind of fault was found in one topic, and up to :data:`EXAMPLES_MAX` of them in words."""
+    """Number of faults of one kind in one topic, and up to :data:`EXAMPLES_MAX` of them in words."""
 
     fault: str
     topic: str
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DamagedBlock:
-    """A block that ``cluster`` does not serve, by its first position there."""
+    """Block that ``cluster`` does not serve, by its first position there."""
 
     cluster: str
     topic: str
@@ -68,7 +68,7 @@ class DamagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCounts:
-    """What was read from one cluster. ``markers`` is by type, the cluster's own ones included."""
+    """Counts of messages and markers read from one cluster. ``markers`` is by type, the cluster's own ones included."""
 
     messages: int
     markers: Mapping[str, int]
@@ -78,17 +78,18 @@ class ClusterCounts:
 
 @dataclass(slots=True)
 class BrokerCounts:
-    """What was read from the Apache Pulsar brokers of one cluster."""
+    """Counts of entries and messages read from the Apache Pulsar brokers of one cluster."""
 
     entries: int = 0
     messages: int = 0
     gone: int = 0
-    """Messages of other places that are older than all of their origin that these brokers have."""
+    """Number of messages in other places that are older than everything of their origin at these brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome. ``messages`` counts distinct messages over all clusters; ``findings`` is empty if all is well."""
+    """Outcome of verify. ``messages`` counts distinct messages over all clusters; ``findings`` is empty if all is
+    well."""
 
     missing: int
     duplicated: int
@@ -102,9 +103,9 @@ class VerifyReport:
     topics: tuple[str, ...]
     findings: tuple[Finding, ...]
     mappings: int
-    """How many snapshot mappings were checked."""
+    """Number of snapshot mappings that were checked."""
     subscriptions: int
-    """How many replicated subscriptions were compared, counted once for each topic."""
+    """Number of replicated subscriptions that were compared, counted once for each topic."""
     seconds: float
     hidden: int = 0
     behind: int = 0
@@ -112,13 +113,13 @@ class VerifyReport:
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """Clusters that were not compared, each with the reason."""
     remarks: tuple[str, ...] = ()
-    """What else there is to know: what a sample can miss, links that are paused, what was not compared."""
+    """Remarks: faults that a sample can miss, paused links, parts that were not compared."""
     damaged: tuple[DamagedBlock, ...] = ()
-    """Blocks that a cluster cannot read, or whose checksum is wrong. They are among what is ``corrupted``."""
+    """Blocks that a cluster cannot read, or whose checksum is wrong. They count as ``corrupted``, too."""
     brokers: Mapping[str, BrokerCounts] = field(default_factory=dict)
-    """By cluster, where brokers were read."""
+    """Counts of the brokers that were read, by cluster."""
     steps: tuple[str, ...] = ()
-    """What ``--fix`` did, and what it leaves to an operator."""
+    """Steps that ``--fix`` did, and those that it leaves to an operator."""
 
     @property
     def clean(self) -> bool:
@@ -126,13 +127,13 @@ class VerifyReport:
 
     @property
     def exit_status(self) -> int:
-        """0 if all is well, 1 for faults, 3 if a cluster was away, so that nobody can say."""
+        """Exit status: 0 if all is well, 1 for faults, 3 if a cluster was away and the others have no faults."""
         if not self.clean:
             return 1
         return 3 if self.unreachable else 0
 
     def as_json(self) -> VerifyAnswer:
-        """The report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
+        """Return the report as plain values; ``topics`` has the findings of each topic, none for a clean one."""
         of_topics: dict[str, dict[str, FaultFound]] = {topic: {} for topic in self.topics}
         for each in self.findings:
             of_topics[each.topic][each.fault] = {"count": each.count, "examples": list(each.examples)}
@@ -174,7 +175,7 @@ class VerifyReport:
 
 
 def joined_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One for each kind and topic, with as many examples as are shown; in the order of reports."""
+    """Return one finding for each kind and topic, with as many examples as are shown, in the order of reports."""
     of_each: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         of_each.setdefault((finding.fault, finding.topic), []).append(finding)

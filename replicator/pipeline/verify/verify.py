@@ -107,13 +107,13 @@ def verify(
 ) -> VerifyReport:
     """Compare ``clusters`` (name to worker URL) over ``links``, in ``topics``, in those that are ``wanted``, or in all.
 
-    Runs on a session; with a function that starts one, only if there is much to compare, else in this process; with
-    None always here. What no link carries, by its patterns or a namespace's clusters, is not compared; what links
-    forward is.
+    ``spark`` is a session for the comparison, or a function that starts one if there is much to compare. With None, or
+    if there is little, it runs in this process. Topics that no link carries, by its patterns or a namespace's clusters,
+    are not compared; forwarded ones are.
 
-    Blocks for the length of the job. Raises :class:`PeerUnavailable` if no worker answers, :class:`UnexpectedAnswer`
-    for one that is of another cluster or whose answers are wrong, :class:`BadOption` for a topic that no cluster has or
-    a link of a cluster that is not given.
+    The call blocks for the length of the job. Raises :class:`PeerUnavailable` if no worker answers. Raises
+    :class:`UnexpectedAnswer` for a worker of another cluster, or wrong answers. Raises :class:`BadOption` for a topic
+    that no cluster has, or a link of a cluster that is not given.
     """
     settings = settings or VerifySettings()
     for link in links:
@@ -270,10 +270,10 @@ class _Verification:
             *(Tally(each.kind, each.topic, each.cluster, None, 1, [str(each.detail)], [each]) for each in found),
         ]
 
-    # What time may heal.
+    # Differences that time may heal.
 
     def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
-        """Compare once more what may have been on its way, or trimmed, when it was compared."""
+        """Compare differences once more that may be due to messages on their way, or to trimming meanwhile."""
         began = time.monotonic()
         for share in LOOKS:
             differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}

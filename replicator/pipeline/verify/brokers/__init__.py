@@ -1,1 +1,1 @@
-"""What lies at Apache Pulsar's brokers, compared with what lies elsewhere."""
+"""Comparison of the contents of Apache Pulsar's brokers with those of other places."""

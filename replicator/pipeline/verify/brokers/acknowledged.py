@@ -1,4 +1,4 @@
-"""What subscriptions have acknowledged of the entries that two copies of a topic both have. Pure; by whole columns.
+"""Acknowledgements of subscriptions among the entries that two copies of a topic both have. Pure; by whole columns.
 
 Brokers show which entries are acknowledged, and not which messages of a batch: so whole entries are compared.
 """
@@ -23,7 +23,7 @@ _CODE_BITS = 33
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The entries that both of two copies have: where in each log they are first."""
+    """Entries that both of two copies have: their first places in each log."""
 
     source: EntryLog
     destination: EntryLog
@@ -32,7 +32,7 @@ class Common:
 
 
 def common_of(source: EntryLog, destination: EntryLog) -> Common:
-    """Both columns in the order of lives, and of each life in that of its entries."""
+    """Return the common entries, ordered by life, and within a life by entry."""
     here: list[Int64s] = [np.zeros(0, np.int64)]
     there: list[Int64s] = [np.zeros(0, np.int64)]
     ledgers = np.unique(np.concatenate([np.unique(source.origin_ledger), np.unique(destination.origin_ledger)]))
@@ -58,8 +58,11 @@ def acked_at_broker(name: str, cursor: BrokerCursor) -> Acked:
 
 
 def only_acked_at_source(common: Common, source: Acked, destination: Acked | None) -> Int64s:
-    """Indexes in ``common`` of what is acknowledged at the source, and not at the destination, or has no subscription
-    there. Who has consumed the part of a batch that a link let pass has not consumed the batch."""
+    """Return the indexes in ``common`` of entries that are acknowledged at the source only.
+
+    A destination without the subscription has acknowledged nothing. An entry that lacks messages at the source, and has
+    other content at the destination, does not count: consuming the rest of a batch does not consume the batch.
+    """
     here, at_source = common.source, common.at_source
     log, at = common.destination, common.at_destination
     acked = source.contains(here.ledger[at_source], here.entry[at_source])
@@ -70,7 +73,8 @@ def only_acked_at_source(common: Common, source: Acked, destination: Acked | Non
 
 
 def difference(common: Common, found: Int64s, subscription: str, source: str, destination: str) -> Difference:
-    """The entries at indexes ``found`` of ``common``; copies by their names."""
+    """Return a difference for the entries at indexes ``found`` of ``common``; ``source`` and ``destination`` name the
+    copies."""
     log, rows = common.source, common.at_source[found]
 
     def text(start: int, stop: int) -> str:

@@ -1,8 +1,7 @@
-"""What subscriptions have acknowledged where clients have a topic: compared over links, until it has arrived.
+"""Comparison of subscriptions' acknowledgements over links, at the places of the clients, until they have arrived.
 
-What was acknowledged at the cut must be acknowledged where links lead to. It takes a moment to get there, so what is
-not is looked at again until a deadline. What is open again where it was acknowledged, by a seek or a reset, is left
-out.
+Messages acknowledged at the cut must be acknowledged at the links' destinations. That takes a moment, so lacking ones
+are looked at again until a deadline. Messages that became open again at the source, by a seek or a reset, are left out.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ async def compare_acknowledgements(
     read: Callable[[str], Awaitable[States | None]],
     deadline: float,
 ) -> tuple[list[Difference], int]:
-    """What differs, and how many subscriptions were compared. ``pairs`` are of clusters, source and destination;
-    ``places`` has by cluster what the place of its clients is called, and its log; ``first`` what was acknowledged at
-    the cut; ``read`` says what is acknowledged now, or None for a cluster that is lost; ``deadline`` is on
+    """Return the differences, and the number of subscriptions compared. ``pairs`` are of clusters, source and
+    destination.
+
+    ``places`` has, by cluster, the name of its clients' place, and its log. ``first`` has the acknowledgements at the
+    cut; ``read`` returns the present ones, or None for a cluster that is lost. ``deadline`` is on
     :func:`time.monotonic`."""
     common = {
         pair: common_of(places[pair[0]][1], places[pair[1]][1])

@@ -1,4 +1,4 @@
-"""What workers beside Apache Pulsar's brokers say of their bridges."""
+"""State of the bridges of workers that run beside Apache Pulsar's brokers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from snapshots.position import BEFORE_ALL, Position
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a bridge has published of one life, and found again at the brokers."""
+    """Range of one life that a bridge has published, and found again at the brokers."""
 
     first: Position
     first_at: Position
-    """Where it lies at the brokers."""
+    """Position of ``first`` at the brokers."""
     last: Position
     last_at: Position
 
@@ -32,16 +32,18 @@ class BridgedTopic:
     read_through: Position
     published: Mapping[Life, Published]
     waits: bool
-    """Whether something is to be published."""
+    """Whether entries wait to be published."""
     halted: str
-    """Why it does not go on; empty if it does."""
+    """Reason why the bridge does not continue; empty if it does."""
     left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
-    """By origin, the ranges that an operator passed over because the brokers refuse them: after, up to."""
+    """Ranges, by origin, that an operator passed over because the brokers refuse them: after, up to."""
     lives: BrokerLives = field(default_factory=BrokerLives)
 
     def absent(self, origin: str) -> dict[str, list[tuple[Position, Position]]]:
-        """Return, by origin, the ranges that the brokers do not have on purpose, or lost when they were put back to an
-        older copy of their data. ``origin`` is that of the brokers."""
+        """Return, by origin, ranges that the brokers lack on purpose, or lost when they were restored from an older
+        copy.
+
+        ``origin`` is that of the brokers."""
         found = {each: list(ranges) for each, ranges in self.left_out.items()}
         for life in self.lives.later:
             found.setdefault(origin, []).append((self.lives.origin_of(life.after), life.lost))
@@ -50,15 +52,15 @@ class BridgedTopic:
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """The bridge of one cluster."""
+    """State of the bridge of one cluster."""
 
     topics: Mapping[str, BridgedTopic]
     refused: Mapping[str, str]
-    """Topics that cannot be bridged, and why."""
+    """Topics that cannot be bridged, each with the reason."""
 
 
 def read_bridge(url: str) -> BridgeState:
-    """Ask a worker. Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`."""
+    """Ask a worker for its bridge's state. Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`."""
     with VerifyPlane(url) as worker:
         answer = worker.call("GET", "/replication/v1/status", topics="false")
         with _promised(url, "status"):

@@ -1,16 +1,15 @@
-"""What is wrong between the copies of one topic, where at least one of them lies at brokers. Pure; by whole columns.
+"""Comparison of the copies of one topic, if at least one of them is at brokers. Pure; by whole columns.
 
-A *copy* is what one place has of the topic: brokers, or the log of a worker. Entries are told by their identity, and
-compared by a checksum.
+A *copy* is the content of the topic in one place: brokers, or the log of a worker. Entries are told apart by their
+identity, and compared by a checksum.
 
 1. Identities become numbers that ascend as the entries of their origin do, the same in all copies (:class:`_Codes`).
-2. What a copy has twice is *duplicated*; what stands after a later entry of its origin is *reordered*.
-3. Of each pair, what one copy has and the other has not is *missing* there, unless it is excused: it is above what the
-   copy must have by now (*behind*); its producer does not want it there; a link left it out; or it was deleted by
-   retention. The last is known of workers. Of brokers it is known that they delete whole ledgers from the front: what
-   comes before the first entry of its origin that they still have, or that they are known to have got, is *gone*, and
-   is counted apart.
-4. What both have with other checksums is *corrupted*; but not a batch of which links left messages out on the way.
+2. An entry that a copy has twice is *duplicated*; one behind a later entry of its origin is *reordered*.
+3. An entry that one copy of a pair has and the other has not is *missing* there, unless it is excused: it is above the
+   position that the copy must have reached (*behind*); its producer does not want it there; a link left it out; or
+   retention deleted it. The last is known of workers. Brokers delete whole ledgers from the front: entries before the
+   first one of their origin that the brokers still have, or are known to have got, are *gone*, and counted apart.
+4. An entry that both have with other checksums is *corrupted*; but not a batch from which links left messages out.
 
 Several pairs may find the same. Each entry counts once in each copy.
 """
@@ -30,7 +29,7 @@ from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s, Life
 from snapshots.position import Position
 
 ENTRY_BITS: Final = 33
-"""An entry's id has 32 bits, and a bound may lie one above the highest."""
+"""Bits of an entry in a code. An entry's id has 32 bits, and a bound may lie one above the highest."""
 EXAMPLES_MAX: Final = 10
 GONE: Final = "gone"
 BEHIND: Final = "behind"
@@ -38,38 +37,39 @@ BEHIND: Final = "behind"
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One topic in one place. All that is said of it was so before the log was read, or is so of what was read."""
+    """One topic in one place. Its facts were true before the log was read, or describe what was read."""
 
     name: str
     log: EntryLog
     due: Mapping[Life, Position] = field(default_factory=dict)
-    """Up to there all of a life must be here. Of others nothing must."""
+    """Position up to which all entries of a life must be here. Of other lives nothing must."""
     trimmed: Mapping[str, Position] = field(default_factory=dict)
-    """By origin, up to where entries were deleted."""
+    """Position, by origin, up to which entries were deleted."""
     left_out: Mapping[str, Sequence[tuple[Position, Position]]] = field(default_factory=dict)
-    """By origin, the ranges that links left out: after, up to."""
+    """Ranges, by origin, that links left out: after, up to."""
     got: Mapping[Life, Position] | None = None
-    """Of brokers: an entry of a life that they have got, and whose ledger is still there. None for a worker's log: what
-    was deleted of that is known."""
+    """For brokers: an entry of each life that they have got, and whose ledger is still there.
+
+    None for a worker's log, whose deletions are known."""
     cluster: str = ""
-    """Where it is."""
+    """Cluster of the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Copies, by their numbers, of which ``lacking`` must have what ``having`` has of an origin."""
+    """Two copies, by their numbers: ``lacking`` must have everything of an origin that ``having`` has."""
 
     having: int
     lacking: int
     origin: str
     contents: bool = False
-    """Whether contents are compared as well; what differs is put down to ``lacking``."""
+    """Whether contents are compared as well; differences count against ``lacking``."""
     parts: bool = False
     """Whether links on the way may leave messages out of batches."""
 
 
 def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Difference]:
-    """All that is wrong, one difference for each kind, life and copy."""
+    """Yield all faults, one difference for each kind, life and copy."""
     codes = _Codes(copies)
     views = [
         {life: _View(copy.log, codes.of(copy.log), number) for number, life in enumerate(copy.log.lives)}
@@ -104,7 +104,7 @@ class _Codes:
         return codes
 
     def bound(self, position: Position) -> int:
-        """Above all that are at or before a position, and not above any other."""
+        """Return a code above all entries at or before a position, and not above any other."""
         index = int(np.searchsorted(self.ledgers, position.ledger))
         if index < len(self.ledgers) and int(self.ledgers[index]) == position.ledger:
             return index << ENTRY_BITS | position.entry + 1
@@ -116,8 +116,7 @@ def _distinct(log: EntryLog) -> Int64s:
 
 
 class _View:
-    """The entries of one life in one copy: ``codes`` ascends, each once, and ``at`` says where in the log it is
-    first."""
+    """Entries of one life in one copy: ``codes`` ascends, each once, and ``at`` has their first rows in the log."""
 
     def __init__(self, log: EntryLog, codes: Int64s, number: int) -> None:
         self.log = log
@@ -130,17 +129,17 @@ class _View:
         once = np.zeros(len(rows), bool)
         once[first] = True
         self.again: Int64s = rows[~once]
-        """Where entries are that were there before."""
+        """Rows of entries that occur earlier, too."""
         in_order = of_rows[once]
         highest = np.maximum.accumulate(in_order)
         self.late: Int64s = rows[once][in_order < highest]
-        """Where entries are that were published before one that stands before them."""
+        """Rows of entries that were published before one that stands before them."""
 
     def place_of(self, row: int) -> str:
         return f"{int(self.log.ledger[row])}:{int(self.log.entry[row])}"
 
     def first_row(self, row: int) -> int:
-        """Where the entry at ``row`` is first."""
+        """Return the first row of the entry at ``row``."""
         return int(self.at[np.searchsorted(self.codes, self._codes[row])])
 
 
@@ -168,7 +167,7 @@ def _within(copy: Copy, view: _View) -> Iterator[Difference]:
 def _between(
     lacking: Copy, life: Life, having: _View, there: _View | None, codes: _Codes, pair: Pair
 ) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
-    """Kinds, each with the indexes in ``having.codes``."""
+    """Yield each kind of fault with the indexes in ``having.codes``."""
     none = np.zeros(len(having.codes), bool)
     here = none if there is None else np.isin(having.codes, there.codes, assume_unique=True)
     wanted = ~here & _wanted_in(lacking.cluster, life, having.log)[having.at]
@@ -199,7 +198,8 @@ def _between(
 
 
 def _wanted_in(cluster: str, life: Life, log: EntryLog) -> npt.NDArray[np.bool_]:
-    """Which entries of a log their producers want to be in a cluster: all are where they were published."""
+    """Return which entries of a log are wanted in a cluster by their producers. All are wanted where they were
+    published."""
     home = life.origin.partition(".")[0] == cluster
     wanted = np.array([home or names is None or cluster in names for names in log.audiences], np.bool_)
     return wanted[log.audience]
@@ -207,7 +207,7 @@ def _wanted_in(cluster: str, life: Life, log: EntryLog) -> npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _Lack:
-    """What several pairs found of one kind, of one life in one copy."""
+    """Entries of one kind, in one life and copy, that several pairs found."""
 
     parts: list[tuple[int, _View, npt.NDArray[np.intp]]] = field(default_factory=list)
     known: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -230,7 +230,7 @@ class _Lack:
     def _text(
         kind: str, other: Copy, lacking: Copy, having: _View, at: npt.NDArray[np.intp], there: _View | None
     ) -> Callable[[int, int], str]:
-        """What a run of ``at`` is called."""
+        """Return the function that describes a run of ``at``."""
         rows = having.at[at]
 
         def text(start: int, stop: int) -> str:

@@ -1,7 +1,7 @@
-"""What is wrong in one copy of a topic: counted, with examples, and row by row for ``--parquet``. Pure.
+"""Faults in one copy of a topic: counted, with examples, and row by row for ``--parquet``. Pure.
 
-Rows are made when they are asked for, run by run, from the columns of the logs that were compared: a topic of which
-millions of entries are missing has no more in memory than those columns.
+Rows are made when they are asked for, run by run, from the columns of the compared logs: a topic with millions of
+missing entries has no more in memory than those columns.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from replicator.pipeline.verify.comparison.rows import Found
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which entries a difference is of: ``rows`` of a ``log``, in the order in which they are told."""
+    """Entries of a difference: ``rows`` of a ``log``, in the order of the report."""
 
     log: EntryLog
     rows: Int64s
     text: Callable[[int, int], str]
-    """What a run of them is called, by its begin and end in ``rows``."""
+    """Function that describes a run of entries, given its begin and end in ``rows``."""
     other: str | None = None
-    """The copy whose log it is; None if it is the one that is wrong."""
+    """Name of the copy with this log; None if it is the faulty copy."""
     subscription: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Entries of one topic with one fault in one copy; ``messages`` are those in them."""
+    """Entries of one topic with one fault in one copy; ``messages`` counts those in them."""
 
     kind: str
     copy: str
@@ -38,10 +38,10 @@ class Difference:
     messages: int
     examples: tuple[str, ...]
     where: Where | None = None
-    """None where it is of no entries."""
+    """Entries of the difference; None if it is not about entries."""
 
     def rows(self, topic: str) -> Iterator[Found]:
-        """One for each run of entries that follow one another."""
+        """Yield one row for each run of consecutive entries."""
         if self.where is None:
             yield Found(self.kind, topic, self.messages, cluster=self.copy, detail="; ".join(self.examples))
             return
@@ -69,7 +69,7 @@ class Difference:
 
 
 def runs(log: EntryLog, rows: Int64s) -> Iterator[tuple[int, int]]:
-    """Begins and ends, in ``rows``, of entries of one life that follow one another."""
+    """Yield begins and ends, in ``rows``, of consecutive entries of one life."""
     if not len(rows):
         return
     follows = (
@@ -90,5 +90,5 @@ def identity_at(log: EntryLog, row: int) -> str:
 
 
 def _signed(incarnation: int) -> int:
-    """As the column of 64 bits has it, here and in the rows of logs."""
+    """Return an incarnation as a signed column of 64 bits has it, here and in the rows of logs."""
     return incarnation - 2**64 if incarnation >= 2**63 else incarnation

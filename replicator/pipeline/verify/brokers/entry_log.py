@@ -1,7 +1,7 @@
-"""The entries of one topic in one place, as columns: whose each is, where it lies, and a checksum of its content. Pure.
+"""Entries of one topic in one place, as columns: the life, the place and the content's checksum of each. Pure.
 
-A batch of which a link left messages out lies at brokers without gaps, and in logs with them. Its checksum is that of
-what is left, uncompressed, so it is the same in both.
+A batch from which a link left messages out has no gaps at brokers, and has them in logs. Its checksum covers the
+remaining messages, uncompressed, so it is the same in both.
 
 A row has 60 bytes, whatever the size of its entry, so a topic of a million entries takes some 60 MB in each place.
 """
@@ -31,7 +31,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 Audience = frozenset[str] | None
-"""The clusters that are to have an entry; None for all."""
+"""Clusters that are to have an entry; None for all."""
 
 
 class Life(NamedTuple):
@@ -43,11 +43,11 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryLog:
-    """A log in its order. Columns have one length."""
+    """Log of a topic in one place, in order. Columns have one length."""
 
     lives: tuple[Life, ...] = ()
     life: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The index of each entry's life in ``lives``."""
+    """Index of each entry's life in ``lives``."""
     origin_ledger: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     origin_entry: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     ledger: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -56,21 +56,21 @@ class EntryLog:
     messages: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     audiences: tuple[Audience, ...] = ()
     audience: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """The index in ``audiences`` of those clusters that its producer wants to have it."""
+    """Index in ``audiences`` of the clusters that the entry's producer wants to have it."""
     absent: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """How many messages links left out of the batch."""
+    """Number of messages that links left out of the batch."""
 
     def __len__(self) -> int:
         return len(self.ledger)
 
     @property
     def first(self) -> Position | None:
-        """Where it begins; None if it is empty."""
+        """Position of the first entry; None if the log is empty."""
         return Position(int(self.ledger[0]), int(self.entry[0])) if len(self) else None
 
 
 class EntryRows:
-    """Collects a log, entry by entry."""
+    """Builder of a log, entry by entry."""
 
     def __init__(self) -> None:
         self._lives: dict[Life, int] = {}
@@ -94,7 +94,7 @@ class EntryRows:
         self._absent.append(content.absent)
 
     def log(self) -> EntryLog:
-        """What was collected; nothing may be added after it."""
+        """Return the log of the collected entries. Nothing may be added after it."""
         life, origin_ledger, origin_entry, ledger, entry = (np.frombuffer(each, np.int64) for each in self._numbers)
         return EntryLog(
             tuple(self._lives),
@@ -112,25 +112,27 @@ class EntryRows:
 
 
 class Content(NamedTuple):
-    """What is compared of an entry."""
+    """Values of an entry that are compared."""
 
     identity: Identity | None
-    """Of its stamp; None if it has none."""
+    """Identity in the entry's stamp; None if it has no stamp."""
     checksum: int
     messages: int
     publish_time_ms: int
     absent: int = 0
-    """How many messages links left out of the batch."""
+    """Number of messages that links left out of the batch."""
     audience: Audience = None
 
 
 def content_of(
     entry: bytes | memoryview, versions: Mapping[bytes, bytes] | None = None, absent: BitMap | None = None
 ) -> Content:
-    """The metadata without what a bridge writes into it, and the payload: these are the same bytes wherever the entry
-    lies. ``versions`` has what takes the place of the versions that brokers give to schemas; raises :class:`KeyError`
-    for one that it lacks. ``absent`` are the indexes of messages that are left out of it, where a log has it. Of an
-    entry that nobody can read, all bytes."""
+    """Return the values of an entry that are compared.
+
+    The checksum covers the payload, and the metadata without the fields that a bridge writes: their bytes are the same
+    in every place. For an unreadable entry it covers all bytes. ``versions`` translates the versions that brokers give
+    to schemas; :class:`KeyError` is raised for a missing one. ``absent`` has the indexes of messages that a log lacks
+    of the entry."""
     try:
         metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)
     except (EntryCorrupt, MessageTooLarge):
@@ -152,7 +154,7 @@ def content_of(
 
 
 def schema_version_of(entry: bytes | memoryview) -> bytes:
-    """As its metadata names it; empty if it has none, or cannot be read."""
+    """Return the schema version in the entry's metadata; empty if it has none, or cannot be read."""
     try:
         return bytes(decode_entry(entry, check=False)[0].schema_version)
     except (EntryCorrupt, MessageTooLarge):
@@ -166,7 +168,7 @@ _WRITTEN_BY_BRIDGES: tuple[str, ...] = (
     "txnid_most_bits",
     "replicate_to",
 )
-"""See :mod:`replicator.apache.stamps`."""
+"""Metadata fields that bridges write; see :mod:`replicator.apache.stamps`."""
 assert all(name in MessageMetadata.DESCRIPTOR.fields_by_name for name in _WRITTEN_BY_BRIDGES)
 
 

@@ -1,4 +1,4 @@
-"""What was found at brokers, and putting it into the report of the rest."""
+"""Findings at brokers, and their addition to the report on the logs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from replicator.pipeline.verify.report import BrokerCounts, Finding, VerifyRepor
 
 
 def brokers_of(cluster: str) -> str:
-    """What the brokers of a cluster are called."""
+    """Return the name for the brokers of a cluster."""
     return f"the brokers of {cluster}"
 
 
 def spool_of(cluster: str) -> str:
-    """What the log of the worker beside them is called."""
+    """Return the name for the log of the worker beside a cluster's brokers."""
     return f"the spool of {cluster}"
 
 
 @dataclass(slots=True)
 class BrokersFound:
-    """All of it. Places are named as :func:`brokers_of` and :func:`spool_of` name them; embedded clusters by their
-    names."""
+    """All findings at brokers. :func:`brokers_of` and :func:`spool_of` name the places; embedded clusters have their
+    own names."""
 
     differences: dict[str, list[Difference]] = field(default_factory=dict)
-    """By topic."""
+    """Differences by topic."""
     brokers: dict[str, BrokerCounts] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class BrokersFound:
         self.differences.setdefault(topic, []).extend(differences)
 
     def joined(self, report: VerifyReport, *, fix: bool) -> VerifyReport:
-        """The report with what was found at brokers; with ``fix`` it says of that that nothing was done."""
+        """Return ``report`` with the findings at brokers. With ``fix`` it has a line for each that nothing was done."""
         found = [
             Finding(each.kind, topic, each.messages, each.examples)
             for topic, differences in self.differences.items()
@@ -61,7 +61,7 @@ class BrokersFound:
 
 
 def left_at_brokers(topic: str) -> str:
-    """The line of ``--fix``."""
+    """Return the line of ``--fix`` for a topic with findings at brokers."""
     return (
         f"left: {topic} at brokers: nothing there is changed by verify; docs/apache-pulsar.md says what can be done, "
         "and which differences heal by themselves"
@@ -69,5 +69,5 @@ def left_at_brokers(topic: str) -> str:
 
 
 def not_read(clusters: Iterable[str]) -> str:
-    """The remark where brokers were left out."""
+    """Return the remark that brokers were left out."""
     return f"what lies at the brokers of {', '.join(clusters)} was not compared: --brokers reads it"

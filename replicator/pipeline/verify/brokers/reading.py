@@ -1,4 +1,4 @@
-"""Reading one topic where it lies: at brokers, to which the same is shown as by their worker, or in a worker's log."""
+"""Reading of one topic in one place: at brokers, like their worker reads it, or in a worker's log."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from snapshots.position import Position
 CONNECTION_SECONDS_MAX: Final = 10.0
 OPERATION_SECONDS_MAX: Final = 30.0
 ENTRIES_MAX: Final = 20_000_000
-"""Of one topic in one place: 1.2 GB of memory. Past it the topic is not compared; ``--since`` takes a part of it."""
+"""Limit of entries of one topic in one place: 1.2 GB of memory. A larger topic is not compared; ``--since`` takes a
+part of it."""
 
 
 class TooManyEntries(UnexpectedAnswer):
-    """A topic that is too large to be compared at once."""
+    """A topic is too large to be compared at once."""
 
 
 class Brokers:
-    """The brokers of one cluster, for one event loop. Nothing that it asks for changes them."""
+    """Brokers of one cluster, for one event loop. No call changes anything at them."""
 
     def __init__(self, cluster: str, settings: ApacheSettings) -> None:
-        """Raises :class:`AdminFailed` for files that cannot be used."""
+        """Open clients for the brokers. Raises :class:`AdminFailed` for files that cannot be used."""
         self.cluster = cluster
         self.settings = settings
         self._admin = BrokerAdmin(settings)
@@ -56,7 +57,7 @@ class Brokers:
         await self._admin.close()
 
     async def internals(self, topic: str) -> TopicInternals | None:
-        """None if the topic is not there. Raises :class:`AdminFailed`."""
+        """Return the topic's internals; None if the topic does not exist. Raises :class:`AdminFailed`."""
         try:
             return await self._admin.internals(topic)
         except AdminFailed as error:
@@ -65,7 +66,9 @@ class Brokers:
             raise
 
     async def acknowledged(self, topic: str) -> dict[str, Acked]:
-        """By subscription whose state travels; none if the topic is not there. Raises :class:`BridgeError`."""
+        """Return the acknowledgements of the subscriptions with replicated state; empty if the topic does not exist.
+
+        Raises :class:`BridgeError`."""
         internals = await self.internals(topic)
         if internals is None:
             return {}
@@ -131,7 +134,7 @@ class _BrokerLog:
 
 
 def read_worker(url: str, topic: str, standing: Standing, since_ms: int) -> EntryLog:
-    """What lies in a worker's log up to where it ended when it said so. Blocks.
+    """Return the entries in a worker's log up to the ends in ``standing``. Blocks the caller.
 
     Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`, :class:`BlockUnreadable`, :class:`TooManyEntries`.
     """

@@ -1,14 +1,14 @@
-"""Verify at the brokers: is what lies at Apache Pulsar's brokers what lies elsewhere? Nothing there is changed by it.
+"""Verification at Apache Pulsar's brokers: compares their topics with the other places. It changes nothing there.
 
 Workers beside brokers have a spool, which :mod:`replicator.pipeline.verify.verify` compares. Here the brokers' own
-topics are read, whole entry by whole entry, and compared with each other, with the logs of embedded clusters, and with
-the spool between.
+topics are read entry by entry, and compared with each other, with the logs of embedded clusters, and with the spool
+between.
 
-1. It is waited, for as long as verify settles, until what the brokers have now was read, copied and published.
-2. The cut: first how far the bridges have published, then how far the workers' logs are, then, of each topic, where the
-   brokers have its end and what is acknowledged there. What must be there by one of these is in what is read after it.
+1. Verify waits, at most the settling time, until everything at the brokers now was read, copied and published.
+2. The cut: first the bridges' published positions are read, then the positions of the workers' logs, then, for each
+   topic, its end and its acknowledgements at the brokers. Later readings must contain everything that these claim.
 3. Topic by topic, all places are read at the same time and compared (:mod:`.comparison`). One topic is in memory.
-4. What was acknowledged in step 2 is to be acknowledged where links lead to (:mod:`.acknowledgements`).
+4. Messages acknowledged in step 2 must be acknowledged at the links' destinations (:mod:`.acknowledgements`).
 
 A place that cannot be read is left out, and named.
 """
@@ -48,7 +48,8 @@ from snapshots.position import BEFORE_ALL, Position
 
 POLL_SECONDS: Final = 0.25
 TOLD_SECONDS: Final = 2.0
-"""An acknowledgement at brokers is seen by their bridge within a second, told, and made at others at once."""
+"""Time for an acknowledgement at brokers to arrive: their bridge sees it within a second, and others make it at
+once."""
 _NOBODY: Final = BridgedTopic(BEFORE_ALL, {}, waits=False, halted="")
 
 
@@ -60,8 +61,9 @@ def verify_brokers(
     since_ms: int | None,
     parquet: Path | None = None,
 ) -> BrokersFound:
-    """Compare the brokers of all clusters of ``kind: pulsar`` in the topics that are wanted. Blocks. ``parquet`` is a
-    file that all differences are written to, as rows."""
+    """Compare the brokers of all clusters of ``kind: pulsar`` in the wanted topics. Blocks the caller.
+
+    All differences are written to the file ``parquet`` as rows, if it is given."""
     with DifferenceRows(parquet) if parquet is not None else nullcontext() as rows:
         return asyncio.run(_Verification(topology, wanted, settle_seconds, since_ms or 0, rows).run())
 
@@ -81,10 +83,10 @@ class _Verification:
         }
         self._urls = {each.name: each.url for each in topology.clusters}
         self._brokers: dict[str, Brokers] = {}
-        """Those that answer."""
+        """Brokers that answer, by cluster."""
         self._bridges: dict[str, BridgeState] = {}
         self._acks_deadline: float | None = None
-        """All topics together have the settling time for their acknowledgements."""
+        """Time until which acknowledgements may arrive. All topics together have the settling time."""
         self._rows = rows
         self._found = BrokersFound()
 
@@ -110,7 +112,7 @@ class _Verification:
         return self._found
 
     def _lose(self, name: str, error: Exception) -> None:
-        """The brokers of a cluster are not compared from here on."""
+        """Leave the brokers of a cluster out of the comparison from here on."""
         if name in self._settings:
             self._found.unreachable.setdefault(brokers_of(name), str(error))
             self._brokers.pop(name, None)
@@ -126,10 +128,10 @@ class _Verification:
                     text = f"the bridge of {name} has stopped: {why}"
                     self._count(topic, [Difference("gaps", brokers_of(name), 0, 1, (text,))])
 
-    # Waiting for what is on its way.
+    # Wait for messages on their way.
 
     async def _settle(self) -> None:
-        """Returns when all that the brokers have now was read, copied and published, or that took too long."""
+        """Wait until everything at the brokers now was read, copied and published, at most the settling time."""
         deadline = time.monotonic() + self._settle_seconds
         await self._ask_bridges()
         ends = {
@@ -139,7 +141,7 @@ class _Verification:
             if self._wanted(topic)
         }
         goals: dict[tuple[str, str], Position] = {}
-        """By topic and origin."""
+        """Positions that must be reached everywhere, by topic and origin."""
         while True:
             standings = await self._standings()
             await self._ask_bridges()
@@ -181,11 +183,11 @@ class _Verification:
             try:
                 found[name] = await asyncio.to_thread(_standings_of, url)
             except PipelineError:
-                continue  # whoever reads the picture says so
+                continue  # the reader of the picture reports it
         return found
 
     def _goals(self, standings: Mapping[str, Mapping[str, Standing]]) -> dict[tuple[str, str], Position]:
-        """How far the origins of brokers are."""
+        """Return the positions that the origins at brokers have reached, by topic and origin."""
         return {
             (topic, origin): standing.high_water[origin][1]
             for name in self._brokers
@@ -252,7 +254,7 @@ class _Verification:
         self._found.subscriptions += subscriptions
 
     async def _states(self, name: str, topic: str) -> States | None:
-        """What is acknowledged where a cluster's clients have a topic; None if that cannot be asked."""
+        """Return the acknowledgements at the place of a cluster's clients; None if that cannot be asked."""
         if name not in self._settings:
             try:
                 return _acked(await asyncio.to_thread(_subscriptions_of, self._urls[name], topic))
@@ -266,7 +268,7 @@ class _Verification:
         return None
 
     def _served_at(self, name: str) -> str:
-        """The copy that the clients of a cluster have."""
+        """Return the name of the copy that the clients of a cluster use."""
         return brokers_of(name) if name in self._settings else name
 
     async def _at_brokers(
@@ -282,7 +284,7 @@ class _Verification:
             left_out[whose] = [*left_out.get(whose, ()), *ranges]
         own = Life(origin, (standing.high_water or {}).get(origin, (0, BEFORE_ALL))[0])
         end = BEFORE_ALL if internals is None else internals.last
-        # What others had published of it by then is not above the end, unless nobody ever published it here.
+        # Entries that others had published by then are not above the end, unless nobody ever published them here.
         elsewhere = [each.last for other in self._brokers if (each := self._bridged(other, topic).published.get(own))]
         try:
             stored = end if internals is not None and internals.entries else BEFORE_ALL
@@ -317,7 +319,7 @@ class _Verification:
         url = self._urls[name]
         try:
             log = await asyncio.to_thread(read_worker, url, topic, standing, self._since_ms)
-            # What was trimmed meanwhile is not missing.
+            # Entries that were trimmed meanwhile are not missing.
             trimmed = (await asyncio.to_thread(_standings_of, url)).get(topic, standing)
         except PipelineError as error:
             self._found.remarks.append(f"{topic}: the log of {name} is not compared with brokers: {error}")
@@ -335,7 +337,7 @@ class _Verification:
         )
 
     def _pairs(self, ways: Reachability, names: Sequence[str]) -> list[Pair]:
-        """Which copies are compared in which origin's entries."""
+        """Return the pairs of copies to compare, for each origin."""
         changed = any(link.select for link in self._topology.links)
         parts = any(link.where for link in self._topology.links)
         wanted: list[tuple[str, str, str, bool, bool]] = []

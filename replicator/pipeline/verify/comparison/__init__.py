@@ -1,1 +1,1 @@
-"""Comparing the logs of clusters by blocks: pure, vectorised over whole batches of blocks, no network and no Spark."""
+"""Comparison of the logs of clusters by blocks: pure, vectorised over batches of blocks, no network and no Spark."""

@@ -1,13 +1,13 @@
-"""What a subscription has acknowledged in one cluster, compared with another over runs of entries. Pure NumPy.
+"""Acknowledgements of a subscription in two clusters, compared over runs of entries. Pure NumPy.
 
 A message is acknowledged if its position is at or before the mark-delete, or in one of the individually deleted ranges,
-or its batch index is among those acknowledged of its entry. :func:`only_acked` says what is so in one cluster and not
-in the other, of intervals that both have:
+or its batch index is acknowledged in its entry. :func:`only_acked` finds messages acknowledged in one cluster and not
+in the other, in intervals that both have:
 
 1. An interval is cut wherever the state of either cluster changes inside it, and around every entry that is
    acknowledged in part in either.
-2. What is left between the cuts is acknowledged as a whole or not at all, on each side.
-3. Single entries that are acknowledged in part are looked at one by one: there are few.
+2. The parts between the cuts are acknowledged as a whole or not at all, on each side.
+3. Single entries that are acknowledged in part are compared one by one: there are few.
 
 n intervals against r ranges cost O((n + cuts) log r).
 """
@@ -29,7 +29,7 @@ _NONE: Final = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """One subscription in one topic of one cluster.
+    """State of one subscription in one topic of one cluster.
 
     Places are coded as (index of the ledger in ``ledgers``) << 33 | entry.
     """
@@ -37,14 +37,14 @@ class Acked:
     mark_delete: tuple[int, int]
     generation: int
     ledgers: Int64s
-    """Those in which anything is acknowledged individually or in part, or in which the mark-delete lies."""
+    """Ledgers with individual or partial acknowledgements, and the ledger of the mark-delete."""
     starts: Int64s
     ends: Int64s
-    """Of the disjoint ranges, in order; ends are exclusive."""
+    """Exclusive ends of the disjoint ranges, in order; ``starts`` has their starts."""
     cuts: Int64s
-    """Where the state may change, in order."""
+    """Places at which the state may change, in order."""
     parts: Mapping[tuple[int, int], frozenset[int]]
-    """Which indexes of the entries that are acknowledged in part."""
+    """Acknowledged batch indexes of the entries that are acknowledged in part."""
     begins: Starts
     """Starts of the subscription by origin: earlier messages count as consumed here, but nobody acknowledged them."""
 
@@ -64,7 +64,7 @@ class Acked:
         return cls((mark.ledger, mark.entry), state.generation, ledgers, starts, ends, cuts, parts, state.starts)
 
     def contains(self, ledgers: Int64s, entries: Int64s) -> Bools:
-        """For each entry, whether all of it is acknowledged."""
+        """Return, for each entry, whether all of it is acknowledged."""
         marked_ledger, marked_entry = self.mark_delete
         acked: Bools = (ledgers < marked_ledger) | ((ledgers == marked_ledger) & (entries <= marked_entry))
         if len(self.starts):
@@ -74,7 +74,8 @@ class Acked:
         return acked
 
     def offsets(self, ledgers: Int64s, entries: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
-        """Where the state may change inside of runs: the number of the run, and how many entries after its start."""
+        """Return the places inside of runs at which the state may change: the run's number, and the offset from its
+        start."""
         places, known = self._coded(ledgers, entries)
         low = np.searchsorted(self.cuts, places, side="right")
         high = np.searchsorted(self.cuts, places + counts, side="left")
@@ -86,13 +87,13 @@ class Acked:
         return runs, self.cuts[cuts] - places[runs]
 
     def holds_all(self, ledgers: Int64s, entries: Int64s, counts: Int64s) -> bool:
-        """Whether all of the runs lie at or before the mark-delete; a shortcut for the usual case."""
+        """Return whether all of the runs lie at or before the mark-delete; a shortcut for the usual case."""
         marked_ledger, marked_entry = self.mark_delete
         inside = (ledgers < marked_ledger) | ((ledgers == marked_ledger) & (entries + counts - 1 <= marked_entry))
         return bool(inside.all())
 
     def holds_none(self, ledgers: Int64s, entries: Int64s) -> bool:
-        """Whether nothing is acknowledged from the lowest of the runs on."""
+        """Return whether nothing is acknowledged from the lowest of the runs on."""
         if len(self.starts) or self.parts:
             return False
         marked_ledger, marked_entry = self.mark_delete
@@ -106,7 +107,8 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Intervals that two clusters have, ``count`` entries each: where they lie at the source and the destination."""
+    """Intervals that two clusters have, ``count`` entries each, with their positions at the source and the
+    destination."""
 
     source_ledger: Int64s
     source_entry: Int64s
@@ -117,18 +119,20 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class OnlyAcked:
-    """A run of entries that is acknowledged at the source and not, or not as much, at the destination."""
+    """Run of entries that is acknowledged at the source and not, or not as much, at the destination."""
 
     run: int
     offset: int
     count: int
     at_source: frozenset[int] | None
-    """The indexes acknowledged there; None for all."""
+    """Batch indexes acknowledged at the source; None for all."""
     at_destination: frozenset[int]
 
     def messages(self, sizes: Sequence[int], absent: Mapping[int, frozenset[int]]) -> int:
-        """How many messages differ; ``sizes`` are of its entries, ``absent`` what the source lacks of them, by offset
-        from the run's start."""
+        """Return the number of messages that differ.
+
+        ``sizes`` are of its entries. ``absent`` has messages that the source lacks of them, by offset from the run's
+        start."""
         if not absent and self.at_source is None and not self.at_destination:
             return sum(sizes)
         return sum(
@@ -139,7 +143,9 @@ class OnlyAcked:
 
 
 def only_acked(source: Acked, destination: Acked | None, runs: Runs) -> Iterator[OnlyAcked]:
-    """What ``source`` has acknowledged of ``runs``, and ``destination`` (None where it is not there) has not."""
+    """Yield the parts of ``runs`` that ``source`` has acknowledged and ``destination`` has not.
+
+    ``destination`` is None if the subscription does not exist there."""
     if not len(runs.count) or source.holds_none(runs.source_ledger, runs.source_entry):
         return
     if destination is not None and destination.holds_all(runs.destination_ledger, runs.destination_entry, runs.count):
@@ -175,7 +181,7 @@ def only_acked(source: Acked, destination: Acked | None, runs: Runs) -> Iterator
 
 
 def _partly(acked: Acked, ledgers: Int64s, entries: Int64s, counts: Int64s) -> Bools:
-    """Which of the runs are a single entry that is acknowledged in part."""
+    """Return which of the runs are a single entry that is acknowledged in part."""
     found = np.zeros(len(counts), bool)
     single = np.flatnonzero(counts == 1)
     places = zip(ledgers[single].tolist(), entries[single].tolist(), strict=True)

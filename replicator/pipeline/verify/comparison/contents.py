@@ -1,6 +1,7 @@
-"""Comparing what entries hold: byte by byte, and where bytes differ message by message. Pure; reading is passed in.
+"""Comparison of entries' contents: byte by byte, and for different bytes message by message. Pure; reading is passed
+in.
 
-Asked only of intervals whose copies come from blocks that are not equal: cut elsewhere, or really of other content.
+It is used only for intervals whose copies come from unequal blocks: cut in other places, or with other content.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from replicator.metadata.metadata_pb2 import NONE
 Place = tuple[int, int, int, int]
 """Cluster and topic by number, ledger, and the first entry."""
 ReadEntries = Callable[[Place, int], Iterator[bytes]]
-"""Reads a number of entries from a place on; fewer where they are not there any more."""
+"""Function that reads a number of entries from a place on; fewer if they do not exist any more."""
 
 EXPANDED_ENTRIES_MAX: Final = 1_000
-"""Entries of one comparison that are taken apart into messages; of more, all messages count."""
+"""Limit of entries of one comparison that are split into messages; for further ones all messages count."""
 
 
 def differing_messages(
@@ -29,7 +30,7 @@ def differing_messages(
     counts: Callable[[int], int],
     read: ReadEntries,
 ) -> Iterator[tuple[int, int, int]]:
-    """The entries of which some copies differ: interval, offset in it, and the number of messages that do."""
+    """Yield the entries with differing copies: interval, offset in it, and number of differing messages."""
     room = EXPANDED_ENTRIES_MAX
     for index in intervals:
         copies = [read(place, counts(index)) for place in places(index)]
@@ -41,7 +42,7 @@ def differing_messages(
 
 
 def _messages(entries: Iterable[bytes]) -> int:
-    """How many messages differ between entries of one identity; all, if what differs is no message's."""
+    """Return how many messages differ between entries of one identity; all, if the difference is in no message."""
     try:
         contents = [_contents(entry) for entry in entries]
     except EngineError:
@@ -59,7 +60,7 @@ def _size(entry: bytes) -> int:
 
 
 def _contents(entry: bytes) -> list[tuple[bytes, bytes]]:
-    """The messages of an entry: metadata and payload of each; one of all where they cannot be told apart."""
+    """Return metadata and payload of each message of an entry; one pair for all if they cannot be split."""
     metadata, payload = decode_entry(entry, check=False)
     if metadata.encryption_keys or not metadata.HasField("num_messages_in_batch"):
         return [(metadata.SerializeToString(), bytes(payload))]

@@ -248,7 +248,7 @@ def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) ->
 
 
 _Places = tuple[Bools, Int64s, Int64s]
-"""For all intervals: whether a cluster has the interval, and the ledger and entry where the interval lies there."""
+"""Places of all intervals in a cluster: whether it has the interval, and the interval's ledger and entry there."""
 
 
 def _acknowledged(
@@ -327,7 +327,7 @@ def _mismapped(
 
 
 def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[Found]:
-    """For each origin and cluster one copied entry, for its place to be asked for: does the exact mapping know it?"""
+    """Yield one copied entry for each origin and cluster, to check its place in the exact mapping."""
     cut = cells.cut
     seen: set[tuple[str, int]] = set()
     for index in (of_topic[0], of_topic[-1]) if len(of_topic) else ():
@@ -352,7 +352,7 @@ def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) ->
 
 
 class _Text:
-    """Intervals as findings: their identity, their places, and words."""
+    """Descriptions of intervals for findings: their identity, their places, and words."""
 
     def __init__(self, cells: _Cells, scope: Scope, weight: Int64s) -> None:
         self._cells, self._scope, self._weight = cells, scope, weight

@@ -1,11 +1,11 @@
-"""Entries of one origin that stand in another order than they were published in. Pure.
+"""Search for entries of one origin that stand in another order than they were published in. Pure.
 
 Logs are read range by range, and each range's reader follows the order by itself. So
 
-1. :func:`out_of_order` puts the ranges of a log together: an origin's entries go up in each, and from each to the next,
-   or the log is suspect. Nothing is sorted, and a log in order is done with here.
-2. A suspect log may just have something twice: copies after the first do not count. :func:`first_copies` leaves them
-   out, cell by cell, and :func:`descents` goes through what is left in the order of the log.
+1. :func:`out_of_order` puts the ranges of a log together: an origin's entries ascend in each, and from each to the
+   next, or the log is suspect. Nothing is sorted, and a log in order needs no more steps.
+2. A suspect log may only have entries twice: copies after the first do not count. :func:`first_copies` leaves them
+   out, cell by cell, and :func:`descents` goes through the rest in the order of the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOG_KEY: Final = ("topic", "cluster")
 
 
 def out_of_order(notes: Iterable[Found]) -> set[tuple[str, str]]:
-    """The logs (topic, cluster) that are suspect, by the notes of all ranges."""
+    """Return the suspect logs (topic, cluster), by the notes of all ranges."""
     suspect: set[tuple[str, str]] = set()
     ranges: dict[tuple[str, str, str | None, int | None], list[tuple[int, Position, Position]]] = {}
     for note in notes:
@@ -56,7 +56,7 @@ def out_of_order(notes: Iterable[Found]) -> set[tuple[str, str]]:
 
 
 def first_copies(table: pa.Table, clusters: int, suspect: set[tuple[int, int]]) -> pa.RecordBatch:
-    """Of whole cells, the first copies in the logs that are suspect, as rows of :data:`COPIES`."""
+    """Return the first copies in the suspect logs, from whole cells, as rows of :data:`COPIES`."""
     table = table.filter(pa.array(table.column("kind").to_numpy() != NOTE))
     columns = {name: table.column(name).to_numpy() for name in COPIES.names}
     logs = zip(columns["topic"].tolist(), columns["cluster"].tolist(), strict=True)
@@ -87,7 +87,8 @@ def first_copies(table: pa.Table, clusters: int, suspect: set[tuple[int, int]]) 
 
 
 def descents(tables: Iterable[pa.Table], topics: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[Found]:
-    """Of logs, sorted by topic, cluster and position: the entries that stand after a later one of their origin."""
+    """Yield the entries that stand after a later one of their origin, from logs sorted by topic, cluster and
+    position."""
     log: tuple[int, int] | None = None
     reached: dict[tuple[str, int], Position] = {}
     for table in tables:

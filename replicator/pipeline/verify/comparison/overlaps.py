@@ -1,14 +1,14 @@
-"""Runs of entries as several clusters have them, cut where any of them begins or ends. Pure NumPy.
+"""Overlaps of runs of entries in several clusters, cut at the begin and end of every run. Pure NumPy.
 
-A *piece* is a run of entries of one origin as it lies in one cluster: a block, or what is in one cell of it. Clusters
-may have cut the same entries into other blocks, may lack some, and may have some twice. So
+A *piece* is a run of entries of one origin as it lies in one cluster: a block, or its part in one cell. Clusters may
+have cut the same entries into other blocks, may lack some, and may have some twice. So
 
-1. all beginnings and ends of pieces of one *group* (topic, origin, incarnation, ledger of the origin) are its bounds,
-   with the bounds that the caller adds (where a cluster's copy was cut, say);
-2. between two bounds that follow each other every piece has all entries or none: an *interval*;
+1. all begins and ends of pieces of one *group* (topic, origin, incarnation, ledger of the origin) are its bounds;
+   the caller adds others, such as the place where a cluster's copy was cut;
+2. between two consecutive bounds every piece has all entries or none: an *interval*;
 3. a *cover* says that a piece has an interval, and where.
 
-n pieces cost O(n log n), and as many covers as pieces where clusters agree on their blocks.
+n pieces cost O(n log n), and as many covers as pieces if clusters agree on their blocks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 ENTRY_BITS: Final = 33
-"""An entry's id has 32 bits, and a run may end one above the highest."""
+"""Bits of an entry in a code. An entry's id has 32 bits, and a run may end one above the highest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Arrays of one length. ``start`` and ``count`` are entries at the origin; ``group`` is dense, from 0."""
+    """Pieces as arrays of one length. ``start`` and ``count`` are entries at the origin; ``group`` is dense, from 0."""
 
     group: Int64s
     start: Int64s
@@ -36,10 +36,10 @@ class Pieces:
     cluster: Int64s
     ledger: Int64s
     entry: Int64s
-    """Where the piece lies in its cluster."""
+    """First entry of the piece in its cluster's ledger."""
     messages: Int64s
     sizes: tuple[bytes | None, ...]
-    """The batch sizes of its entries as little-endian u32; None where all are the same."""
+    """Batch sizes of its entries as little-endian u32; None if all are the same."""
 
     def __len__(self) -> int:
         return len(self.group)
@@ -53,21 +53,22 @@ class Overlaps:
     start: Int64s
     count: Int64s
     messages: Int64s
-    """Of the interval; where clusters differ on the sizes of batches, the most."""
+    """Number of messages in the interval; the largest if clusters differ on the sizes of batches."""
     cover_interval: Int64s
     cover_piece: Int64s
     cover_entry: Int64s
-    """The local entry at which the interval begins in the cover's piece."""
+    """Local entry at which the interval begins in the cover's piece."""
     first_cover: Int64s
-    """For each interval and cluster (2-d), the first of its covers there; -1 where the cluster does not have it."""
+    """First cover of each interval in each cluster (2-d); -1 if the cluster does not have it."""
     copies: Int64s
-    """For each interval and cluster, how often it is there."""
+    """Number of copies of each interval in each cluster."""
 
     def __len__(self) -> int:
         return len(self.group)
 
     def at(self, pieces: Pieces, cluster: int) -> tuple[Bools, Int64s, Int64s]:
-        """Which intervals a cluster has, and the local ledger and entry of their first copies (0 where it has none)."""
+        """Return which intervals a cluster has, and the local ledger and entry of their first copies (0 for the
+        others)."""
         covers = self.first_cover[:, cluster]
         here = covers >= 0
         return (
@@ -78,7 +79,7 @@ class Overlaps:
 
 
 def overlaps(pieces: Pieces, clusters: int, bounds: tuple[Int64s, Int64s] | None = None) -> Overlaps:
-    """Cut ``pieces`` of that many clusters at one another's ends, and at ``bounds`` (groups and entries)."""
+    """Cut ``pieces`` of ``clusters`` clusters at one another's ends, and at ``bounds`` (groups and entries)."""
     starts = pieces.group << ENTRY_BITS | pieces.start
     ends = pieces.group << ENTRY_BITS | (pieces.start + pieces.count)
     edges = [starts, ends]
@@ -118,7 +119,7 @@ def overlaps(pieces: Pieces, clusters: int, bounds: tuple[Int64s, Int64s] | None
 
 
 def messages_in(pieces: Pieces, piece: int, offset: int, count: int) -> int:
-    """How many messages ``count`` entries of a piece have, from its ``offset``-th on."""
+    """Return the number of messages in ``count`` entries of a piece, from its ``offset``-th on."""
     sizes = pieces.sizes[piece]
     if sizes is None:
         return int(pieces.messages[piece]) // int(pieces.count[piece]) * count
@@ -126,7 +127,7 @@ def messages_in(pieces: Pieces, piece: int, offset: int, count: int) -> int:
 
 
 def _messages_of(pieces: Pieces, spans: Int64s, cover_piece: Int64s, cover_entry: Int64s, counts: Int64s) -> Int64s:
-    """For each cover how many messages its interval has there."""
+    """Return, for each cover, the number of messages in its interval."""
     found = pieces.messages[cover_piece] // np.maximum(pieces.count[cover_piece], 1) * counts
     whole = spans[cover_piece] == 1
     found[whole] = pieces.messages[cover_piece[whole]]

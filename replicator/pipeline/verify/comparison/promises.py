@@ -1,12 +1,12 @@
-"""Snapshot mappings that promise what is not there. Pure NumPy.
+"""Check of snapshot mappings, whose promises may be broken. Pure NumPy.
 
-"When my mark-delete passes L, everything in peer P up to R is consumed" is wrong if some message in P's log up to R
-lies after L at home, or nowhere there. Messages come as runs that lie together in both logs:
+A mapping promises: "when my mark-delete passes L, everything in peer P up to R is consumed". It is broken if a message
+in P's log up to R lies after L at home, or is not there. Messages come as runs that are contiguous in both logs:
 
 1. Of a run at P's ``p``, that lies at home from ``h`` on, the part up to R counts; it ends at home at
    ``h + min(length - 1, R - p)``, as both go up together.
 2. If a whole run is below R, the mapping is wrong if the run's end at home is past L. Of all mappings with R at or
-   above the run's end it is enough to look at the lowest L: most runs are done with one look at a running minimum.
+   above the run's end only the lowest L matters: most runs are done with one look at a running minimum.
 3. A mapping whose R is inside a run is compared with that run alone. There are few.
 """
 
@@ -26,7 +26,7 @@ _NOWHERE: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The mappings of one topic, home and peer, in the order of their remote positions."""
+    """Mappings of one topic, home and peer, in the order of their remote positions."""
 
     mappings: tuple[SnapshotMapping, ...]
 
@@ -37,7 +37,7 @@ class Promises:
     def broken(
         self, at_peer: tuple[Int64s, Int64s], at_home: tuple[Int64s, Int64s], is_home: Bools, count: Int64s
     ) -> dict[int, int]:
-        """Which of the mappings some run breaks, by index, and the number of the first run that does.
+        """Return the mappings that a run breaks, by index, each with the number of the first such run.
 
         ``at_peer`` and ``at_home`` are the ledgers and entries at which the runs begin.
         """
@@ -103,7 +103,7 @@ class _Codes:
 def by_pair(
     mappings: Mapping[int, Sequence[SnapshotMapping]], numbers: Mapping[str, int]
 ) -> dict[tuple[int, int], Promises]:
-    """The mappings of one topic by home and peer, of those between clusters that are compared."""
+    """Return the mappings of one topic by home and peer, for peers that are compared."""
     pairs: dict[tuple[int, int], list[SnapshotMapping]] = {}
     for home, of_home in mappings.items():
         for mapping in of_home:

@@ -1,4 +1,4 @@
-"""The tables that verify's tasks pass on: pieces of logs, and findings. Their columns, and findings as values."""
+"""Tables that verify's tasks pass on: pieces of logs, and findings. Their columns, and findings as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 MESSAGES, MARKERS, NOTE = 0, 1, 100
-"""Kinds of rows of :data:`PIECES`; a note is a finding that was made while reading, passed on as it is."""
+"""Kinds of rows of :data:`PIECES`; a note is a finding that was made while reading, and is passed on unchanged."""
 
 PIECES: Final = pa.schema(
     [
@@ -32,12 +32,14 @@ PIECES: Final = pa.schema(
         ("note", pa.string()),
     ]
 )
-"""``count`` entries from the origin's ``start`` on, that lie in ``cluster`` from ``ledger:entry`` on.
+"""Columns of a piece: ``count`` entries from the origin's ``start`` on, which lie in ``cluster`` from ``ledger:entry``
+on.
 
-``checksums`` are those of the block that they are of; ``parts`` is JSON: which indexes of which entries are not here.
+``checksums`` are those of its block. ``parts`` is JSON: the batch indexes that are missing here, by entry.
 """
 CELL_KEY: Final = ("topic", "origin", "incarnation", "origin_ledger", "cell")
-"""Rows of one key are compared together. A cell is as much of an origin's ledger as fits into memory anywhere."""
+"""Columns of a cell's key. Rows of one cell are compared together. A cell is a part of an origin's ledger that fits
+into any memory."""
 CELL_ENTRIES: Final = 65_536
 
 DIFFERENCE_COLUMNS: Final = pa.schema(
@@ -58,7 +60,7 @@ DIFFERENCE_COLUMNS: Final = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""What ``--parquet`` writes; docs/verify.md explains the columns."""
+"""Columns of the files of ``--parquet``; docs/verify.md explains them."""
 FINDINGS: Final = pa.schema([*DIFFERENCE_COLUMNS, ("shown", pa.bool_())])
 
 # Kinds of findings that are no differences.
@@ -72,7 +74,7 @@ BEHIND: Final = "behind"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One row of :data:`FINDINGS`; ``count`` is in what the kind counts: messages, mostly."""
+    """One row of :data:`FINDINGS`; ``count`` is in the unit of the kind: messages, mostly."""
 
     kind: str
     topic: str
@@ -96,7 +98,7 @@ def findings_table(found: Iterable[Found]) -> pa.RecordBatch:
 
 
 class PieceRows:
-    """Collects rows of :data:`PIECES` column by column."""
+    """Collector of rows of :data:`PIECES`, column by column."""
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in PIECES.names}
@@ -115,7 +117,7 @@ class PieceRows:
 
 
 def whole_cells(batches: Iterable[pa.RecordBatch], key: tuple[str, ...] = CELL_KEY) -> Iterator[pa.Table]:
-    """Sorted batches anew, so that rows of one key are never in two of them."""
+    """Yield sorted rows in new tables, so that rows of one key are always in one table."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:
@@ -138,7 +140,7 @@ def _same_key(before: pa.RecordBatch, after: pa.RecordBatch, key: tuple[str, ...
 
 
 def _last_change(batch: pa.RecordBatch, key: tuple[str, ...]) -> int:
-    """The index of the last row whose key is another one than that of the row before; 0 if all have one."""
+    """Return the index of the last row with another key than the row before it; 0 if all have one key."""
     low, high = 0, batch.num_rows - 1
     last = [batch.column(name)[-1] for name in key]
     while low < high:  # sorted, so what equals the last row is a run at the end

@@ -86,13 +86,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class TopicScope:
-    """One topic: between which clusters it is compared, and what they say of it. By cluster's number."""
+    """One topic: the clusters between which it is compared, and their states, by the clusters' numbers."""
 
     name: str
     reachability: Reachability
     standings: Mapping[int, Standing]
     subscriptions: Mapping[str, Mapping[int, Acked]]
-    """The replicated ones, as they are now."""
+    """Replicated subscriptions, in their present state."""
     promises: Mapping[tuple[int, int], Promises]
     told: Mapping[str, Mapping[int, Acked]] | None = None
     """The acknowledgements of a while ago, which the other clusters must have by now. None means ``subscriptions``."""
@@ -130,7 +130,8 @@ class TopicScope:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """All topics. A cluster's number is its index in ``clusters``; a topic's its index in ``topics``."""
+    """All topics of a comparison. A cluster's number is its index in ``clusters``; a topic's its index in
+    ``topics``."""
 
     clusters: tuple[str, ...]
     urls: tuple[str, ...]
