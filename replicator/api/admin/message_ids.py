@@ -21,7 +21,9 @@ PARTITION_INDEX_MAX: Final = 999_999
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a subscription is to stand: the entry at ``position`` comes next, or the one after it if ``excluded``."""
+    """The place to which a subscription moves: the entry at ``position`` comes next, or the one after it if
+    ``excluded``.
+    """
 
     position: Position
     excluded: bool = False
@@ -29,12 +31,12 @@ class Target:
 
     @property
     def anywhere(self) -> bool:
-        """Whether it means the same in every topic: the earliest or the latest."""
+        """Return whether the target is the same in every topic: the earliest or the latest."""
         return self.position in (BEFORE_ALL, LATEST)
 
     @property
     def next_position(self) -> Position:
-        """The position that is to come next, for a seek."""
+        """Return the position that comes next after a seek to this target."""
         if self.excluded and not self.anywhere:
             return Position(self.position.ledger, self.position.entry + 1)
         return self.position
