@@ -28,7 +28,7 @@ from replicator.failover.report import SwitchReport
 from replicator.failover.switch import Switch
 
 DRY_RUN_SECONDS_MAX: Final = 600.0
-"""What a dry run says is old after that: another is asked for."""
+"""Time after which a dry run is out of date: another one is needed."""
 RUNS_MAX: Final = 50
 GOING_MAX: Final = 5
 """Dry runs at once; of switches there is one."""
@@ -46,7 +46,7 @@ class NotTyped(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to switch. A failback has no source: it is whoever serves the target's clients."""
+    """A requested switch. A failback has no source: its source is whoever serves the target's clients."""
 
     kind: str
     source: str
@@ -67,31 +67,31 @@ class SwitchRun(Run):
     """Seconds since the beginning, and what was done then."""
     report: SwitchReport | None = None
     followed_by: str = ""
-    """Of a dry run: the switch that was made after it."""
+    """Id of the switch that was made after this dry run."""
 
     @property
     def confirmable(self) -> bool:
-        """Whether it is a dry run that a switch may follow."""
+        """Return whether this is a dry run that a switch may follow."""
         return self.dry and self.report is not None and self.report.outcome == "dry run" and not self.followed_by
 
 
 class Switches(Runs[SwitchRun]):
-    """Of one worker's dashboard."""
+    """Switches of one worker's dashboard."""
 
     def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(RUNS_MAX, CLOSE_SECONDS_MAX, clock)
         self._asking = asking
 
     def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> SwitchRun:
-        """Begin one. Raises :class:`.runs.NotNow`."""
+        """Begin a dry run. Raise :class:`.runs.NotNow`."""
         if len(self.unended()) >= GOING_MAX:
             raise NotNow(f"{GOING_MAX} dry runs and switches go on here: wait for one of them to end")
         return self._begin(wanted, dry=True, shown=shown, who=who)
 
     def switch(self, run_id: str, typed: str, *, shown: str | None, who: str) -> SwitchRun:
-        """Make what a dry run tried; the run that was begun by it already, if there is one.
-
-        Raises :class:`.runs.RunNotFound`, :class:`.runs.NotNow`, :class:`NotTyped`."""
+        """Make the switch that a dry run tried; return its run, also if it has begun already. Raise
+        :class:`.runs.RunNotFound`, :class:`.runs.NotNow` or :class:`NotTyped`.
+        """
         tried = self.find(run_id)
         if tried.followed_by in self._runs:
             return self._runs[tried.followed_by]

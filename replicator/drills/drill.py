@@ -98,9 +98,8 @@ def _verdict_line(report: Mapping[str, Any]) -> str:
 
 
 def _prepared(source: InputSource) -> Iterator[InputMessage]:
-    """Return the messages, with the first ones made already.
-
-    Making them is no part of the drill, which must keep the pace of its clients with one core.
+    """Return the messages; make the first :data:`PREPARED_MESSAGES_MAX` at once. Making them is not part of the drill,
+    which must keep its clients' pace with one core.
     """
     messages = iter(source)
     return chain(list(islice(messages, PREPARED_MESSAGES_MAX)), messages)

@@ -8,7 +8,8 @@ Invariant 11 (DESIGN §3): what a scrape answers is bounded, however many topics
 3. All others are summed as ``other``.
 4. A topic that was summed stays so while the worker runs, also when there is room again: its messages would be taken
    out of a sum, which a counter does not survive. A topic that comes when there is room has it.
-5. The sum of the messages only grows, and begins at 0 when it is first asked for. A sum of all that the topics ever had would fall when one is deleted, and after a restart Prometheus would take all of it for new.
+5. The sum of the messages only grows, and begins at 0 when it is first asked for. A sum of all that the topics ever had
+   would fall when one is deleted, and after a restart Prometheus would take all of it for new.
 """
 
 from __future__ import annotations

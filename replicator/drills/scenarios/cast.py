@@ -1,4 +1,4 @@
-"""Which cluster of a topology has which part in a drill."""
+"""The parts that the clusters of a topology have in a drill."""
 
 from __future__ import annotations
 
