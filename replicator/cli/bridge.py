@@ -85,7 +85,7 @@ def renew(
 
 
 class _Problem(NamedTuple):
-    """What went wrong in one cluster: it refused what was asked, or it did not answer."""
+    """Problem in one cluster: it refused the request, or did not answer."""
 
     text: str
     refused: bool

@@ -24,7 +24,7 @@ LISTED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What clients are held to in one cluster. ``places`` are tenants, namespaces and topics by name."""
+    """Rules for clients in one cluster. ``places`` are tenants, namespaces and topics by name."""
 
     cluster: str
     asks: bool = False

@@ -1,4 +1,4 @@
-"""Who somebody is. A value; what it is made from is in the modules beside this."""
+"""Identity of a client: a value. The modules beside this one make it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKEN_CHARS_MAX: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is, and until when that counts."""
+    """Role of a client, and until when it is valid."""
 
     role: str
     expires_at: float | None = None
