@@ -21,7 +21,7 @@ class ClusterAddress:
 
 
 Addresses = Callable[[], Mapping[str, ClusterAddress]]
-"""By name, the clusters of the topology that runs; this cluster among them."""
+"""Function that returns the addresses of the running topology's clusters by name, this cluster among them."""
 
 ADDRESSES: Final[web.AppKey[Addresses]] = web.AppKey("cluster_addresses")
 

@@ -27,7 +27,7 @@ from replicator.topology.patterns import parse_patterns
 from snapshots.position import Position
 
 MEASURE_SECONDS_MAX: Final = 10.0
-"""For one answer. What was measured until then is kept, so whoever asks again gets further."""
+"""Time limit of measuring for one answer. Sums measured by then are kept, so the next request gets further."""
 
 
 class BackfilledLink(Protocol):

@@ -20,7 +20,9 @@ from replicator.engine.log.arrow import encode_block_list
 from replicator.engine.log.gathering import gather_blocks
 
 BLOCKS_MAX: Final = 20_000
-"""In one request; its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten milliseconds."""
+"""Limit of blocks in one request. Its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten
+milliseconds.
+"""
 NUMBER_MAX: Final = 2**64 - 1
 """Largest ledger or entry number, limited by the store's keys."""
 

@@ -33,7 +33,7 @@ class LinkedSources:
 
     @classmethod
     def of(cls, *sources: str) -> LinkedSources:
-        """One link from each of these clusters, which brings what that cluster published."""
+        """Return one link from each of these clusters, which brings the messages that the cluster published."""
         return cls(IncomingLink(source, origins=frozenset({source})) for source in sources)
 
     def find(self, source: str, name: str = "") -> IncomingLink | None:

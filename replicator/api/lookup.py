@@ -21,7 +21,7 @@ _TOPIC: Final = "{domain}/{tenant}/{namespace}/{topic}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of lookups; the second form is that of older clients."""
+    """Return the routes of lookups; the second form is that of older clients."""
     return [
         web.get(f"/lookup/v2/topic/{_TOPIC}", lookup),
         web.get(f"/lookup/v2/destination/{_TOPIC}", lookup),

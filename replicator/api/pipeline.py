@@ -23,7 +23,7 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 CARRIER_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 2_000
 REPORTS_MAX: Final = 10_000
-"""In one request; a lane reports one or two at once, a batch what its lanes did not."""
+"""Limit of reports in one request. A lane reports one or two at once; a batch reports what its lanes did not."""
 
 
 class PlannerControl(Protocol):

@@ -63,7 +63,7 @@ _turns = count()
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """How the texts of a request become keys and payloads."""
+    """Types that turn the texts of a request into keys and payloads."""
 
     schema: TopicSchema
     key: TopicSchema | None
@@ -214,7 +214,7 @@ def _partition(message: Any, partitions: int) -> int:
 
 
 def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
-    """Raises :class:`BadField`."""
+    """Return the metadata and payload of one message. Raise :class:`BadField`."""
     if not isinstance(fields, dict):
         raise BadField("a message must be an object")
     payload, is_null = text_field(fields, "payload"), null_value_field(fields)

@@ -37,7 +37,7 @@ APPEND_BYTES_MAX: Final = 16 * 1024 * 1024
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Limit of bytes of a commit's JSON: it has room for ten thousand partitions and a hundred thousand origins."""
 COMMIT_SECONDS_MAX: Final = 10.0
-"""How long a commit is waited for before it is answered that it goes on."""
+"""Time that a commit is waited for before the answer says that it goes on."""
 TOPICS_MAX: Final = 10_000
 """Asked for at once."""
 SILENCE_SECONDS_MAX: Final = 60.0

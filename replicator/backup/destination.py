@@ -27,7 +27,7 @@ from replicator.engine.log.store_files import dangling_link
 from replicator.topology import mask_password
 
 UNFINISHED: Final = ".unfinished-"
-"""In the names of files that are being written into a directory."""
+"""Part of the names of files that are being written into a directory."""
 AT_ONCE: Final = 8
 """Chunks that are read, written or deleted at the same time. Each takes a megabyte of memory."""
 
@@ -43,7 +43,7 @@ class Destination:
         volume of a directory is not mounted.
         """
         self.url = _shown(url)
-        """For messages: without a password that stands in it."""
+        """URL for messages, without a password."""
         self._password = _password(url)
         with self._named():
             try:

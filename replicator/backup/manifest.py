@@ -35,7 +35,7 @@ class TopicMark:
     incarnation: int
     lac: str
     marks: Mapping[str, str] = field(default_factory=dict)
-    """By origin, its newest position in the backup. Versions before wrote none."""
+    """Newest position of each origin in the backup. Former versions wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Manifest:
     store_id: str
     store_format: int
     made_at_ms: int
-    """When the copying began."""
+    """Time when the copying began."""
     version: str
     """Version of the service that made the backup."""
     files: Sequence[FileChunks]

@@ -39,9 +39,9 @@ from replicator.topology import Cluster, Topology
 from snapshots.position import Position
 
 ANSWER_SECONDS: Final = 10.0
-"""How long a worker is waited for that refuses the connection, or is not ready."""
+"""Time for which to wait for a worker that refuses the connection, or is not ready."""
 SILENCE_SECONDS: Final = 20.0
-"""How long one is waited for that takes the connection, and sends nothing."""
+"""Time for which to wait for a worker that takes the connection, and sends nothing."""
 Tell = Callable[[str], None]
 """Hears, on any thread, whom is asked and waited for."""
 
@@ -206,7 +206,7 @@ class _Asking:
 def _block_there(
     plane: DataPlane, topic: str, about: Mapping[str, str], is_copy: Callable[[Buffer], bool]
 ) -> bytes | None:
-    """Return that cluster's block which begins with the entry that ``about`` names; None if it begins elsewhere."""
+    """Return that cluster's block which begins with the entry that ``about`` names; None if ``is_copy`` refuses it."""
     at = Position.parse(plane.call("GET", "/replication/v1/place", topic=topic, **about)["position"])
     for fetched in plane.blocks(topic, Position(at.ledger, at.entry - 1), at):
         block = bytes(fetched.block)

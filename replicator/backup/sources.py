@@ -44,9 +44,10 @@ def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
 
 @contextmanager
 def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreCopy]:
-    """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs, and
-    where there is no store: a volume that is not mounted must not make an empty backup, which in
-    time would take the place of the good ones."""
+    """Copy the store in the directory of a worker that does not run. Raise :class:`StoreUnusable`, also while it runs,
+    and if there is no store: a volume that is not mounted must not make an empty backup, which in time would replace
+    the good ones.
+    """
     check_there(data)
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:

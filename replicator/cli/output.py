@@ -45,7 +45,7 @@ ValueT = TypeVar("ValueT")
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """Form in which a result is printed."""
 
     TABLE = "table"
     JSON = "json"

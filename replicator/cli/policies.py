@@ -51,7 +51,7 @@ POLICIES: Final = {
     "max-message-size": "maxMessageSize",
     **LIMITS,
 }
-"""By name of the command, the name in the admin paths."""
+"""Names of policies in the admin paths, by their names in commands."""
 QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age": "message_age"}
 NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
 

@@ -22,7 +22,7 @@ from replicator.security.asking import worker_session
 from replicator.topology import Topology
 
 SHOWN_SECONDS_MAX: Final = 0.8
-"""For what a page shows: a first paint waits no longer for a cluster that is away."""
+"""Time limit of requests for a page: its first paint waits no longer for a cluster that is away."""
 CHANGED_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""

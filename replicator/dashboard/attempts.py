@@ -28,7 +28,7 @@ class Attempt:
     filled: Mapping[str, Any]
     chosen: Sequence[str]
     errors: dict[str, list[str]] = field(default_factory=dict)
-    """By the field's name in the form."""
+    """Errors by the field's name in the form."""
     reasons: list[str] = field(default_factory=list)
     """Errors that are about no field."""
     status: int = 400
@@ -78,8 +78,9 @@ def check_unchanged(
     mark_of: Callable[[str], str],
     changed_meanwhile: str,
 ) -> None:
-    """The clusters that were chosen answer, and stand as they did when the form's page was made, by the marks in it.
-    Else ``attempt`` says so, so that nothing is changed anywhere; ``silent`` has why which cluster does not answer."""
+    """Check that the chosen clusters answer, and that nothing changed since the form's page was made, by the marks in
+    it. If not, ``attempt`` says so, and nothing is changed anywhere. ``silent`` has why a cluster does not answer.
+    """
     if away := [silent[name] for name in attempt.chosen if name in silent]:
         attempt.in_the_way(NOTHING_CHANGED, *away)
     elif changed := [name for name in attempt.chosen if form.get(f"mark.{name}") != mark_of(name)]:

@@ -29,7 +29,7 @@ class DrillRow:
     outcome: str
     tone: str
     cluster: str
-    """In whose Postgres it is kept."""
+    """Cluster whose Postgres keeps the drill."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,11 @@ RUNS_MAX: Final = 20
 LINES_MAX: Final = 50
 LINE_CHARS_MAX: Final = 500
 END_SECONDS_MAX: Final = 30.0
-"""For a drill to stop its clients and to remove its topic from every cluster."""
+"""Time limit for a drill to stop its clients and to remove its topic from every cluster."""
 CLOSE_SECONDS_MAX: Final = 5.0
 """Time limit for ending a drill when the worker ends."""
 DIRECTORY: Final = "drill"
-"""In the directory of the worker's data; it goes with the drill."""
+"""Name of the drill's directory, in the directory of the worker's data; it is removed with the drill."""
 _SAID: Final = (
     frozenset({"phase", "published", "confirmed", "consumed"}),
     frozenset({"id", "passed", "kept"}),

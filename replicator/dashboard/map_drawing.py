@@ -15,9 +15,9 @@ HEIGHT_OF_PAIR: Final = 100
 NODE_WIDTH: Final = 86
 NODE_HEIGHT: Final = 34
 SPREAD: Final = 7.0
-"""How far the two directions of a pair are apart."""
+"""Distance between the arrows of a pair's two directions."""
 LABELLED_MAX: Final = 6
-"""With more links their figures stand in the table alone: they would cover each other."""
+"""Limit of links with figures on the map: more figures would cover each other, so they stand in the table only."""
 NAME_CHARS_MAX: Final = 11
 _WORST_FIRST: Final = (BAD, UNKNOWN, WARN, GOOD)
 

@@ -33,7 +33,7 @@ STREAMS_MAX: Final = 100
 """Open pages that are told of changes; one more is told to load itself again now and then."""
 KEY_CHARS_MAX: Final = 2_000
 WRITE_SECONDS_MAX: Final = 10.0
-"""For a browser to take what was sent; one that does not is let go of, and comes back."""
+"""Time limit for a browser to take what was sent; a slower one is disconnected, and comes back."""
 STILL_EVERY: Final = 15
 """Periods without a change after which a stream says that it is there."""
 

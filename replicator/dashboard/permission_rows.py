@@ -15,7 +15,7 @@ from typing import Any, Final
 ROLES_SHOWN_MAX: Final = 500
 
 Granted = Mapping[str, Sequence[str]]
-"""By role its actions."""
+"""Actions that were granted, by role."""
 
 
 @dataclass(frozen=True, slots=True)

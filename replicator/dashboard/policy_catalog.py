@@ -31,7 +31,7 @@ class Field:
     """One field of a policy's form."""
 
     name: str
-    """In the body; empty where the body is the value itself."""
+    """Name in the body; empty if the body is the value itself."""
     label: str
     kind: str = NUMBER
     unit: str = ""
@@ -52,9 +52,9 @@ class Policy:
     """One policy."""
 
     key: str
-    """In addresses of the dashboard."""
+    """Name in addresses of the dashboard."""
     path: str
-    """Behind the topic or namespace, in the admin paths."""
+    """Last part of the policy's path, after the topic or namespace, in the admin paths."""
     title: str
     about: str
     fields: tuple[Field, ...]

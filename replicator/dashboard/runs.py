@@ -48,7 +48,7 @@ class Run:
     beginning: Beginning
     error: str = ""
     seconds: float | None = None
-    """How long it took; None while it goes on."""
+    """Duration of the run; None while it goes on."""
 
     @property
     def run_id(self) -> str:

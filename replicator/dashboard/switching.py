@@ -34,7 +34,7 @@ GOING_MAX: Final = 5
 """Dry runs at once; of switches there is one."""
 LINES_MAX: Final = 200
 CLOSE_SECONDS_MAX: Final = 5.0
-"""For switches to be taken back when the worker ends; the source is free by its lease otherwise."""
+"""Time limit for switches to be taken back when the worker ends; otherwise the source is free when its lease ends."""
 KINDS: Final = ("planned", "unplanned", "failback")
 
 log = structlog.get_logger(__name__)

@@ -51,7 +51,9 @@ class OwnBrokers:
     def __init__(
         self, topology: Topology, kind: str, namespace: str, subscriptions: Sequence[str], directory: Path
     ) -> None:
-        """``subscriptions`` are those whose state travels; what the drill itself reads by is not among them."""
+        """Prepare the brokers. ``subscriptions`` are those whose state is replicated; those by which the drill itself
+        reads are not among them.
+        """
         names = [name for number, name in enumerate(topology.names) if kind == PULSAR_KIND or number != 1]
         self._namespace = namespace
         self._subscriptions = tuple(subscriptions)

@@ -29,7 +29,7 @@ class PhaseMeasures:
     sync_lag_ms: Percentiles
     """Sync lag of the messages that were acknowledged in the phase."""
     counts: Mapping[str, Mapping[str, int]]
-    """By counter and cluster: by how much it grew. Without clusters that were away or began anew in between."""
+    """Growth of each counter by cluster, without clusters that were away or began anew in the phase."""
 
     def per_second(self, count: float) -> float:
         return count / self.seconds if self.seconds > 0 else 0.0

@@ -48,9 +48,9 @@ class Setting:
     is_running: bool = False
     """Whether the topology's workers are somebody else's."""
     one_way: bool = False
-    """Only for a topology that the drill makes."""
+    """Whether links go one way only, in a topology that the drill makes."""
     sync_mode: str | None = None
-    """None: as the topology says."""
+    """Mode of sync; None: as the topology says."""
     engine: str | None = None
     """Engine of all links; None: as the topology says."""
     kind: str = EMBEDDED_KIND
@@ -64,7 +64,7 @@ class Stage:
     """A stage that is set: workers run, links and databases are in place."""
 
     topology: Topology
-    """With the real addresses."""
+    """Topology with the real addresses."""
     topology_file: Path
     workers: RunningWorkers
     faults: LinkFaults | None

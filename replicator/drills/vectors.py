@@ -36,8 +36,7 @@ def first_rows(values: Column) -> Column:
 
 
 def running_max_before(groups: Column, values: Column) -> Column:
-    """For each row, the highest of ``values`` (≥ 0) in the earlier rows of its group, or :data:`NONE_BEFORE`.
-
+    """Return, for each row, the highest of ``values`` (≥ 0) in the earlier rows of its group, or :data:`NONE_BEFORE`.
     The rows are brought together by group, and each group is lifted above the one before it, so that one running
     maximum over all serves every group.
     """

@@ -28,8 +28,9 @@ UNREPLICATED_NAMED_MAX: Final = 5
 Topics = Mapping[str, Mapping[str, Any]]
 """Topics of a worker by name, as it answers them."""
 Digests = Mapping[str, Mapping[str, Any]]
-"""By topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
-{"digest": {origin: text}}}}``."""
+"""Digests by topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
+{"digest": {origin: text}}}}``.
+"""
 
 
 def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

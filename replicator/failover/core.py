@@ -32,7 +32,7 @@ from replicator.failover.errors import EpochConflict
 from snapshots.markers import FailoverEpoch
 
 HOLD_MS_MAX: Final = 60_000
-"""How long a coordinator that is not heard of keeps a cluster fenced. It renews its lease while it works."""
+"""Time for which a silent coordinator keeps a cluster fenced. It renews its lease while it works."""
 
 
 @dataclass(frozen=True, slots=True)

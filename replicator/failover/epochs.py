@@ -25,7 +25,7 @@ FIRST: Final = FailoverEpoch(0, "", "", 0, "", "", "", {})
 EPOCH_MAX: Final = 2**63 - 1
 """Largest epoch that Postgres can hold; nobody comes near it."""
 CLUSTERS_MAX: Final = 1_000
-"""In one record, which travels in a marker."""
+"""Limit of clusters in one record, which travels in a marker."""
 KINDS: Final = ("planned", "unplanned", "failback", "promote")
 
 Precedence = tuple[int, str, str]

@@ -95,8 +95,9 @@ class Evidence:
         asked: Sequence[str] | None = None,
         missing: Mapping[str, Any] | None = None,
     ) -> list[TopicReport]:
-        """Every topic of the source, or those that are ``asked`` for, against the target; ``marks`` are those of a
-        switch that was made. ``missing`` is what :meth:`missing` counted while the source took no messages."""
+        """Compare every topic of the source, or those in ``asked``, with the target. ``marks`` are those of a switch
+        that was made. ``missing`` is what :meth:`missing` counted while the source took no messages.
+        """
         there = await self.topics(report.target, asked)
         origin = self.origin(report.source)
         if marks is None:

@@ -17,9 +17,9 @@ from replicator.security.asking import worker_session, worker_url
 from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS_MAX: Final = 2.0
-"""For a small answer. A worker that starts waits no longer for those that do not answer."""
+"""Time limit of a small answer. A worker that starts waits no longer for those that do not answer."""
 WORK_SECONDS_MAX: Final = 30.0
-"""For what takes time: to finish what is in flight, or to count messages."""
+"""Time limit of slow requests: to finish what is in flight, or to count messages."""
 PATH: Final = "/failover/v1"
 
 

@@ -108,10 +108,11 @@ class Positions:
         upto: Mapping[str, Position] | None = None,
         names: Collection[str] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """How many messages of this cluster's own lie above these positions of its own, by topic; a topic that is not
-        in ``marks`` counts from its beginning. With ``names`` these topics alone are counted. ``upto`` gives where
+        """Count, by topic, this cluster's own messages above these positions of its own; a topic that is not in
+        ``marks`` counts from its beginning. With ``names`` these topics alone are counted. ``upto`` gives where
         counting ends; else it is the log's end. ``exact`` is False where there was too much to count: then it is an
-        upper bound."""
+        upper bound.
+        """
         found: dict[str, dict[str, Any]] = {}
         for topic in self._named(names):
             if topic.name == EPOCHS_TOPIC or topic.deleted is not None:

@@ -129,7 +129,9 @@ class StatusReport:
     switch: Any = None
     """The newest record, if there was a switch."""
     stranded: Sequence[Stranded] | None = None
-    """None where that is not known: there was no switch, or one of the two does not answer."""
+    """Messages that the target lacked; None if unknown: there was no switch, or one of the two clusters does not
+    answer.
+    """
     unknown: str = ""
     """Why it is not known, or not all of it."""
 

@@ -59,7 +59,7 @@ topics.
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
 ENDS: Final = "failover_ends"
-"""By record that fenced this cluster, its last own positions then."""
+"""Table of this cluster's last own positions, by the record that fenced it."""
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ class FailoverService:
         self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}
-        """By cluster, the wall clock when it answered last."""
+        """Wall clock of each cluster's last answer."""
         self._silent: dict[str, str] = {}
         """Clusters that did not answer when they were asked last, each with why."""
         self._proposing = asyncio.Lock()

@@ -18,7 +18,7 @@ NEEDED_SECONDS_MAX: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """By cluster, its state or why it does not answer; ``base`` is the highest record of those that do."""
+    """State of each cluster, or why it does not answer; ``base`` is the highest record of those that answer."""
 
     states: Mapping[str, dict[str, Any]]
     silent: Mapping[str, str]

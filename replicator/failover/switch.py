@@ -85,8 +85,9 @@ class Switch:
         )
 
     async def promote(self, target: str, home: str | None = None, *, dry_run: bool = False) -> SwitchReport:
-        """The clients of ``home`` are served by ``target``, without asking who serves them. Without a ``home`` it is
-        the only one that ``target`` does not serve, or the only one of those whose server does not answer."""
+        """Let ``target`` serve the clients of ``home``, without asking the cluster that serves them. Without ``home``,
+        take the only one that ``target`` does not serve, or the only one of those whose server does not answer.
+        """
         survey = await self._survey((target,) if home is None else (target, home), needed=(target,))
         home = home or survey.home_to_promote(target, self._topology.names)
         source = serving(survey.base, home)

@@ -316,7 +316,7 @@ class _Outcome:
     __slots__ = ("_begun", "_error", "_tell", "_waiting")
 
     def __init__(self, tell: Callable[[BaseException | None], None]) -> None:
-        """``tell`` is called once, with the first error if there is one."""
+        """Make the answer. ``tell`` is called once, with the first error if there is one."""
         self._tell = tell
         self._waiting = 0
         self._begun = False

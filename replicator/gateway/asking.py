@@ -49,7 +49,7 @@ def seek(connection: Connection, frame: Frame) -> None:
 
 
 def restarted(connection: Connection, frame: Frame) -> None:
-    """RESTARTED: note that the client has seen that a seek moved the subscription."""
+    """RESTARTED: note that the client has seen that the subscription's position was moved."""
     session: ConsumerSession | None = connection.state.consumers.get(frame.command.restarted.consumer_id)
     if session is not None:
         session.restart_seen()

@@ -60,7 +60,7 @@ from snapshots.position import Position
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long the last bytes of a connection that is over may take."""
+"""Time limit for sending the last bytes of a connection that is over."""
 SOFTWARE: Final = f"replicator {__version__}"
 FEATURES: Final = FeatureFlags(
     supports_topic_watchers=True,
@@ -93,7 +93,7 @@ class Served:
     watchers: TopicWatchers
     schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
-    """By the type of a command."""
+    """Handlers by the type of a command."""
     authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone()
     """Makes the one of a connection, which may ask for the certificate that its client showed."""
     guard: Guard = EVERYBODY
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def host(self) -> str:
-        """The address from which the client came."""
+        """Return the address from which the client came."""
         return self._host
 
     @property

@@ -66,8 +66,9 @@ def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[P
 
 
 def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, KnownAs | None]:
-    """The last position that is not sent to somebody who subscribes, None if that is not asked for; and as
-    :func:`place_of`. Of a subscription that is there its start does not count.
+    """Return the last position that is not sent to a subscribing client, or None if it does not ask for one; and the id
+    by which it knows the message, as :func:`place_of` does. If the subscription exists, the start in the command
+    does not count.
 
     Raises :class:`MessageNotHereYet`, and :class:`NotAllowedError` where clients are to stop: those who are told
     another reason try again until their time is over.

@@ -33,7 +33,7 @@ class Outgoing:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, became_flooded: Callable[[], None]) -> None:
-        """``became_flooded`` is called when the client has left too much lying."""
+        """Make the buffer. ``became_flooded`` is called when the client leaves too many bytes unread."""
         self._loop = loop
         self._became_flooded = became_flooded
         self._transport: asyncio.Transport

@@ -16,7 +16,7 @@ class ServerTls:
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
         self._make = make
         self.context = make()
-        """For those who come now."""
+        """Context for new connections."""
         self._read: ssl.SSLContext | None = None
 
     def read_files(self) -> None:

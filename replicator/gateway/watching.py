@@ -73,7 +73,7 @@ class WatcherSession:
         self._connection.watchers.list(self._watch, None, lambda listing: self._listed(wanted, listing))
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """End the watch: the client is told nothing more."""
         self._connection.watchers.close(self._watch)
 
     def _listed(self, wanted: CommandWatchTopicList, listing: TopicListing | EngineError) -> None:

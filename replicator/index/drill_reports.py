@@ -12,7 +12,7 @@ from replicator.index.json_types import KeptDrill
 from snapshots.repository import DrillRun
 
 NONE: Final = "none"
-"""How a figure is shown that the system does not have. "–" is one that could not be measured."""
+"""Text for a figure that the system does not have. "–" stands for one that could not be measured."""
 EXACT: Final = "exact"
 """Mode of sync in which messages acknowledged long before are never repeated."""
 _COMPARED: Final = (

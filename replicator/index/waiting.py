@@ -2,7 +2,7 @@
 
 1. A change replaces the waiting one with its key, so a row that changes a thousand times a second is written once.
 2. With a deleted topic, its waiting rows are dropped; later ones are of the topic made anew.
-3. Past :data:`WAITING_MAX`, all rows that the worker can give again are dropped, and :attr:`Waiting.overflowed` says so.
+3. Past :data:`WAITING_MAX`, rows that the worker can give again are dropped, and :attr:`Waiting.overflowed` says so.
    Failover epochs and audit entries cannot be given again: the oldest of them are dropped, and counted.
 """
 
@@ -53,7 +53,7 @@ class Changes:
         return taken
 
     def one_by_one(self) -> Iterable[tuple[str, Changes]]:
-        """Each row by itself, with its key in words."""
+        """Yield each row by itself, with its key in words."""
         for at, table in enumerate(self._tables()):
             for key, row in table.items():
                 single = Changes()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 60.0
-"""How long an answer may take. Deleting a large topic, or making thousands of partitions, takes seconds."""
+"""Time limit of an answer. Deleting a large topic, or making thousands of partitions, takes seconds."""
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
 UNAVAILABLE_STATUS_MIN: Final = 500

@@ -126,7 +126,7 @@ class PlanAnswer(TypedDict):
 
 
 class DoctorCounts(TypedDict):
-    """How many findings there are."""
+    """Numbers of findings."""
 
     ok: Annotated[int, "of what is well", "findings"]
     warning: Annotated[int, "of what deserves a look", "findings"]

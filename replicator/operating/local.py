@@ -139,8 +139,9 @@ class _LocalWorkers:
                 raise
 
     async def _reload(self, topology: Topology) -> None:
-        """All that run are asked whether they can; the workers of new clusters come first, and those of old ones go
-        last, so that at no time a link leads to a worker that was never there."""
+        """Carry the topology out at all running workers, after asking whether they can. Workers of new clusters start
+        first, and those of removed ones stop last, so that no link ever leads to a worker that does not exist.
+        """
         rollout = await ask_workers(topology)
         ours = {name for name, (_, worker) in self._workers.items() if worker.running}
         if worst_status(checked := await carry_out(rollout, dry_run=True)):

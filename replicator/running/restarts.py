@@ -46,7 +46,7 @@ class RestartHistory:
         self._ends: deque[float] = deque(maxlen=FAILING_ENDS)
         self._pause_seconds = 0.0
         self.ends = 0
-        """How often it ended."""
+        """Number of ends so far."""
 
     def ended(self, now_seconds: float, *, ran_seconds: float) -> Restart:
         """Record that the task ended unasked after a run of ``ran_seconds``, and return what to do."""

@@ -17,4 +17,4 @@ class Identity:
 
     role: str
     expires_at: float | None = None
-    """In seconds since the epoch."""
+    """Time at which the identity expires, in seconds since the epoch; None: never."""

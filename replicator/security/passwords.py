@@ -66,7 +66,7 @@ class Passwords:
         self._path = path
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, str] = OrderedDict()
-        """By digest of name and password, the hash that it was right for."""
+        """Hashes for which a name and password were right, by the digest of both."""
         self._file = self._read()
 
     def known(self, credentials: bytes) -> Identity | None:

@@ -24,7 +24,7 @@ SYSTEM_NAMESPACE: Final = "pulsar/system"
 PENDING_ACKS: Final = "__transaction_pending_ack"
 """Suffix of topics in which brokers keep acknowledgements of transactions. Old brokers list them among all topics."""
 HOSTS_MAX: Final = 32
-"""In one URL. They are tried one after the other."""
+"""Limit of hosts in one URL. They are tried one after the other."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 

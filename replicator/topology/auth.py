@@ -74,7 +74,7 @@ class TokenAuth(Section):
 
 
 def _check_places(value: object) -> object:
-    """Names of tenants, namespaces and topics in their full form, and lists of actions."""
+    """Check that places are tenants, namespaces or topics in their full form, with lists of actions."""
     if not isinstance(value, Mapping):
         return value
     return {_full_name(str(place)): roles for place, roles in value.items()}
@@ -110,7 +110,7 @@ class AuthSettings(Section):
     token_file: _File | None = None
     """File with the token that workers and the pipeline show to workers; it may be replaced at any time."""
     permissions: Annotated[dict[str, dict[Role, _Actions]], BeforeValidator(_check_places)] = Field(default={})
-    """By tenant, namespace or topic, and by role; beside those that operators grant."""
+    """Permissions by tenant, namespace or topic, and by role. They add to those that operators grant."""
 
     @model_validator(mode="after")
     def _whole(self) -> AuthSettings:

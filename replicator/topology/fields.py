@@ -241,7 +241,7 @@ class Cluster(Section):
     pulsar_tls: Annotated[str, AfterValidator(check_address)] | None = None
     """Address of the binary protocol's own port with TLS, such as one with port 6651; needs :attr:`tls`."""
     tls: TlsSettings | None = None
-    """With it TLS is served at :attr:`address` too, beside what is not encrypted."""
+    """Files of TLS. With them TLS is served at :attr:`address`, too, beside unencrypted connections."""
     advertised: Annotated[str, AfterValidator(check_address)] | None = None
     """Address at which clients of the binary protocol reach the worker, if it is not the one at which it listens."""
     pulsar_while_fenced: Annotated[str, choice((CLOSED, OPEN))] = CLOSED
@@ -255,7 +255,7 @@ class Cluster(Section):
     kind: Annotated[str, choice(KINDS)] = EMBEDDED_KIND
     """``embedded``: the worker's own engine is the cluster. ``pulsar``: it runs beside an Apache Pulsar cluster."""
     apache: ApacheSettings | None = None
-    """How the worker of a cluster of that other kind reaches its brokers."""
+    """Settings by which the worker of a cluster of ``kind: pulsar`` reaches its brokers."""
     tls_required: bool = False
     """Whether nothing but TLS is spoken; the file has that once, as ``tls.required``."""
 

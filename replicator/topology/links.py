@@ -94,7 +94,7 @@ class Link:
         return f"{self.source}>{self.destination}{'#' if self.name else ''}{self.name}"
 
     def carries(self, topic: str) -> bool:
-        """Whether the link's patterns let a topic of that full name through.
+        """Return whether the link's patterns let a topic of that full name through.
 
         A pattern stands for the whole of ``persistent://tenant/namespace/local``, ``tenant/namespace/local`` or
         ``tenant/namespace``. A partition is looked at by the name of its partitioned topic, so that all partitions go

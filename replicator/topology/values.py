@@ -97,9 +97,10 @@ class Topology:
         return link.engine or self.pipeline.engine
 
     def origins_over(self, link: Link, topic: str | None = None) -> frozenset[str]:
-        """The clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages reach its
-        source on a way that does not lead through its destination. With ``topic``, over links that carry it. Where
-        one of them runs beside Apache Pulsar, the origin of its brokers' messages is among them."""
+        """Return the clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages
+        reach its source on a way that does not lead through its destination. With ``topic``, over links that carry
+        it. Where one of them runs beside Apache Pulsar, the origin of its brokers' messages is among them.
+        """
         return self.with_brokers(topology_paths.origins_over(link, self._links_with(topic)))
 
     def with_brokers(self, clusters: frozenset[str]) -> frozenset[str]:

@@ -185,7 +185,7 @@ class MarksElsewhere:
         self._peers = peers
         self._origin = origin
         self._answers: dict[str, tuple[float, dict[str, HighWater]]] = {}
-        """By cluster, when it answered, and what it has of each topic."""
+        """For each cluster, the time of its answer, and what it has of each topic."""
         self._asked_at: float | None = None
         self._lock = asyncio.Lock()
 

@@ -126,7 +126,7 @@ class UnpackingStatus(TypedDict):
 
 
 class EventLoopStatus(TypedDict):
-    """How promptly the worker's event loop runs."""
+    """Delays of the worker's event loop."""
 
     lag_max_seconds: Annotated[float, "greatest lag of the event loop within the last one to two minutes", "seconds"]
 

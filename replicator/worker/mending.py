@@ -54,7 +54,7 @@ class Mending:
         self._on_mended = on_mended
         self._peers: Mapping[str, str] = {}
         self._noted: dict[tuple[int, Position], str] = {}
-        """By topic id and position, why it could not be mended yet."""
+        """Reason why a block could not be mended yet, by topic id and position."""
         self._one_by_one = asyncio.Lock()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()

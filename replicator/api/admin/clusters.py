@@ -14,7 +14,7 @@ CLUSTER: Final = "/admin/v2/clusters/{cluster}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of clusters."""
+    """Return the routes of clusters."""
     return [
         web.get("/admin/v2/clusters", list_clusters),
         web.get(CLUSTER, show),

@@ -217,7 +217,7 @@ class PulsarInternalStats(TypedDict):
 
 
 class CompactionStatus(TypedDict):
-    """How far a compaction is."""
+    """Progress of a compaction."""
 
     status: Annotated[str, "`NOT_RUN`, `RUNNING`, `SUCCESS` or `ERROR`"]
     lastError: Annotated[str, "why it failed; empty if it did not"]

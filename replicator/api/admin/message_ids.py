@@ -43,7 +43,7 @@ class Target:
 
 
 def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> dict[str, int]:
-    """A position as a message id; the place before all messages is the earliest one."""
+    """Return a position as a message id; the place before all messages is the earliest one."""
     if position == BEFORE_ALL:
         position = Position(-1, -1)
     of_a_batch = {} if batch_index == NO_INDEX else {"originalBatchSize": 0, "outstandingAcksInSameBatch": 0}
@@ -58,9 +58,8 @@ def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> 
 
 
 def read_target(body: Any, name: str = "message id") -> Target:
-    """The target that a body names; none means the latest. Raises :class:`BadRequest`.
-
-    Fields that message ids of Pulsar's libraries have besides are not looked at.
+    """Read the target in a body; an empty body means the latest. Raise :class:`BadRequest`. Other fields, which
+    Pulsar's libraries add to message ids, are ignored.
     """
     if body is None:
         return Target(LATEST)

@@ -89,13 +89,13 @@ NOTHING_SET: Final[Mapping[str, Any]] = {
     "properties": {},
     "migrated": False,
 }
-"""All policies of a namespace for which nothing was set, as Pulsar shows them."""
+"""Policies of a namespace for which nothing is set, as Pulsar shows them."""
 EMPTY_TEXTS: Final = ("", "None", "UNDEFINED")
 """Texts that tools send in unfilled fields, besides null, 0, -1, false and empty lists and objects."""
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of namespaces."""
+    """Return the routes of namespaces."""
     return [
         web.get("/admin/v2/namespaces/{tenant}", list_namespaces),
         web.get(OF_NAMESPACE, show),
@@ -250,8 +250,9 @@ def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
 
 
 def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[str, Any]:
-    """With what Pulsar shows of policies that this version does not have. Where no clusters were chosen, a namespace
-    goes over every link: then ``clusters`` are shown, because tools take it that there are some."""
+    """Return all policies, with Pulsar's defaults for policies that this version lacks. If no clusters are chosen, a
+    namespace goes over every link: then show ``clusters``, because tools expect some.
+    """
     chosen = policies.replication_clusters
     shown: dict[str, Any] = {
         **NOTHING_SET,

@@ -40,7 +40,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of single messages."""
+    """Return the routes of single messages."""
     return [
         web.get(f"{SUBSCRIPTION}/position/{{number}}", peek),
         web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", message_by_id),

@@ -37,7 +37,7 @@ MODES: Final = ("None", "Prefix")
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of permissions."""
+    """Return the routes of permissions."""
     return [
         web.get(f"{OF_NAMESPACE}/permissions", of_namespace),
         web.get(f"{OF_NAMESPACE}/permissions/subscription", of_subscriptions),

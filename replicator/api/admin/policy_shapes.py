@@ -61,7 +61,9 @@ class PolicyShape:
 
     field: str
     read: Callable[[Any, str], Any]
-    """From a body, with the name to use in errors. Raises :class:`BadRequest` or :class:`PreconditionFailed`."""
+    """Function that reads a body; its second argument is the name for errors. Raises :class:`BadRequest` or
+    :class:`PreconditionFailed`.
+    """
     show: Callable[[Any], Any]
     where_unset: Any = None
     """The body where nothing is set; None is shown by an answer without a body."""
@@ -172,9 +174,8 @@ def shape_of(name: str) -> PolicyShape | None:
 
 
 def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
-    """``policies`` with a backlog quota as a body has it.
-
-    Raises :class:`BadRequest`, :class:`PreconditionFailed`.
+    """Return ``policies`` with the backlog quota in a body. Raise :class:`BadRequest` or
+    :class:`PreconditionFailed`.
     """
     fields = object_field(body, "backlogQuota", _QUOTA_FIELDS)
     policy = _quota_policy(fields.get("policy"))
@@ -194,7 +195,7 @@ def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
 
 
 def without_quota(policies: TopicPolicies, kind: str) -> TopicPolicies:
-    """``policies`` without one of the two quotas."""
+    """Return ``policies`` without one of the two quotas."""
     quota = policies.backlog_quota
     if kind == DESTINATION_STORAGE:
         return replace(policies, backlog_quota=replace(quota, bytes_max=None))

@@ -36,12 +36,12 @@ NO_VERSION: Final = -1
 NOTHING: Final = '""'
 """A part of a key and value whose type has no definition, in JSON."""
 TYPES: Final = {kind.name: kind for kind in SchemaType} | {"BOOLEAN": SchemaType.BOOL}
-"""By the names that this path has for them."""
+"""Types of schemas by their names on this path."""
 _NAMES: Final = {kind: name for name, kind in TYPES.items()}
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of schemas."""
+    """Return the routes of schemas."""
     return [
         web.get(f"{TOPIC}/schema", newest),
         web.get(f"{TOPIC}/schema/{{version}}", of_version),

@@ -24,7 +24,7 @@ NO_TYPE: Final = "None"
 """Type shown for a subscription without consumers."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_10000_MS: Final = 253_402_300_800_000
-"""From here on there are no dates; a publish time is whatever a producer says."""
+"""First time that has no date: publish times are whatever producers say."""
 NO_LIMIT: Final = -1
 BytesAfter = Callable[[Position], int]
 
@@ -284,7 +284,9 @@ def _ranges_count(subscription: Subscription) -> int:
 
 
 def iso_time(time_ms: int) -> str:
-    """A time as Pulsar's headers have it: ISO 8601 with milliseconds, in UTC. A time that is none is shown as it is."""
+    """Return a time as in Pulsar's headers: ISO 8601 with milliseconds, in UTC. A number that is not a valid time is
+    shown as it is.
+    """
     if not 0 <= time_ms < YEAR_10000_MS:
         return str(time_ms)
     time = EPOCH + timedelta(milliseconds=time_ms)  # not by a division: seconds with a fraction lose the millisecond

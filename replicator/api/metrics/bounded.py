@@ -62,7 +62,7 @@ class Bounds:
         self._named: set[int] = set()
         """The topics with series of their own, by incarnation."""
         self._summed: dict[int, int] = {}
-        """By incarnation, the messages of each topic that is summed, as they were at the last scrape."""
+        """Number of messages of each summed topic at the last scrape, by incarnation."""
         self._messages = 0
         """Sum over the summed topics of their messages; it only grows."""
         self._asked = False

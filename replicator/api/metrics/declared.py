@@ -39,7 +39,7 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     unit: str = ""
-    """In words, for the page; seconds and bytes are told by the name."""
+    """Unit in words, for the page; seconds and bytes are told by the name."""
     replaces: Replaced | None = None
 
     @property

@@ -50,7 +50,7 @@ class Window:
     """Counts how many messages may be sent now."""
 
     def __init__(self, unanswered_max: int | None) -> None:
-        """Without a limit of unanswered messages there have to be permits."""
+        """Make the window. If ``unanswered_max`` is None, only permits limit it."""
         self._unanswered_max = unanswered_max
         self._unanswered = 0
         self._permits = 0

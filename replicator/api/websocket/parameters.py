@@ -40,7 +40,9 @@ _HASHING: Final = {each.name: each for each in (HashingScheme.JavaStringHash, Ha
 _TYPES: Final = {each.value: each for each in ConsumerType}
 _POSITIONS: Final = {each.value: each for each in InitialPosition}
 _CRYPTO: Final = {each.name: each for each in (ConsumerCryptoFailureAction.FAIL, ConsumerCryptoFailureAction.DISCARD)}
-"""Not CONSUME: without its encryption context nobody could decrypt what would be sent."""
+"""Crypto failure actions without CONSUME: nobody could decrypt a message that is sent without its encryption
+context.
+"""
 
 E = TypeVar("E", bound=Enum)
 

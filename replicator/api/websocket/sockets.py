@@ -59,7 +59,7 @@ SOCKETS_MAX: Final = 2_000
 """A browser tab has a few. What their queues hold is still compressed: see
 :mod:`replicator.api.websocket.unpacking`."""
 FRAME_ROOM_BYTES: Final = 1024 * 1024
-"""For what stands beside a message in its frame."""
+"""Room for the other fields beside a message in its frame."""
 HEARTBEAT_SECONDS: Final = 30.0
 CLOSE_SECONDS_MAX: Final = 2.0
 

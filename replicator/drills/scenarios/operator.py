@@ -52,7 +52,7 @@ class Operator:
         self._publisher = publisher
         self._messages = count
         self._cut_s: dict[str, float] = {}
-        """Since when what happens at a cluster cannot be relied on to reach the others."""
+        """For each lost cluster, the time from which its events are not sure to reach the others."""
         self._broken: set[tuple[str, str]] = set()
         self._counting: list[asyncio.Future[None]] = []
         self.phase = "starting workers"

@@ -41,7 +41,7 @@ STALLED_SECONDS_MAX: Final = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """For the progress bars: counts so far, and what is going on."""
+    """State for the progress bars: counts so far, and what the drill does now."""
 
     phase: str
     published: int

@@ -1,4 +1,4 @@
-"""How far the clock of a worker is from ours, by the HTTP header ``Date`` of its answers, and within what bound.
+"""Measurement of how far a worker's clock is from ours, by the HTTP header ``Date`` of its answers, with bounds.
 
 ``Date`` has whole seconds. A request is sent at our time A, and its answer, which says second S, comes at our time B.
 The answer was made at one of our times in [A, B] and one of its times in [S, S + 1). So its clock is ahead of ours by

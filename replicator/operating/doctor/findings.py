@@ -14,11 +14,11 @@ from replicator.operating.json_types import DoctorAnswer, DoctorFinding
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, and may be slow, unsafe or soon at its end."""
+    """The thing works, and may be slow, unsafe or soon at its end."""
     ERROR = "error"
     """A worker does not start, or does not do what it should."""
 

@@ -26,7 +26,7 @@ PYTHON_END: Final = (3, 15)
 OPEN_FILES_MIN: Final = 16_384
 """A connection, a segment and a link take one each; systemd's unit of docs/systemd/ allows 65,536."""
 FREE_BYTES_MIN: Final = 256 * 1024**2
-"""With less a worker takes no messages soon, or already."""
+"""Least free space: with less, a worker takes no messages soon, or already."""
 FREE_BYTES_FEW: Final = 2 * 1024**3
 FREE_SHARE_FEW: Final = 0.05
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"})

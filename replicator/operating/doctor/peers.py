@@ -20,7 +20,7 @@ from replicator.security.asking import worker_session
 from replicator.topology import Cluster, Topology
 
 CLOCK_SECONDS_MAX: Final = 5.0
-"""How long a worker's clock is asked for; a second has to begin meanwhile."""
+"""Time limit for reading a worker's clock; a second has to begin meanwhile."""
 CLOCK_BOUND_SECONDS: Final = 0.05
 """A clock that is known so well is not asked for any more."""
 ASK_EVERY_SECONDS: Final = 0.02

@@ -70,7 +70,7 @@ _METADATA: Final = struct.Struct(">ihhihi")
 """A request for metadata of no topic, version 1: bytes that follow, its kind, version, number, no name, no topics."""
 _METADATA_KIND: Final = 3
 _BROKERS: Final = struct.Struct(">iii")
-"""How its answer begins: bytes that follow, number, how many brokers there are."""
+"""Beginning of the answer: bytes that follow, number, how many brokers there are."""
 
 
 def missing() -> str | None:

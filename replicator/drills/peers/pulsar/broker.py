@@ -140,8 +140,9 @@ class PulsarBroker(PulsarProcess):
         self._container = container.start()
 
     def _registers_for_ever(self) -> bool:
-        """Whether its bookie comes and goes a hundred times a second, as it sometimes does after a kill: the metadata
-        still name the one before. Now and then a topic is not loaded then, and never is until the next start."""
+        """Return whether the bookie comes and goes a hundred times a second, which happens after some kills: the
+        metadata still name the former one. Then some topics are not loaded until the next start.
+        """
         file = self.directory / "broker.log"
         if not file.exists():
             return False
