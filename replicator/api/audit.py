@@ -56,7 +56,7 @@ NOTED_ELSEWHERE: Final[Mapping[str, str]] = {
     "/failover/v1/propose": "the failover",
     "/failover/v1/epochs": "the failover",
 }
-"""Routes that change something and whose changes are noted by whoever carries them out."""
+"""Routes whose changes are noted by the code that carries them out."""
 _ASKS: Final = "it asks, in a body because there may be many names"
 _MESSAGES: Final = "it brings messages; a topic that they make is made by use, as a producer makes it"
 _TELLS: Final = "workers tell each other; the change itself is noted where it is made"

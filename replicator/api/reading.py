@@ -31,7 +31,7 @@ RANGES_MAX: Final = 1_000
 MEASURED_BLOCKS_MAX: Final = 20_000
 """Block headers that are read for one request: about 0.1 s, a page of them at a time."""
 PAGE_BLOCKS: Final = 500
-"""Headers in one go: some milliseconds, after which others have their turn."""
+"""Limit of block headers read at once: that takes some milliseconds, after which others have their turn."""
 DELETED_KEPT_MAX: Final = 10_000
 """Names of topics that are gone, for readers to be told; who was told last before that many begins anew."""
 

@@ -101,7 +101,7 @@ def set_replicated(
 def delete(
     topic: TopicArgument, subscription: SubscriptionArgument, force: Force = False, *, worker: AskedWorker
 ) -> None:
-    """Delete a subscription: what it has not consumed is forgotten."""
+    """Delete a subscription, and forget which messages it has not consumed."""
     from replicator.operating.admin_client import subscription_path
 
     worker.call("DELETE", subscription_path(topic, subscription), force=str(force).lower())

@@ -149,7 +149,7 @@ def compact(
 @app.command("terminate")
 @asks_a_worker
 def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessageId | dict[str, PulsarMessageId]]:
-    """Take no more messages of a topic, for ever; what it has can be consumed. In this cluster only."""
+    """Take no more messages of a topic, for ever; its messages can still be consumed. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
     async def work(client: AdminClient) -> Any:

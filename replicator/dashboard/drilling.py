@@ -83,7 +83,7 @@ class DrillRun(Run):
     counts: dict[str, int] = field(default_factory=dict)
     """Numbers of messages: published, confirmed, and consumed by each subscription."""
     lines: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LINES_MAX))
-    """Seconds since the beginning, and what it said then."""
+    """Lines of the child's output, each with the seconds since the beginning."""
     report_id: str = ""
     passed: bool | None = None
     kept: str = ""

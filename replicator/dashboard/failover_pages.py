@@ -14,7 +14,7 @@ from replicator.dashboard.rendering import url
 from replicator.dashboard.switching import KINDS, NotTyped, Switches, SwitchRun, Wanted
 
 OPERATOR: Final = "operator"
-"""Whoever asks a worker that asks nobody, as in the audit log."""
+"""Name, as in the audit log, for users of a worker without authentication."""
 
 
 class FailoverPages:

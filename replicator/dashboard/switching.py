@@ -64,7 +64,7 @@ class SwitchRun(Run):
     wanted: Wanted
     dry: bool
     lines: list[tuple[float, str]] = field(default_factory=list)
-    """Seconds since the beginning, and what was done then."""
+    """Texts about the steps taken, each with the seconds since the beginning."""
     report: SwitchReport | None = None
     followed_by: str = ""
     """Id of the switch that was made after this dry run."""

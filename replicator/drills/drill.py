@@ -52,8 +52,8 @@ and the names of subscriptions."""
 def run_drill(
     options: DrillOptions, console: Console, *, showing: Showing = progress_bars
 ) -> tuple[dict[str, Any], RenderableType]:
-    """Run what is asked for, with its progress on ``console``; returns the report, or for several runs
-    ``{"passed", "runs"}``, and the same for people.
+    """Run the requested drills, with progress on ``console``. Return the report, or for several runs ``{"passed",
+    "runs"}``, and its form for people.
 
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
     :class:`ExtraMissing`.

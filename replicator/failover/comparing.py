@@ -208,8 +208,8 @@ def compare_subscription(
     digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     missing_messages: int,
 ) -> SubscriptionReport:
-    """Compare one subscription at the source (``here``) and at the target. ``origin`` is that of the messages of the
-    source's clients. ``digests`` are those of its topic, if any.
+    """Compare one subscription at the source (``here``) and at the target. Clients of the source publish messages of
+    ``origin``. ``digests`` are those of its topic, if any.
     """
     held = int(here["held_entries"])
     if there is None:
@@ -241,8 +241,8 @@ def compare_topic(
     missing: Mapping[str, Any] | None,
     digests: tuple[Digests, Digests] = ({}, {}),
 ) -> TopicReport:
-    """Compare one topic. ``origin`` is that of the messages of the source's clients. ``here`` is None if the source
-    does not answer; ``missing`` is the source's count above the target's mark, None if nothing is missing.
+    """Compare one topic. Clients of the source publish messages of ``origin``. ``here`` is None if the source does not
+    answer; ``missing`` is the source's count above the target's mark, None if nothing is missing.
     """
     has = mark(there, origin)
     if here is None:

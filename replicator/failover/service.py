@@ -112,7 +112,7 @@ class FailoverService:
         self._clients.on_addresses(self._urls(), self._service_urls)
         self._positions = Positions(engine, self._clients)
         self._on_gate: Callable[[Gate], None] = lambda gate: None
-        """Told of each gate, before anybody is let go of."""
+        """Function that is called with each gate, before any client is disconnected."""
         self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}

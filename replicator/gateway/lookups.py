@@ -150,10 +150,9 @@ def _answer_partitions(
 
 
 def topics_of_namespace(connection: Connection, frame: Frame) -> None:
-    """GET_TOPICS_OF_NAMESPACE: each partition by itself, as upstream.
-
-    A pattern is matched here if this side can read it (:mod:`replicator.engine.topics.topic_patterns`), and told to be;
-    else the client gets all names, and matches them itself.
+    """GET_TOPICS_OF_NAMESPACE: list each partition by itself, as Apache Pulsar does. If this worker can read the
+    pattern (:mod:`replicator.engine.topics.topic_patterns`), it matches the names, and says so. Otherwise the client
+    gets all names, and matches them itself.
     """
     wanted = frame.command.getTopicsOfNamespace
     answer = CommandGetTopicsOfNamespaceResponse(request_id=wanted.request_id, filtered=False)

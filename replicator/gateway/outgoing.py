@@ -40,7 +40,7 @@ class Outgoing:
         self.writable = True
         """Whether the socket takes more."""
         self.flooded = False
-        """Whether the client does not take what it asked for."""
+        """Whether the client does not read the answers to its requests."""
         self._unread_bytes = 0
         self._unsent: list[bytes] = []
         """Frames of this turn of the event loop."""

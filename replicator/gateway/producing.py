@@ -122,7 +122,7 @@ class ProducerSession:
         self._calls: deque[_Call] = deque()
         self._order = PublishOrder()
         self._refused = False
-        """A call was refused, and what was sent behind it is not settled."""
+        """Whether a call was refused, and later entries are not settled yet."""
         self._settling: asyncio.Task[list[Position]] | None = None
         """Task that publishes the entries of a refused call again."""
         self._answering = False
@@ -130,7 +130,7 @@ class ProducerSession:
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
         self._given_up = False
-        """Nobody waits for what is not answered yet."""
+        """Whether the unanswered entries are given up, because nobody waits for them."""
         self._farewell: CommandCloseProducer | None = None
         """Command that tells the client why its producer was closed. It is sent after all earlier answers."""
         producer.on_closed = self._let_go

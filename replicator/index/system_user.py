@@ -25,7 +25,9 @@ _LOCKED_STATUSES: Final = (1, 10)
 locked.
 """
 _LOCKED_SECONDS_MAX: Final = 10.0
-"""``useradd`` gives up at once where it is locked; whoever has it adds a line or two."""
+"""Time to wait while another program has the user list locked: ``useradd`` gives up at once, and others add only a line
+or two.
+"""
 _RETRY_SECONDS: Final = 0.2
 
 

@@ -101,8 +101,9 @@ def _check_patterns(value: object) -> object:
 
 
 def parse_patterns(value: object) -> tuple[str, ...]:
-    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
-    is wrong with which."""
+    """Read patterns of topics in the form of a link's ``topics``, from outside a topology file; raise ValueError, which
+    names the wrong pattern.
+    """
     texts = _check_patterns(value)
     assert isinstance(texts, tuple)
     if not all(isinstance(text, str) for text in texts):

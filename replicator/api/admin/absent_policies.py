@@ -25,7 +25,7 @@ class AbsentPolicy:
     shown: Any = None
     """The answer when the policy is read; None for an empty answer."""
     asks_nothing: Callable[[Any], bool] = lambda body: body is None
-    """Whether a body is what is so in any case."""
+    """Returns whether a body asks for behaviour that this version always has."""
 
 
 def _is(*values: Any) -> Callable[[Any], bool]:

@@ -6,7 +6,7 @@ from replicator.engine.errors import EngineError
 
 
 class Unprocessable(EngineError):
-    """A change that the resource cannot make, such as fewer partitions or a schema that is none."""
+    """The resource cannot make the change, such as fewer partitions or an invalid schema."""
 
     status = 422
 

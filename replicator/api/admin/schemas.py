@@ -34,7 +34,7 @@ SCHEMA_BODY_BYTES_MAX: Final = 1024 * 1024
 """A definition of 256 KiB, quoted and with its properties."""
 NO_VERSION: Final = -1
 NOTHING: Final = '""'
-"""A part of a key and value whose type has no definition, in JSON."""
+"""JSON text for a part of a key-value schema whose type has no definition."""
 TYPES: Final = {kind.name: kind for kind in SchemaType} | {"BOOLEAN": SchemaType.BOOL}
 """Types of schemas by their names on this path."""
 _NAMES: Final = {kind: name for name, kind in TYPES.items()}

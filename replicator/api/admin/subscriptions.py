@@ -39,7 +39,7 @@ from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 SKIP_MESSAGES_MAX: Final = 10_000_000
-"""At once: skipping reads what it skips."""
+"""Limit of messages skipped at once: skipping reads them."""
 PROPERTIES_MAX: Final = 100
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"

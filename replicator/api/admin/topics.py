@@ -139,9 +139,8 @@ async def grow(request: web.Request) -> web.Response:
 
 
 async def _equip(new: Topic, first: Topic) -> None:
-    """Give a new partition what requests for the whole topic have given the first one.
-
-    Its subscriptions start before all: what comes before they are there is theirs too.
+    """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
+    at the beginning: they also get messages that come before they are there.
     """
     if first.policies.own is not None and new.policies.own is None:
         await new.policies.set(first.policies.own)

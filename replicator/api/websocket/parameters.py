@@ -27,7 +27,7 @@ from replicator.client.settings import (
 PENDING_MESSAGES_MAX: Final = 1_000
 """Limit of pending messages of one producer. A larger request is cut: the worker then reads from it more slowly."""
 QUEUE_MESSAGES_MAX: Final = 1_000
-"""Prefetched for one consumer; cut as upstream cuts it."""
+"""Limit of messages prefetched for one consumer; more are cut, as in Apache Pulsar."""
 ACK_TIMEOUT_MS_MIN: Final = 1_000
 """Least acknowledgement timeout, as in Apache Pulsar."""
 

@@ -28,7 +28,7 @@ class Finding:
     """Result of one check."""
 
     check: str
-    """Stable: what was looked at, such as ``disk``."""
+    """Stable name of the check, such as ``disk``."""
     subject: str
     """The checked cluster, or ``this machine``."""
     level: Level

@@ -25,7 +25,7 @@ CLOCK_BOUND_SECONDS: Final = 0.05
 """A clock that is known so well is not asked for any more."""
 ASK_EVERY_SECONDS: Final = 0.02
 APART_SECONDS: Final = 0.5
-"""Times that users see are wrong by it: what is expired, delayed, sought by time."""
+"""Clock difference that users notice: in expiry, delayed delivery, and seeks by time."""
 FAR_APART_SECONDS: Final = 30.0
 """Tokens and certificates that are new do not count yet, and messages expire on arrival."""
 
