@@ -106,8 +106,8 @@ async def _write(response: web.StreamResponse, content: bytes) -> None:
 
 
 async def _known(request: web.Request) -> frozenset[bytes]:
-    """Return the hashes in the body, which may be larger than other bodies. If the body stops coming, raise an error
-    after a while, so that other backups can run.
+    """Return the hashes in the body, which may be larger than other bodies. Raise :class:`BadRequest` if the body is
+    malformed, or stops coming for :data:`SILENCE_SECONDS_MAX`.
     """
     body = bytearray()
     try:

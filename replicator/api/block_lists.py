@@ -57,7 +57,7 @@ def _wanted(
     engine: Engine, topics: list[Any], readable: Callable[[str], bool]
 ) -> tuple[list[tuple[int, int, int] | None], set[int]]:
     """Return topic id, ledger and first entry of each block; None for a block of an unknown topic. Also return the
-    places of those blocks that may be answered with the note that they are left out: their third number is not 0.
+    places of blocks for which the note that they are left out is wanted: their third number is not 0.
     """
     wanted: list[tuple[int, int, int] | None] = []
     notes: set[int] = set()

@@ -1,4 +1,5 @@
-"""Errors of a request to a worker's admin paths.
+"""Errors of a request to a worker's admin paths. Commands turn these into exit statuses, so this module imports
+nothing.
 
 They are of two kinds: what the worker refuses, with the reason it gives, and what keeps it from answering.
 """
