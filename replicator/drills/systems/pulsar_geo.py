@@ -62,9 +62,7 @@ JAVA: Final = (
 
 
 def individually_deleted(text: str) -> list[tuple[str, str]]:
-    """Return the runs in a cursor's internal stats. A run that goes on in another ledger is cut at the end of its first
-    one.
-    """
+    """Return the runs in a cursor's internal stats. If a run spans ledgers, return only its part in the last one."""
     return [(str(first), str(last)) for first, last in parse_ranges(text, {}).runs()]
 
 
