@@ -22,7 +22,7 @@ from replicator.security.asking import worker_session
 from replicator.topology import Topology
 
 SHOWN_SECONDS_MAX: Final = 0.8
-"""Time limit of requests for a page: its first paint waits no longer for a cluster that is away."""
+"""For what a page shows: a first paint waits no longer for a cluster that is away."""
 CHANGED_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
@@ -97,13 +97,13 @@ class Asking:
         await self._session.close()
 
     async def ask(self, cluster: str, path: str, parameters: Parameters | None = None) -> Answer:
-        """Ask one cluster for something that pages show."""
+        """For what is shown."""
         return await self._ask(self._session, cluster, "GET", path, parameters, None, SHOWN_SECONDS_MAX)
 
     async def ask_all(
         self, path: str, parameters: Parameters | None = None, clusters: Iterable[str] | None = None
     ) -> dict[str, Answer]:
-        """Return each cluster's answer; all are asked at once."""
+        """Each cluster's answer; all are asked at once."""
         names = self.clusters if clusters is None else list(clusters)
         answers = await asyncio.gather(*(self.ask(name, path, parameters) for name in names))
         return dict(zip(names, answers, strict=True))
