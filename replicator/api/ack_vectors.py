@@ -1,8 +1,8 @@
 """``GET /replication/v1/ack-vectors?topic=NAME``: the exact state of every replicated subscription, by identity.
 
-What two clusters answer for an origin of which both have the same messages is equal exactly if the subscriptions agree:
-so this is what tools compare. ``POST …/tell`` has the whole of it told to the other clusters, for one that has joined.
-The forms are in docs/http.md.
+If two clusters have the same messages of an origin, their answers for it are equal exactly if the subscriptions agree:
+tools compare them. ``POST …/tell`` announces the whole state to the other clusters, such as one that has joined. The
+forms are in docs/http.md.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ class AckVectors(Protocol):
         """Return the acknowledged messages of a subscription."""
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """Return the unconsumed messages that are here. For parts of batches, it has their acknowledged messages."""
+        """Return the messages here that the subscription has not consumed. Of a partly consumed batch, it holds the
+        acknowledged messages.
+        """
 
     def announce_all(self, topic_name: str | None = None) -> None:
-        """Tell the whole state of a topic's replicated subscriptions."""
+        """Announce the whole state of a topic's replicated subscriptions to the other clusters; without ``topic_name``,
+        of all topics.
+        """
 
 
 TOLD_MAX: Final = 1_000
-"""Topics in one request: each writes a marker."""
+"""Limit of topics in one request: each of them writes a marker."""
 
 ACK_VECTORS: Final[web.AppKey[AckVectors]] = web.AppKey("ack_vectors", AckVectors)
 
@@ -73,7 +77,7 @@ async def ack_vectors(request: web.Request) -> web.Response:
 
 
 async def tell(request: web.Request) -> web.Response:
-    """Tell the whole state of every replicated subscription of these topics; it goes out with the next updates."""
+    """Announce the whole state of every replicated subscription of the named topics, with the next updates."""
     try:
         names = (await request.json())["topics"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where the clusters are reached, as lookups and the admin paths answer it."""
+"""Addresses at which clients reach the clusters, for lookups and the admin paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where clients reach one cluster."""
+    """Addresses at which clients reach one cluster."""
 
     http_url: str
     """``http://host:port``."""
@@ -21,17 +21,17 @@ class ClusterAddress:
 
 
 Addresses = Callable[[], Mapping[str, ClusterAddress]]
-"""By name, the clusters of the topology that runs; this cluster among them."""
+"""Function that returns the addresses of the running topology's clusters by name, this cluster among them."""
 
 ADDRESSES: Final[web.AppKey[Addresses]] = web.AppKey("cluster_addresses")
 
 
 def addresses_of(request: web.Request) -> Mapping[str, ClusterAddress]:
-    """By name, where the clusters are reached. Without a topology, nothing."""
+    """Return the clients' addresses of each cluster by its name; empty without a topology."""
     return request.app[ADDRESSES]()
 
 
 def own_address(request: web.Request, cluster: str) -> ClusterAddress:
-    """Where this cluster is reached; without a topology, where the request came to."""
+    """Return the clients' address of this cluster; without a topology, the host that the request was sent to."""
     found = addresses_of(request).get(cluster)
     return found or ClusterAddress(f"http://{request.host}", f"pulsar://{request.host}")

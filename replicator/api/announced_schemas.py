@@ -26,7 +26,9 @@ log = structlog.get_logger(__name__)
 
 
 async def take(request: web.Request, engine: Engine, source: str, note: Callable[[str, int], None]) -> web.Response:
-    """Take over what is announced; answers why not, by topic. ``note`` hears how many schemas of a topic are new."""
+    """Register announced schemas; answer with the reasons of refusals, by topic. ``note`` is called with a topic and
+    its number of new schemas.
+    """
     refused: dict[str, dict[str, str]] = {}
     for topic, rows in (await _announced(request)).items():
         try:

@@ -158,7 +158,7 @@ def _monitoring() -> list[web.RouteDef]:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Whether the process is alive: status 503 once its store failed.
+    """Answer whether the process is alive: status 503 once its store failed.
 
     Such a worker confirms nothing more until it is started again, and this answer lets whoever watches it do so.
     """

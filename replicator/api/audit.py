@@ -23,7 +23,8 @@ from snapshots.errors import SnapshotsError
 
 OPERATOR: Final = "operator"
 SHOWN_CHARS_MAX: Final = 4_000
-"""Of a value before or after a change; a longer one is left out, and its length is noted."""
+"""Limit of characters that are noted of a value before or after a change. Of a longer value, only the length is noted.
+"""
 ACTION_CHARS_MAX: Final = 64
 LISTED_MAX: Final = 10_000
 LISTED: Final = 100
@@ -56,7 +57,7 @@ NOTED_ELSEWHERE: Final[Mapping[str, str]] = {
     "/failover/v1/propose": "the failover",
     "/failover/v1/epochs": "the failover",
 }
-"""Routes that change something and whose changes are noted by whoever carries them out."""
+"""Routes whose changes are noted by the code that carries them out."""
 _ASKS: Final = "it asks, in a body because there may be many names"
 _MESSAGES: Final = "it brings messages; a topic that they make is made by use, as a producer makes it"
 _TELLS: Final = "workers tell each other; the change itself is noted where it is made"
@@ -108,13 +109,13 @@ class Entry(Protocol):
 
 
 class AuditLog(Protocol):
-    """What the routes ask of the index."""
+    """The part of the index that the routes use."""
 
     async def audit_log(self, *, since: datetime | None, newest: int) -> Sequence[Entry]: ...
 
 
 def note_changes(audit: Audit) -> Middleware:
-    """The middleware that notes, and that remembers from where a request comes."""
+    """Return the middleware that notes changes, and remembers where each request comes from."""
 
     @web.middleware
     async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -150,13 +151,13 @@ async def _asked_for(request: web.Request) -> dict[str, Any] | None:
 
 
 def _action(request: web.Request) -> str:
-    """The method, and what of the path is no name: ``PUT persistent/subscription``."""
+    """Return the method and those parts of the path that are not names, such as ``PUT persistent/subscription``."""
     parts = canonical(request).removeprefix(PREFIX).split("/")
     return f"{request.method} {'/'.join(part for part in parts if not part.startswith('{'))}"[:ACTION_CHARS_MAX]
 
 
 async def _shown(request: web.Request) -> Any:
-    """What a GET of the path answers, as JSON; None where it has none, or it is refused."""
+    """Return the JSON that a GET of the path answers; None if the path has no GET, or the GET is refused."""
     wanted = _read_at(canonical(request))
     for resource in request.app.router.resources():
         if resource.canonical != wanted:
@@ -168,7 +169,9 @@ async def _shown(request: web.Request) -> Any:
 
 
 def _read_at(changed: str) -> str:
-    """Where what is changed at a path is read: there, but for permissions, which are read all together."""
+    """Return the path that reads the value changed at ``changed``: the same path, except that all permissions are read
+    together.
+    """
     place, permissions, of = changed.partition("/permissions/")
     if not permissions:
         return changed
@@ -195,7 +198,7 @@ def add_audit(app: web.Application, audit_log: AuditLog) -> None:
     """Add the route that lists."""
 
     async def listed(request: web.Request) -> web.Response:
-        """The newest first: ``?since_ms=&newest=``."""
+        """Answer with the newest entries first: ``?since_ms=&newest=``."""
         since_ms = _number(request, "since_ms", None)
         newest = _number(request, "newest", LISTED) or LISTED
         try:

@@ -27,11 +27,11 @@ from replicator.topology.patterns import parse_patterns
 from snapshots.position import Position
 
 MEASURE_SECONDS_MAX: Final = 10.0
-"""For one answer. What was measured until then is kept, so whoever asks again gets further."""
+"""Time limit of measuring for one answer. Sums measured by then are kept, so the next request gets further."""
 
 
 class BackfilledLink(Protocol):
-    """A link, as far as a backfill's progress has to do with it."""
+    """The part of a link that a backfill's progress needs."""
 
     backfill_progress: tuple[int, int] | None
     """Bytes in all and bytes left, for the status; None while no backfill has the link."""
@@ -43,21 +43,23 @@ class BackfilledLink(Protocol):
     @property
     def detail(self) -> str: ...
     def acknowledged(self) -> Mapping[str, Position]:
-        """By topic that it carries, up to where the destination has what it is to have."""
+        """Return, by topic that the link carries, the position up to which the destination has everything that it is to
+        have.
+        """
 
     def carrier_heard(self, carrier: str) -> bool:
-        """``carrier`` lives; returns whether it has the link."""
+        """Note that ``carrier`` is alive; return whether the link is assigned to it."""
 
 
 class BackfilledLinks(Protocol):
-    """Who has the links."""
+    """Source of the links that leave this cluster."""
 
     def links(self) -> Iterable[BackfilledLink]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Of all topics that were asked for."""
+    """Sums over all topics of a request."""
 
     bytes_total: int = 0
     bytes_left: int = 0
@@ -71,7 +73,7 @@ SIZES: Final = web.AppKey("backfill_sizes", TopicSizes)
 
 
 def add_backfills(app: web.Application, source: BackfilledLinks) -> None:
-    """The route for the links that ``source`` has."""
+    """Add the route for the links that ``source`` has."""
     app[BACKFILLS] = source
     app[SIZES] = TopicSizes(app[data_plane.ENGINE].store)
     app.add_routes([web.post("/pipeline/v1/links/{key}/progress", progress)])

@@ -47,7 +47,7 @@ class BackupRoute:
         self._running = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Raises :class:`TooBusy` while another copy is made."""
+        """Answer with a copy of the store. Raise :class:`TooBusy` while another copy is made."""
         if self._running:
             raise TooBusy("the store is being copied for another backup: try again when that is done")
         self._running = True
@@ -106,7 +106,9 @@ async def _write(response: web.StreamResponse, content: bytes) -> None:
 
 
 async def _known(request: web.Request) -> frozenset[bytes]:
-    """The body; it is larger than other requests may be. One that stops coming is in no other backup's way."""
+    """Return the hashes in the body, which may be larger than other bodies. Raise :class:`BadRequest` if the body is
+    malformed, or stops coming for :data:`SILENCE_SECONDS_MAX`.
+    """
     body = bytearray()
     try:
         while True:

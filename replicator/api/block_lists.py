@@ -1,7 +1,8 @@
 """``POST /replication/v1/blocks``: blocks of several topics, by their positions, in one answer.
 
-For those that carry a link's plan: they know which blocks they want, in which order, and take a frame's worth at once,
-whether it is two large blocks of one topic or a small one of each of a thousand. The forms are in docs/http.md.
+It serves the carriers of a link's plan. They know which blocks they want and in which order. They take as much as fits
+into a frame: two large blocks of one topic, or a small block of each of a thousand topics. The forms are in
+docs/http.md.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from replicator.engine.log.arrow import encode_block_list
 from replicator.engine.log.gathering import gather_blocks
 
 BLOCKS_MAX: Final = 20_000
-"""In one request; its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten milliseconds."""
+"""Limit of blocks in one request. Its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten
+milliseconds.
+"""
 NUMBER_MAX: Final = 2**64 - 1
-"""Of a ledger or an entry, as the store's keys have them."""
+"""Largest ledger or entry number, limited by the store's keys."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -29,7 +32,9 @@ def routes() -> list[web.RouteDef]:
 
 
 async def read_block_list(request: web.Request) -> web.StreamResponse:
-    """The blocks that start at the given positions, in that order; at least one, then while they fit into a page."""
+    """Answer with the blocks that start at the given positions, in that order: at least one, then more while they fit
+    into a page.
+    """
     data_plane.check_room_for_page(request.app)
     engine = request.app[data_plane.ENGINE]
     wanted, notes = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
@@ -51,8 +56,9 @@ async def _body(request: web.Request) -> list[Any]:
 def _wanted(
     engine: Engine, topics: list[Any], readable: Callable[[str], bool]
 ) -> tuple[list[tuple[int, int, int] | None], set[int]]:
-    """Topic id, ledger and first entry of each block; None for those of a topic that is not there. And of which the
-    note that they are left out is wanted: these have a third number that is not 0."""
+    """Return topic id, ledger and first entry of each block; None for a block of an unknown topic. Also return the
+    places of blocks for which the note that they are left out is wanted: their third number is not 0.
+    """
     wanted: list[tuple[int, int, int] | None] = []
     notes: set[int] = set()
     try:

@@ -27,9 +27,9 @@ from replicator.security.client_limits import ClientLimits, Shares
 
 STREAMS: Final = "/replication/v1/append"
 OWN_TIMES: Final = (STREAMS, SOCKETS)
-"""Whose handlers limit the time between two pieces of a body themselves; the whole may take as long as it likes."""
+"""Resources whose handlers limit the time between two pieces of a body; the whole body may take any time."""
 BODY_SECONDS_MAX: Final = 75.0
-"""As for a request's head. The largest body has some megabytes."""
+"""Time limit of a request's body, equal to that of its head. The largest body has some megabytes."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ def bound_time(turns: Turns) -> Middleware:
 
 
 def bound_addresses(limits: ClientLimits) -> Middleware:
-    """The middleware that counts by address; before anybody is asked who they are."""
+    """Return the middleware that counts requests by address, before authentication."""
 
     @web.middleware
     async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -74,7 +74,7 @@ def bound_addresses(limits: ClientLimits) -> Middleware:
 
 
 def bound_roles(limits: ClientLimits) -> Middleware:
-    """The one that counts by role; behind the one that finds it out."""
+    """Return the middleware that counts requests by role. It runs after authentication, which finds the role."""
 
     @web.middleware
     async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:

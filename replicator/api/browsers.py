@@ -39,7 +39,7 @@ class ForeignOrigin(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the topology says of it, in small letters."""
+    """Hosts and origins that the topology allows, in lower case."""
 
     hosts: frozenset[str] = frozenset()
     """Names by which the worker is called."""
@@ -48,7 +48,9 @@ class Allowed:
 
 
 def refuse_tricked(allowed: Callable[[], Allowed]) -> Middleware:
-    """The middleware; asks ``allowed`` for each request, since it may change."""
+    """Return the middleware that refuses such requests. It calls ``allowed`` for each request, because the topology may
+    change.
+    """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -65,7 +67,7 @@ def refuse_tricked(allowed: Callable[[], Allowed]) -> Middleware:
 
 
 def check_host(host: str, allowed: Allowed) -> None:
-    """Raises :class:`UnknownHost` for ``NAME`` or ``NAME:PORT`` that is not allowed."""
+    """Raise :class:`UnknownHost` if ``host``, as ``NAME`` or ``NAME:PORT``, is not allowed."""
     name = _name_of(host)
     if name in allowed.hosts or name == "localhost" or name.endswith(".localhost") or _is_address(name):
         return
@@ -76,7 +78,7 @@ def check_host(host: str, allowed: Allowed) -> None:
 
 
 def check_origin(origin: str, host: str, allowed: Allowed) -> None:
-    """Raises :class:`ForeignOrigin` unless it is that of ``host``, or allowed."""
+    """Raise :class:`ForeignOrigin` unless ``origin`` is that of ``host``, or allowed."""
     scheme, _, place = origin.partition("://")
     if scheme in _PORTS and place:
         default = f":{_PORTS[scheme]}"

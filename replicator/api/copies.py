@@ -27,9 +27,8 @@ log = structlog.get_logger(__name__)
 
 
 async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[str, HighWater]) -> None:
-    """Delete ``topic``, of which ``source`` has all of each origin in ``there``, with whoever is connected to it.
-
-    Raises :class:`NotAllowedError`, which says what would be lost.
+    """Delete ``topic`` and disconnect its clients. ``source`` has everything up to the marks ``there``. Raise
+    :class:`NotAllowedError`, which says what would be lost, if messages would be lost.
     """
     if (reason := would_lose(topic, source, there)) is not None:
         raise NotAllowedError(f"the copy of {topic.name!r} at {engine.cluster!r} is not deleted: {reason}")

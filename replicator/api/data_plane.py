@@ -60,13 +60,15 @@ WHOSE_CHARS_MAX: Final = 100
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Of all pages in flight: what slow readers can make the worker hold. A page starts while there is less."""
+"""Limit of bytes of all pages in flight, because slow readers make the worker hold them. A page starts while there is
+less.
+"""
 PAGE_PIECE_BYTES: Final = 1024 * 1024
 PROTOCOL_UNSAID: Final = 4
-"""What a source speaks that asks for high-water marks without saying so."""
+"""Protocol version of a source that asks for high-water marks without a version."""
 DIGITS_MAX: Final = 20
 ORIGINS_MAX: Final = 100
-"""Asked for in one request of high-water marks."""
+"""Limit of origins in one request of high-water marks."""
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +109,7 @@ async def list_topics(request: web.Request) -> web.Response:
 
 
 async def read_blocks(request: web.Request) -> web.StreamResponse:
-    """One page of a topic, as one Arrow IPC stream."""
+    """Answer with one page of a topic, as one Arrow IPC stream."""
     check_room_for_page(request.app)
     await hold_back_for_reclaim(request)
     topic = await _topic(request)
@@ -141,7 +143,7 @@ async def hold_back_for_reclaim(request: web.Request) -> None:
 
 
 def check_room_for_page(app: web.Application) -> None:
-    """Raises :class:`TooBusy` while readers are being sent as much as the worker may hold for them."""
+    """Raise :class:`TooBusy` while the pages in flight reach the worker's limit."""
     pages = app.get(PAGES_IN_FLIGHT, [])
     if sum(pages) >= PAGES_BYTES_MAX:
         raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
@@ -169,14 +171,14 @@ async def send_page(
 
 
 async def _write_page(response: web.StreamResponse, page: memoryview) -> None:
-    """Write in pieces, so that a reader who takes nothing for a while is noticed, and cut off."""
+    """Write the page in pieces, so that a reader who takes nothing for a while is noticed, and cut off."""
     for start in range(0, len(page), PAGE_PIECE_BYTES):
         async with timeout(SILENCE_SECONDS_MAX):
             await response.write(page[start : start + PAGE_PIECE_BYTES])
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:
-    """The exact acknowledgement state of every subscription of a topic."""
+    """Answer with the exact acknowledgement state of every subscription of a topic."""
     topic = await _topic(request)
     return web.json_response(
         {"topic": topic.name, "subscriptions": [exact_state(topic, name) for name in topic.subscriptions]}
@@ -184,7 +186,7 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 
 
 async def high_water(request: web.Request) -> web.Response:
-    """Up to which position of an origin this cluster has each topic, or each that is named; or of several origins.
+    """Answer with this cluster's high-water marks of one origin or several, for all topics or the named ones.
 
     With ``newest=true``, for one origin, each named topic has the publish time and number of its newest message.
     """
@@ -323,7 +325,7 @@ def _deleted_since(engine: Engine, told: PartitionsTold, name: str) -> int:
 
 
 async def take_schemas(request: web.Request) -> web.Response:
-    """A link says which schemas topics have at its source: know them here too."""
+    """Take over the schemas that topics have at the source of a link."""
     source = await _served_source(request)
 
     def note(topic: str, schemas: int) -> None:
@@ -437,7 +439,7 @@ async def _served_source(request: web.Request) -> str:
 
 
 def linked_source(request: web.Request) -> str:
-    """The cluster at the other end of the link that asks; only those of the topology may."""
+    """Return the cluster at the other end of the link that asks. Refuse any that is not in the topology."""
     source = _required(request, "from")
     if source not in request.app[LINKED_SOURCES]:
         raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")

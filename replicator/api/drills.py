@@ -1,4 +1,4 @@
-"""What is kept of drills in this worker's Postgres, for who looks at it without the database."""
+"""Routes that show the drills kept in this worker's Postgres to readers without access to the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPORT_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 class DrillRuns(Protocol):
-    """What the routes ask of the index."""
+    """The part of the index that the routes use."""
 
     async def drill_runs(self, *, newest: int) -> Sequence[DrillRun]: ...
     async def drill_run(self, run_id: str) -> DrillRun | None: ...
@@ -33,7 +33,7 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
     """Add the routes."""
 
     async def listed(request: web.Request) -> web.Response:
-        """The drills that are kept in this worker's Postgres, the newest first, without their reports: ``?newest=``."""
+        """Answer with the drills kept in this worker's Postgres, newest first, without their reports: ``?newest=``."""
         try:
             found = await runs.drill_runs(newest=number(request, "newest", LISTED, LISTED_MAX))
         except SnapshotsError as error:
@@ -41,7 +41,7 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
         return web.json_response({"drills": [kept_as_json(run) for run in found]})
 
     async def shown(request: web.Request) -> web.Response:
-        """One drill with its report."""
+        """Answer with one drill and its report."""
         run_id = request.match_info["id"]
         try:
             run = await runs.drill_run(run_id) if len(run_id) <= ID_CHARS_MAX else None

@@ -35,7 +35,7 @@ ADMIN_STATUSES: Final = {
 }
 """By code, where Pulsar's REST API gives another status than the rest of ours."""
 RETRY_AFTER_SECONDS: Final = "1"
-"""What is too much for now ends as soon as others have been served."""
+"""Seconds after which a client may retry. An overload ends as soon as other requests have been served."""
 MALFORMED: Final = "BadRequest"
 """Code of requests that are not HTTP."""
 FRAMES_MAX: Final = 12
@@ -57,7 +57,7 @@ class UpgradeRequired(EngineError):
 
 
 class DatabaseDown(EngineError):
-    """What was asked for is kept in Postgres, which is away."""
+    """The answer needs Postgres, which cannot be reached."""
 
     status = 503
 

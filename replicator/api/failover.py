@@ -30,7 +30,7 @@ Precedence = tuple[int, str, str]
 
 
 class FailoverSource(Protocol):
-    """What the paths ask of the worker's failover: see :class:`replicator.failover.service.FailoverService`."""
+    """The part of the worker's failover that the paths use: :class:`replicator.failover.service.FailoverService`."""
 
     @property
     def clusters(self) -> list[str]: ...
@@ -101,12 +101,12 @@ def add_failover(app: web.Application, source: FailoverSource, read_record: Reco
 
 
 async def state(request: web.Request) -> web.Response:
-    """What this worker knows of failovers."""
+    """Answer with the failover state that this worker knows."""
     return web.json_response(request.app[FAILOVER].state())
 
 
 async def service_url(request: web.Request) -> web.Response:
-    """Where the clients of ``cluster`` connect now."""
+    """Answer with the address at which the clients of ``cluster`` connect now."""
     source = request.app[FAILOVER]
     home = request.query.get("cluster", "")
     if not home:
@@ -120,7 +120,7 @@ async def service_url(request: web.Request) -> web.Response:
 
 
 async def switches(request: web.Request) -> web.Response:
-    """The newest switches to this cluster, each with how much of the former server's messages was here."""
+    """Answer with the newest switches to this cluster. Each says how many messages of the former server were here."""
     return web.json_response({"switches": request.app[FAILOVER].switches()})
 
 
@@ -135,8 +135,9 @@ async def topics(request: web.Request) -> web.Response:
 
 
 async def missing(request: web.Request) -> web.Response:
-    """How many of this cluster's own messages lie above the positions in ``marks``; with the ``record_id`` of the
-    switch that fenced it, of those that were here then; with ``names``, in these topics alone."""
+    """Answer how many of this cluster's own messages lie above the positions in ``marks``. With the ``record_id`` of
+    the switch that fenced it, count those that were here then; with ``names``, count only these topics.
+    """
     body = await _body(request)
     marks = body.get("marks")
     if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
@@ -150,7 +151,7 @@ async def missing(request: web.Request) -> web.Response:
 
 
 async def hold(request: web.Request) -> web.Response:
-    """Fence this cluster for a planned switch; answers when nobody changes anything any more."""
+    """Fence this cluster for a planned switch; answer when nothing can change any more."""
     body = await _body(request)
     answer = await request.app[FAILOVER].hold(
         _text(body, "operation"),
@@ -163,20 +164,20 @@ async def hold(request: web.Request) -> web.Response:
 
 
 async def renew(request: web.Request) -> web.Response:
-    """The coordinator goes on; an error if this cluster is not held any more."""
+    """Renew the hold for a coordinator that goes on; fail if this cluster is not held any more."""
     body = await _body(request)
     request.app[FAILOVER].renew(_text(body, "operation"), _lease(body))
     return web.json_response({"held": True})
 
 
 async def release(request: web.Request) -> web.Response:
-    """The switch was given up."""
+    """Release the hold: the switch was given up."""
     request.app[FAILOVER].release(_text(await _body(request), "operation"))
     return web.json_response({"held": False})
 
 
 async def propose(request: web.Request) -> web.Response:
-    """Take over; answers when that is durable."""
+    """Take over the clients; answer when that is durable."""
     body = await _body(request)
     homes = body.get("homes")
     if not isinstance(homes, list) or not homes or not _texts(homes):
@@ -195,7 +196,7 @@ async def propose(request: web.Request) -> web.Response:
 
 
 async def adopt(request: web.Request) -> web.Response:
-    """Another worker or a coordinator tells of a record."""
+    """Adopt a record that another worker or a coordinator sends."""
     try:
         record = request.app[READ_RECORD]((await _body(request)).get("record"))
     except ValueError as error:

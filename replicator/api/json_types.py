@@ -1,4 +1,5 @@
-"""What the JSON of the audit log and the mapping holds: names, types, and one line of meaning each.
+"""Types of the JSON of the audit log and the mapping, with one line of meaning for each field. docs/reference/json.md
+is made from here.
 
 docs/reference/json.md is made from here.
 """

@@ -30,13 +30,13 @@ class LinkNotFound(EngineError):
 
 
 class NotCopiedAnew(EngineError):
-    """Error for a topic of which no link wants the copy at the cluster that asks deleted."""
+    """No link to the asking cluster wants its copy of the topic deleted."""
 
     status = 409
 
 
 class LinkControl(Protocol):
-    """A link, as far as operators have to do with it."""
+    """The part of a link that operators use."""
 
     @property
     def key(self) -> str: ...
@@ -52,17 +52,17 @@ class LinkControl(Protocol):
 
 
 class LinkSource(Protocol):
-    """Who has the links."""
+    """Source of the links that leave this cluster."""
 
     def links(self) -> Iterable[LinkControl]:
-        """Those that run now, in the order of the file."""
+        """Return the links that run now, in the order of the file."""
 
 
 LINKS: Final[web.AppKey[LinkSource]] = web.AppKey("links")
 
 
 def add_links(app: web.Application, source: LinkSource) -> None:
-    """The routes of the links that ``source`` has."""
+    """Add the routes of the links that ``source`` has."""
     app[LINKS] = source
     app.add_routes(
         [
@@ -77,19 +77,19 @@ def add_links(app: web.Application, source: LinkSource) -> None:
 
 
 async def list_links(request: web.Request) -> web.Response:
-    """The links that leave this cluster."""
+    """Answer with the links that leave this cluster."""
     return web.json_response({"links": [link.status() for link in request.app[LINKS].links()]})
 
 
 async def show_link(request: web.Request) -> web.Response:
-    """One link, with the backlog of each topic that has one: the largest first."""
+    """Answer with one link and the backlog of each of its topics that has one, the largest first."""
     link = _link(request)
     backlogs = sorted((await link.backlog_by_topic()).items(), key=lambda item: -item[1])
     return web.json_response({**link.status(), "backlog_by_topic": dict(backlogs[:TOPICS_SHOWN_MAX])})
 
 
 async def pause(request: web.Request) -> web.Response:
-    """Pause a link, also over a restart."""
+    """Pause a link. The pause survives a restart."""
     link = _link(request)
     await link.pause()
     return web.json_response(link.status())
@@ -103,7 +103,7 @@ async def resume(request: web.Request) -> web.Response:
 
 
 async def resolve(request: web.Request) -> web.Response:
-    """End the gap of a topic; returns when the topic goes on."""
+    """End the gap of a topic; answer when the topic goes on."""
     link = _link(request)
     try:
         body = await request.json()
@@ -117,7 +117,9 @@ async def resolve(request: web.Request) -> web.Response:
 
 
 async def copied_anew(request: web.Request) -> web.Response:
-    """Answer a destination what is here in full of a topic, if a link to it wants to copy that topic anew now."""
+    """Answer up to which positions this cluster has a topic in full, if a link to the asking cluster wants to copy it
+    anew now.
+    """
     topic, to = str(parse_topic(request.query.get("topic", ""))), request.query.get("to", "")
     for link in request.app[LINKS].links():
         if link.spec.destination == to and (marks := link.copied_anew(topic)) is not None:

@@ -287,7 +287,9 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
 
 
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
-    """Invariant 4. A foreign block could also move another origin's high-water mark past what is still to come."""
+    """Check invariant 4. A block of a foreign origin could also move another origin's high-water mark past entries that
+    are still to come.
+    """
     for copied in blocks:
         if is_note(copied.block):
             origin = decode_note(copied.block).origin

@@ -1,4 +1,6 @@
-"""Which links lead to this cluster, and what each may bring. A reload of the topology replaces them under way."""
+"""Links that lead to this cluster, and the origins that each may bring. A reload of the topology replaces them at run
+time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class IncomingLink:
 
 
 class LinkedSources:
-    """The links that may append here, and nobody else may."""
+    """The links that may append to this cluster's topics."""
 
     def __init__(self, links: Iterable[IncomingLink] = ()) -> None:
         self._links: dict[LinkKey, IncomingLink] = {}
@@ -31,7 +33,7 @@ class LinkedSources:
 
     @classmethod
     def of(cls, *sources: str) -> LinkedSources:
-        """One link from each of these clusters, which brings what that cluster published."""
+        """Return one link from each of these clusters, which brings the messages that the cluster published."""
         return cls(IncomingLink(source, origins=frozenset({source})) for source in sources)
 
     def find(self, source: str, name: str = "") -> IncomingLink | None:
@@ -43,11 +45,11 @@ class LinkedSources:
         return frozenset().union(*origins)
 
     def __contains__(self, source: object) -> bool:
-        """Whether any link comes from that cluster."""
+        """Return whether any link comes from that cluster."""
         return any(known == source for known, _ in self._links)
 
     def replace(self, links: Iterable[IncomingLink]) -> set[LinkKey]:
-        """From now on these, and no others. Returns those that may not bring any more what they were bringing."""
+        """Replace all links by ``links``. Return the former links that may not bring any more what they brought."""
         before, self._links = self._links, {link.key: link for link in links}
         return {
             key

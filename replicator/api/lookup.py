@@ -21,7 +21,7 @@ _TOPIC: Final = "{domain}/{tenant}/{namespace}/{topic}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of lookups; the second form is that of older clients."""
+    """Return the routes of lookups; the second form is that of older clients."""
     return [
         web.get(f"/lookup/v2/topic/{_TOPIC}", lookup),
         web.get(f"/lookup/v2/destination/{_TOPIC}", lookup),
@@ -30,7 +30,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def lookup(request: web.Request) -> web.Response:
-    """Where clients reach the topic."""
+    """Answer with the address at which clients reach the topic."""
     _check_topic(request)
     if request.query.get("listenerName"):
         raise NotSupported(
@@ -53,7 +53,7 @@ async def lookup(request: web.Request) -> web.Response:
 
 
 def _elsewhere(fence: EngineError) -> web.Response:
-    """Where the cluster is that serves this one's clients; raises ``fence`` while that is not settled."""
+    """Answer with the cluster that now serves this one's clients; raise ``fence`` while that is undecided."""
     moved_to = fence.moved_to if isinstance(fence, ClusterFenced) else None
     if moved_to is None:
         raise fence.with_traceback(None)
@@ -70,7 +70,7 @@ def _elsewhere(fence: EngineError) -> web.Response:
 
 
 async def bundle(request: web.Request) -> web.Response:
-    """The range of the namespace that the topic is in: all of it."""
+    """Answer with the namespace's only bundle, which holds all topics."""
     _check_topic(request)
     return web.Response(text=BUNDLE)
 

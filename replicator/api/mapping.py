@@ -16,7 +16,7 @@ INCARNATION_MAX: Final = (1 << 64) - 1
 
 
 class FoundIdentity(Protocol):
-    """What an entry is everywhere."""
+    """Identity of an entry, the same in every cluster."""
 
     @property
     def origin(self) -> str: ...
@@ -29,7 +29,7 @@ class FoundIdentity(Protocol):
 
 
 class FoundPlace(Protocol):
-    """Where an entry lies."""
+    """Place of an entry in this cluster's log."""
 
     @property
     def position(self) -> Position: ...

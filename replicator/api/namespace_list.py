@@ -55,7 +55,7 @@ async def listed(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """The policies that are set for one namespace, and those that the topology file gives below it."""
+    """Answer with the policies that are set for one namespace, and those that the topology file gives below it."""
     engine, name = request.app[ENGINE], namespace_name(request)
     return web.json_response(
         {
@@ -67,6 +67,6 @@ async def show(request: web.Request) -> web.Response:
 
 
 def _set(policies: NamespacePolicies) -> dict[str, Any]:
-    """What differs from the default."""
+    """Return the policies that differ from the default."""
     default = namespace_policies_to_json(NamespacePolicies())
     return {name: value for name, value in namespace_policies_to_json(policies).items() if value != default[name]}

@@ -1,4 +1,7 @@
-"""What carriers ask of the links that leave this cluster: plans, their next segments, and where reports go.
+"""Routes by which carriers ask the links that leave this cluster for plans and next segments, and report to them. A
+carrier is a driver of the pipeline, or one of its tasks. A request for something to copy waits until there is
+something, for a limited time. The forms are in docs/live-copy.md; their meaning is in
+:mod:`replicator.links.planner`.
 
 A carrier is a driver of the pipeline, or one of its tasks. Requests for something to copy wait for it, a bounded time.
 The forms are in docs/live-copy.md; what they mean, in :mod:`replicator.links.planner`.
@@ -20,7 +23,7 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 CARRIER_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 2_000
 REPORTS_MAX: Final = 10_000
-"""In one request; a lane reports one or two at once, a batch what its lanes did not."""
+"""Limit of reports in one request. A lane reports one or two at once; a batch reports what its lanes did not."""
 
 
 class PlannerControl(Protocol):
@@ -57,7 +60,7 @@ class PlannerControl(Protocol):
 
 
 class PlannedLink(Protocol):
-    """A link, as far as carriers have to do with it."""
+    """The part of a link that carriers use."""
 
     @property
     def key(self) -> str: ...
@@ -66,13 +69,13 @@ class PlannedLink(Protocol):
 
 
 class PipelineSource(Protocol):
-    """Who has the links, and says how they are carried."""
+    """Source of the links that leave this cluster, and of the way in which they are carried."""
 
     def pipeline(self) -> dict[str, Any]:
-        """What a driver needs to know, the links that it carries for among it."""
+        """Return the settings that a driver needs, among them the links that it carries for."""
 
     def links(self) -> Iterable[PlannedLink]:
-        """All that run now, also those that do not need carriers."""
+        """Return all links that run now, also those that do not need carriers."""
 
 
 SOURCE: Final[web.AppKey[PipelineSource]] = web.AppKey("pipeline_source")
@@ -95,7 +98,7 @@ def add_pipeline(app: web.Application, source: PipelineSource) -> None:
 
 
 async def _end_polls(app: web.Application) -> None:
-    """Else the server waits for requests that wait for something to copy."""
+    """End the requests that wait for something to copy: the server would wait for them when it stops."""
     for link in app[SOURCE].links():
         link.planner.stop()
 

@@ -79,4 +79,4 @@ class PostedFrames:
         await self._response.write(pack_answer(answer))
 
     def idle(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: a posted frame keeps no state."""

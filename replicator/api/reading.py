@@ -1,4 +1,7 @@
-"""What a reader of many topics asks before it reads: where each topic stands, how large ranges are, what was when.
+"""Questions of a reader of many topics before it reads: where each topic stands, how large ranges are, and what
+position a topic had at a time. ``GET /replication/v1/positions``, ``POST /replication/v1/measure | positions-at``;
+the forms are in docs/http.md. A reader that asks each second about ten thousand quiet topics gets only those that
+changed: :class:`PositionsJournal`.
 
 ``GET /replication/v1/positions``, ``POST /replication/v1/measure | positions-at``; the forms are in docs/http.md. Who
 comes back each second over ten thousand quiet topics is told only of those that changed: :class:`PositionsJournal`.
@@ -28,13 +31,13 @@ RANGES_MAX: Final = 1_000
 MEASURED_BLOCKS_MAX: Final = 20_000
 """Block headers that are read for one request: about 0.1 s, a page of them at a time."""
 PAGE_BLOCKS: Final = 500
-"""Headers in one go: some milliseconds, after which others have their turn."""
+"""Limit of block headers read at once: that takes some milliseconds, after which others have their turn."""
 DELETED_KEPT_MAX: Final = 10_000
 """Names of topics that are gone, for readers to be told; who was told last before that many begins anew."""
 
 
 class _Standing(NamedTuple):
-    """What makes a topic's row another one than before."""
+    """Values of a topic's row. If one of them changes, the row is new."""
 
     incarnation: int
     trimmed: Position
@@ -43,7 +46,7 @@ class _Standing(NamedTuple):
 
 @dataclass(slots=True)
 class PositionsJournal:
-    """Which topics changed since an answer that was given before, told by the answer's token.
+    """Record of the topics that changed since an earlier answer, which the answer's token identifies.
 
     1. :meth:`refresh` compares where each topic stands with what was seen last, and gives each that changed, came or
        went the next version.
@@ -77,7 +80,7 @@ class PositionsJournal:
             self._forgotten = max(self._forgotten, self._deleted.pop(next(iter(self._deleted))))
 
     def since(self, token: str) -> tuple[list[str], list[str]] | None:
-        """The names that changed and those that went since ``token``; None if only the whole will do."""
+        """Return the names that changed and those that went since ``token``; None if everything must be told again."""
         life, _, version = token.rpartition("-")
         if life != self.life or not version.isdecimal() or not self._forgotten <= int(version) <= self.version:
             return None
@@ -105,7 +108,7 @@ def add_reading(app: web.Application, life: str) -> None:
 
 
 async def list_positions(request: web.Request) -> web.Response:
-    """Where each topic stands, or each that changed since the answer with the token ``since``."""
+    """Answer with the positions of each topic, or of each that changed since the answer with the token ``since``."""
     engine = request.app[ENGINE]
     topics = {topic.name: topic for topic in engine.topics() if topic.name != EPOCHS_TOPIC}
     journal = request.app.get(JOURNAL)
@@ -137,7 +140,9 @@ def _row(topic: Topic) -> list[Any]:
 
 
 async def measure(request: web.Request) -> web.Response:
-    """How much lies in ranges of topics, by the headers of their blocks; each up to its limit and to that of all."""
+    """Answer how much lies in ranges of topics, from the headers of their blocks. Each range has a limit, and all
+    together have one.
+    """
     engine = request.app[ENGINE]
     body = await _body(request)
     with _Form():
@@ -166,7 +171,9 @@ async def measure(request: web.Request) -> web.Response:
 async def _measure_range(
     engine: Engine, topic: Topic, after: Position, upto: Position, bytes_max: int
 ) -> tuple[Position, int, int]:
-    """Whole blocks from ``after`` on while they fit, the first in any case: up to where, their bytes and number."""
+    """Measure whole blocks from ``after`` on while they fit, the first in any case. Return the last position, the bytes
+    and the number.
+    """
     reached, size_bytes, blocks = after, 0, 0
     upto = min(upto, topic.log.last)
     while reached < upto and blocks < MEASURED_BLOCKS_MAX:
@@ -182,7 +189,7 @@ async def _measure_range(
 
 
 async def positions_at(request: web.Request) -> web.Response:
-    """For each topic the last position before the first message that was published at a time or later."""
+    """Answer, for each topic, with the last position before the first message published at a time or later."""
     engine = request.app[ENGINE]
     body = await _body(request)
     with _Form():
@@ -214,7 +221,7 @@ def _rows(rows: object) -> Iterable[Any]:
 
 
 class _Form:
-    """Turns what goes wrong while a body is taken apart into the API's error."""
+    """Turns errors in the form of a body into the API's error."""
 
     def __enter__(self) -> None:
         pass

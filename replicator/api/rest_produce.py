@@ -57,13 +57,13 @@ PUBLISHED_AT_ONCE: Final = 200
 FAILED: Final = 2
 """The ``errorCode`` of a message that is not stored, as upstream writes it."""
 TEXT: Final = TopicSchema(SchemaType.STRING, b"", {"__charset": "UTF-8"}, "String")
-"""What upstream takes where a request has no schema."""
+"""Schema of a request that names none, as in Apache Pulsar."""
 _turns = count()
 
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """How the texts of a request become keys and payloads."""
+    """Types that turn the texts of a request into keys and payloads."""
 
     schema: TopicSchema
     key: TopicSchema | None
@@ -130,7 +130,9 @@ class RestProduce:
         )
 
     def _typed(self, topic: str, body: Mapping[str, Any]) -> _Typed:
-        """Raises :class:`BadField`, and :class:`SchemaNotFound` for a version that is not there."""
+        """Return how the request's texts become keys and payloads. Raise :class:`BadField`, and :class:`SchemaNotFound`
+        for an unknown version.
+        """
         key_text, value_text = text_field(body, "keySchema"), text_field(body, "valueSchema")
         version = number_field(body, "schemaVersion")
         if value_text is not None:
@@ -151,7 +153,7 @@ class RestProduce:
         version: bytes,
         name: str | None,
     ) -> dict[int, dict[str, Any]]:
-        """The answers to the messages of one partition, by their places in the request."""
+        """Return the answers to the messages of one partition, by their places in the request."""
         try:
             log = await self._engine.topic(topic if partition < 0 else f"{topic}-partition-{partition}")
             producer = await log.producers.create(ProducerOptions(name))
@@ -184,7 +186,7 @@ class RestProduce:
     async def _published(
         self, producer: EngineProducer, partition: int, entries: Mapping[int, bytes]
     ) -> dict[int, dict[str, Any]]:
-        """Publish entries in their order, some at a time. Where some are refused, those behind them are as well."""
+        """Publish entries in their order, some at a time. If some are refused, all later ones are refused as well."""
         answers: dict[int, dict[str, Any]] = {}
         left = iter(entries)
         while some := list(islice(left, PUBLISHED_AT_ONCE)):
@@ -212,7 +214,7 @@ def _partition(message: Any, partitions: int) -> int:
 
 
 def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
-    """Raises :class:`BadField`."""
+    """Return the metadata and payload of one message. Raise :class:`BadField`."""
     if not isinstance(fields, dict):
         raise BadField("a message must be an object")
     payload, is_null = text_field(fields, "payload"), null_value_field(fields)
@@ -244,7 +246,9 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
 
 
 def _event_time_ms(fields: Mapping[str, Any]) -> int:
-    """Milliseconds, as this API of upstream has them, or a time in ISO 8601, as its WebSockets have it."""
+    """Return the event time in milliseconds. It may be milliseconds, as in Pulsar's REST API, or ISO 8601, as in its
+    WebSocket API.
+    """
     value = fields.get("eventTime")
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 19:
         value = int(value)

@@ -20,7 +20,7 @@ from replicator.security.permissions import Permissions
 
 
 def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Permissions | None]) -> None:
-    """Add the route; ``permissions`` are None where nobody is told apart."""
+    """Add the route; ``permissions`` is None without authentication."""
 
     async def rules(request: web.Request) -> web.Response:
         return web.json_response(

@@ -24,10 +24,8 @@ async def topics_in_slices(engine: Engine) -> AsyncIterator[Topic]:
 
 
 async def in_slices(engine: Engine, each: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield each of what is asked for, with pauses in which others have their turn.
-
-    All who ask for much at the same time share the event loop's time with the worker's clients
-    (:mod:`replicator.running.turns`).
+    """Yield each element of ``each``, with pauses in which others have their turn. All who ask for much at the same
+    time share the event loop's time with the worker's clients (:mod:`replicator.running.turns`).
     """
     pace = Pace(engine.turns)
     for one in each:

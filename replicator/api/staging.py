@@ -33,11 +33,11 @@ from replicator.running.timeouts import timeout
 
 STAGING: Final = web.AppKey("staging", StagingService)
 APPEND_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of one request; tasks send a quarter of it at once."""
+"""Limit of bytes of one append; tasks send a quarter of it at once."""
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of a commit's JSON: ten thousand partitions and a hundred thousand origins have room."""
+"""Limit of bytes of a commit's JSON: it has room for ten thousand partitions and a hundred thousand origins."""
 COMMIT_SECONDS_MAX: Final = 10.0
-"""How long a commit is waited for before it is answered that it goes on."""
+"""Time that a commit is waited for before the answer says that it goes on."""
 TOPICS_MAX: Final = 10_000
 """Asked for at once."""
 SILENCE_SECONDS_MAX: Final = 60.0
@@ -59,7 +59,9 @@ def add_staging(app: web.Application, staging: StagingService) -> None:
 
 
 async def open_attempt(request: web.Request) -> web.Response:
-    """A task begins: is there anything to do, and how far has its writer published each origin?"""
+    """Open an attempt of a task. Answer whether there is anything to do, and how far its writer has published each
+    origin.
+    """
     staging, key = request.app[STAGING], _attempt(request)
     opened = staging.open(key)
     answer: dict[str, Any] = {
@@ -89,7 +91,7 @@ async def seal(request: web.Request) -> web.Response:
 
 
 async def commit(request: web.Request) -> web.Response:
-    """Publish; answered with status 202 when it is decided and lasts longer: ask again."""
+    """Publish the staged rows of a job. Answer 202 if it is decided but takes longer: then ask again."""
     staging, told = request.app[STAGING], await _json(request)
     with _form("the commit"):
         asked = CommitRequest(
@@ -116,7 +118,7 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """How many partitions topics have that are about to be written to; 0 for those without."""
+    """Answer how many partitions the topics have that are about to be written to; 0 for those without."""
     told = await _json(request)
     with _form("the list of topics"):
         names = [str(name) for name in told["topics"]]
@@ -160,7 +162,7 @@ def _number(request: web.Request, name: str, largest: int) -> int:
 
 @contextmanager
 def _form(what: str) -> Iterator[None]:
-    """Turns what is wrong with the form of a body into one error."""
+    """Turn errors in the form of a body into one API error."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:

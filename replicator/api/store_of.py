@@ -36,7 +36,7 @@ def add_store_of(app: web.Application, answering: Answering, engine: Engine | No
     """Add the routes to ``app``. Without ``engine`` no announcement is taken."""
 
     async def store_of(request: web.Request) -> web.Response:
-        """Answer what is known here of the store of a cluster, and of how many topics of it there is something."""
+        """Answer what this cluster knows of another cluster's store, and how many of its topics it has something of."""
         cluster = request.query.get("cluster", "")
         if not cluster:
             raise BadRequest("parameter cluster is missing")

@@ -24,7 +24,7 @@ PAGE_TOPICS: Final = 50
 PAGE_TOPICS_MAX: Final = 1_000
 SEARCH_CHARS_MAX: Final = 300
 SUBSCRIPTIONS_SHOWN_MAX: Final = 100
-"""Of one topic; ``subscription_count`` says how many there are."""
+"""Limit of subscriptions shown for one topic; ``subscription_count`` tells how many there are."""
 
 
 def add_topic_figures(app: web.Application) -> None:
@@ -61,7 +61,7 @@ async def topic_summary(request: web.Request) -> web.Response:
 
 
 async def topic_figures(request: web.Request) -> web.Response:
-    """``?search=&after=&before=&limit=``, or ``?topic=`` for those that are named."""
+    """Answer with a page of topics (``?search=&after=&before=&limit=``), or with the named topics (``?topic=``)."""
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     if len(named) > PAGE_TOPICS_MAX:
@@ -77,14 +77,15 @@ async def topic_figures(request: web.Request) -> web.Response:
 
 
 def figures_of(engine: Engine, names: list[str]) -> dict[str, Any]:
-    """The figures of these topics, of those that are here."""
+    """Return the figures of those named topics that exist here."""
     found = [topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None]
     return {"matching": len(found), "topics": [_figures(topic) for topic in found]}
 
 
 def figures_page(engine: Engine, search: str, after: str, before: str, limit: int) -> dict[str, Any]:
-    """The first topics behind ``after``, or the last ones in front of ``before``, whose name or one of whose
-    subscriptions has ``search`` in it; ``matching`` counts all of them."""
+    """Return the first topics after ``after``, or the last ones before ``before``, in which ``search`` is part of the
+    name or of a subscription's name. ``matching`` counts all such topics.
+    """
     matching = [topic.name for topic in engine.topics() if _matches(topic, search.lower())]
     if before:
         names = heapq.nlargest(limit, (name for name in matching if name < before))[::-1]

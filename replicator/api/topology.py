@@ -1,4 +1,6 @@
-"""Which topology the worker runs, and making it read its file again.
+"""Routes that show the topology that the worker runs, and make the worker read its topology file again. ``GET
+/replication/v1/topology``, ``POST /replication/v1/topology/reload``; the forms are in docs/http.md. A reload request
+carries no topology: the worker reads its own file. A caller can therefore only make it take what its operator wrote.
 
 ``GET /replication/v1/topology``, ``POST /replication/v1/topology/reload``; the forms are in docs/http.md. A reload
 carries no topology: the worker reads its own file, so who may call this can make it take what its operator wrote, and
@@ -20,10 +22,10 @@ BODY_BYTES_MAX: Final = 4096
 
 
 class TopologySource(Protocol):
-    """What the paths ask of the worker."""
+    """The part of the worker that the paths use."""
 
     def topology_status(self) -> dict[str, Any]:
-        """The digest, file and text of the topology that runs."""
+        """Return the digest, file and text of the topology that runs."""
 
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
         """See :class:`replicator.worker.reload.TopologyReloader`."""
@@ -43,7 +45,7 @@ def add_topology(app: web.Application, source: TopologySource) -> None:
 
 
 async def show(request: web.Request) -> web.Response:
-    """The topology that runs, by digest and in the form of the file, and the worker's version."""
+    """Answer with the topology that runs, by digest and in the form of the file, and with the worker's version."""
     return web.json_response({**request.app[SOURCE].topology_status(), "version": __version__})
 
 

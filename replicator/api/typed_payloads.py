@@ -16,7 +16,7 @@ from replicator.engine.schemas.schema import SchemaType, TopicSchema
 
 
 def read_schema(text: str, name: str) -> TopicSchema:
-    """Raises :class:`BadField`."""
+    """Return the schema in ``text``. Raise :class:`BadField`."""
     fields = read_object(text)
     kind = _TYPES.get(text_field(fields, "type") or "")
     if kind is None:
@@ -29,7 +29,7 @@ def read_schema(text: str, name: str) -> TopicSchema:
 
 
 def key_value_schema(key: TopicSchema, value: TopicSchema) -> TopicSchema:
-    """Of messages with a typed key beside a typed value (encoding ``SEPARATED``)."""
+    """Return the schema of messages whose typed key lies beside the typed value (encoding ``SEPARATED``)."""
     properties = {"kv.encoding.type": "SEPARATED"}
     definition = b""
     for part, schema in (("key", key), ("value", value)):
@@ -41,7 +41,7 @@ def key_value_schema(key: TopicSchema, value: TopicSchema) -> TopicSchema:
 
 
 def encode_payload(text: str, schema: TopicSchema) -> bytes:
-    """Raises :class:`BadField`."""
+    """Return the payload for ``text`` as a value of ``schema``. Raise :class:`BadField`."""
     encode = _ENCODERS.get(schema.type)
     if encode is None:
         raise BadField(f"a value of type {schema.type.name} cannot be made from a text here: use a client")

@@ -34,7 +34,7 @@ class Chunks:
         self._destination = destination
         self._root = f"{cluster}/{CHUNKS}"
         self._names: dict[bytes, str] = {}
-        """By digest, of those that are there in whole."""
+        """Names of the chunks that are whole at the destination, by digest."""
         self._lock = threading.Lock()
 
     def load(self) -> None:
@@ -52,7 +52,7 @@ class Chunks:
         return set(self._names)
 
     def stored_size(self, digest: bytes) -> int:
-        """Bytes at the destination."""
+        """Return the size of a chunk at the destination in bytes."""
         return int(self._names[digest].rpartition("-")[2])
 
     def put(self, digest: bytes, piece: bytes) -> int:
@@ -68,7 +68,7 @@ class Chunks:
         return len(content)
 
     def get(self, digest: bytes, size: int) -> bytes:
-        """The piece of that hash and size. Raises :class:`BackupDamaged`."""
+        """Return the piece of that hash and size. Raise :class:`BackupDamaged`."""
         name = self._names.get(digest)
         content = None if name is None else self._destination.read(f"{self._root}/{name}")
         if name is None or content is None:
@@ -82,7 +82,7 @@ class Chunks:
         return piece
 
     def get_all(self, wanted: Iterable[tuple[bytes, int]]) -> Iterator[bytes | BackupDamaged]:
-        """The pieces in order, some fetched ahead; for a damaged one what is wrong with it."""
+        """Yield the pieces in order, some fetched ahead; for a damaged one, yield the error."""
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="chunks") as pool:
             waiting: list[Future[bytes]] = []
             for digest, size in wanted:
@@ -114,7 +114,7 @@ def pack(piece: bytes) -> bytes:
 
 
 def unpack(content: bytes) -> bytes:
-    """Raises :class:`ValueError` or Arrow's errors."""
+    """Unpack a chunk. Raise :class:`ValueError` or Arrow's errors."""
     if len(content) < _HEAD.size:
         raise ValueError("it is too short")
     kind, size = _HEAD.unpack_from(content)
@@ -141,7 +141,7 @@ def _name(digest: bytes, stored: int) -> str:
 
 
 def _digest_of(name: str, size: int) -> bytes | None:
-    """None for a file that is no whole chunk."""
+    """Return the digest in a file's name; None if the file is not a whole chunk."""
     text, _, stored = name.rpartition("/")[2].partition("-")
     try:
         digest = bytes.fromhex(text)

@@ -1,7 +1,7 @@
 """Subscriptions of another copy of this cluster's store: a reclaim merges them into the cursors here.
 
 Invariant (DESIGN §3): 6, within a generation the acknowledged sets only grow. Both copies have one life of a topic, and
-ids of ledgers are never used twice. So a position names one entry in both, and a union of what is acknowledged is
+ids of ledgers are never used twice. So a position names one entry in both, and the union of their acknowledgements is
 right.
 
 1. A subscription that both have in one generation, with one start: what either copy acknowledged is acknowledged.

@@ -1,4 +1,4 @@
-"""Where backups are kept: a directory, or any place that fsspec knows (``s3://…``, ``gs://…``, ``sftp://…``).
+"""Storage of backups: a directory, or any place that fsspec knows (``s3://…``, ``gs://…``, ``sftp://…``).
 
 Files are small and are written whole. In a directory each is written under another name, synced and renamed, so that a
 file that is there is whole; elsewhere that is the business of the service, and names tell how long a file must be.
@@ -27,7 +27,7 @@ from replicator.engine.log.store_files import dangling_link
 from replicator.topology import mask_password
 
 UNFINISHED: Final = ".unfinished-"
-"""In the names of files that are being written into a directory."""
+"""Part of the names of files that are being written into a directory."""
 AT_ONCE: Final = 8
 """Chunks that are read, written or deleted at the same time. Each takes a megabyte of memory."""
 
@@ -43,7 +43,7 @@ class Destination:
         volume of a directory is not mounted.
         """
         self.url = _shown(url)
-        """For messages: without a password that stands in it."""
+        """URL for messages, without a password."""
         self._password = _password(url)
         with self._named():
             try:
@@ -59,7 +59,7 @@ class Destination:
             )
 
     def read(self, path: str) -> bytes | None:
-        """What is in a file; None if there is none."""
+        """Return the content of a file; None if there is none."""
         with self._named(path):
             try:
                 content: bytes = self._fs.cat_file(self._place(path))
@@ -68,7 +68,7 @@ class Destination:
             return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file whole, over one that is there."""
+        """Write a whole file, over an existing one."""
         with self._named(path):
             place = self._place(path)
             if self._local:
@@ -79,14 +79,14 @@ class Destination:
             self._fs.pipe_file(place, content)
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files below a directory, relative to it, with their sizes; none if it is not there."""
+        """Return the files below a directory, relative to it, with their sizes; none if it does not exist."""
         with self._named(path):
             place = self._place(path).rstrip("/")
             names = ((name.removeprefix(f"{place}/"), size) for name, size in self._found(place))
             return {name: size for name, size in names if UNFINISHED not in name}
 
     def directories(self) -> list[str]:
-        """The names of those at the top."""
+        """Return the names of the top directories."""
         with self._named(""):
             try:
                 rows = self._fs.ls(str(self._root), detail=True)
@@ -142,8 +142,9 @@ class Destination:
                     place.unlink(missing_ok=True)
 
     def _found(self, place: str) -> Iterator[tuple[str, int]]:
-        """The files below a directory. What cannot be listed is an error: fsspec's own walk passes it over, and then
-        what is there looks as if it were gone, and might be pruned."""
+        """Yield the files below a directory. Raise an error for one that cannot be listed: fsspec's own walk would skip
+        it, so that its files look deleted and might be pruned.
+        """
         fs = self._fs
         generic = fs._find if isinstance(fs, AsyncFileSystem) else fs.find
         if generic.__func__ not in (AsyncFileSystem._find, AbstractFileSystem.find):  # the service lists it at once
@@ -210,7 +211,7 @@ def _write_locally(place: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Names in it are durable."""
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -189,7 +189,9 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
 
 
 def had_through(topic: Topic, upto: Position) -> list[Range]:
-    """Return what the log has or had up to ``upto``, ledger by ledger. Of what it lacks nothing was consumed there."""
+    """Return the ranges that the log has or had up to ``upto``, ledger by ledger. Messages that it lacks were not
+    consumed there.
+    """
     log = topic.log
     runs = [
         (Position(ledger, first - 1), Position(ledger, last))

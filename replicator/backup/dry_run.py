@@ -52,7 +52,7 @@ class ReclaimPlan:
     lost: tuple[str, ...]
     """Known losses, and clusters that would not be asked, in words."""
     deleted: tuple[str, ...]
-    """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    """Lives of topics that this cluster deleted on purpose while peers still have copies, in words."""
     begun: tuple[str, ...] = ()
     """Topics that would begin a new life because a later one than theirs was deleted, in words."""
     without: frozenset[str] = frozenset()

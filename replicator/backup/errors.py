@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class BackupError(Exception):
-    """Base: a mistake in what was asked. Exit status 2."""
+    """Base: a mistake in the request. Exit status 2."""
 
 
 class BackupDamaged(BackupError):
-    """A backup of which something is missing or wrong. Exit status 1."""
+    """Something in a backup is missing or wrong. Exit status 1."""
 
 
 class DestinationUnavailable(BackupError):

@@ -1,4 +1,4 @@
-"""What the JSON of backups holds: names, types, and one line of meaning each.
+"""Types of the JSON of backups, with one line of meaning for each field. docs/reference/json.md is made from here.
 
 docs/reference/json.md is made from here.
 """
@@ -22,7 +22,7 @@ class BackupAnswer(TypedDict):
 
 
 class SoundBackup(TypedDict):
-    """A backup that is as it was made."""
+    """A backup that is undamaged."""
 
     id: Annotated[str, "its id"]
     topics: Annotated[int, "in it", "topics"]
@@ -32,14 +32,14 @@ class SoundBackup(TypedDict):
 
 
 class BackupsVerified(TypedDict):
-    """What came of reading backups."""
+    """Result of reading backups."""
 
     sound: Annotated[list[SoundBackup], "those that are as they were made"]
     problems: Annotated[list[str], "what is wrong with others, in words"]
 
 
 class BackupsPruned(TypedDict):
-    """What was deleted."""
+    """Deleted backups and chunks."""
 
     backups: Annotated[list[str], "ids of backups"]
     chunks: Annotated[int, "pieces that no backup needs", "pieces"]
@@ -47,7 +47,7 @@ class BackupsPruned(TypedDict):
 
 
 class ReclaimedTopic(TypedDict):
-    """What came back of a topic."""
+    """Messages of a topic that came back."""
 
     name: Annotated[str, "its whole name"]
     messages: Annotated[int, "that came back", "messages"]
@@ -70,7 +70,7 @@ class SettingsTakenBack(TypedDict):
 
 
 class ReclaimAnswer(TypedDict):
-    """What a cluster took back from the others."""
+    """Messages, policies and permissions that a cluster took back from the others."""
 
     topics: Annotated[list[ReclaimedTopic], "lives of topics of which something came back"]
     epoch_before: Annotated[int, "the failover epoch that the store had before"]
@@ -109,7 +109,7 @@ class ReclaimPlanAnswer(TypedDict):
 
 
 class RestoreAnswer(TypedDict):
-    """What was restored."""
+    """Result of a restore."""
 
     cluster: Annotated[str, "whose backup"]
     into: Annotated[str, "the directory"]
@@ -120,7 +120,7 @@ class RestoreAnswer(TypedDict):
 
 
 class RepairAnswer(TypedDict):
-    """What was mended in a store."""
+    """Result of repairing a store."""
 
     blocks: Annotated[int, "that were mended", "blocks"]
     rows: Annotated[int, "other rows that were gone, and were made again", "rows"]

@@ -61,7 +61,7 @@ class Lock:
         self._path = f"{self._root}/{self._name}"
         self._clock = clock
         self._renewed = 0.0
-        """When the last write began that reached the destination: its clock has the file no older than that."""
+        """Beginning of the last write that reached the destination: by its clock, the file is no older than that."""
         self._writing = threading.Lock()
         self._left = threading.Event()
         self._renewer = threading.Thread(target=self._renew_often, name="backup-lock", daemon=True)

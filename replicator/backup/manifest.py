@@ -1,4 +1,4 @@
-"""Manifests: what makes a backup of chunks. A manifest is written last, so that what has none is no backup.
+"""Manifests: each makes a backup of chunks. A manifest is written last, so that what has none is no backup.
 
 Its file is ``backups/<id>.json``: a line with the hash of the rest, and the rest.
 """
@@ -21,21 +21,21 @@ from snapshots.position import Position
 
 BACKUPS: Final = "backups"
 FORMAT: Final = 1
-"""Of manifests and chunks; a version that does not know it refuses."""
+"""Format of manifests and chunks; a version that does not know it refuses."""
 FORMAT_WITH_DAMAGE: Final = 2
-"""The same, of a backup that is not whole: a version that would not say so refuses it."""
+"""Format of a backup that is not whole; a version that would not tell its user refuses it."""
 FORMATS: Final = (FORMAT, FORMAT_WITH_DAMAGE)
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{6}")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMark:
-    """Where a topic's log ended when the copying began: all up to there is in the backup."""
+    """Position at which a topic's log ended when the copying began: everything up to it is in the backup."""
 
     incarnation: int
     lac: str
     marks: Mapping[str, str] = field(default_factory=dict)
-    """By origin, its newest position in the backup. Versions before wrote none."""
+    """Newest position of each origin in the backup. Former versions wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,17 @@ class Manifest:
     store_id: str
     store_format: int
     made_at_ms: int
-    """When the copying began."""
+    """Time when the copying began."""
     version: str
-    """Of the service."""
+    """Version of the service that made the backup."""
     files: Sequence[FileChunks]
     topics: Mapping[str, TopicMark] = field(default_factory=dict)
     written_bytes: int = 0
-    """What this backup added to the destination."""
+    """Bytes that this backup added to the destination."""
     damaged: Sequence[MissingBlock] = ()
-    """What is not in it, as the store had it no more. In the restored store these blocks are known as damaged."""
+    """Blocks that the backup lacks, because they were damaged in the store. In the restored store these blocks are
+    known as damaged.
+    """
     format: int = FORMAT
 
     @property
@@ -96,7 +98,7 @@ class Manifest:
 
 
 def new_id(now_ms: int) -> str:
-    """Ids are in the order of time, to the millisecond."""
+    """Return a new id. Ids are in the order of time, to the millisecond."""
     at = datetime.fromtimestamp(now_ms // 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
 
@@ -114,7 +116,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(content: bytes, where: str) -> Manifest:
-    """Raises :class:`BackupDamaged`, and :class:`BackupError` for one of a newer version."""
+    """Read a manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` for one of a newer version."""
     digest, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup")
@@ -154,12 +156,12 @@ class Manifests:
         self._root = f"{cluster}/{BACKUPS}"
 
     def ids(self) -> list[str]:
-        """The newest first. What is damaged is among them."""
+        """Return the ids of the backups, the newest first, damaged ones included."""
         names = (name.removesuffix(".json") for name in self._destination.sizes(self._root))
         return sorted((name for name in names if _ID.fullmatch(name)), reverse=True)
 
     def read(self, backup: str) -> Manifest:
-        """Raises :class:`BackupDamaged`; :class:`BackupError` if there is none."""
+        """Read a backup's manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` if there is none."""
         if not _ID.fullmatch(backup):
             raise BackupError(
                 f"{backup!r} is not the id of a backup: `replicator backup list` shows those that are there"
@@ -174,7 +176,7 @@ class Manifests:
         return manifest
 
     def newest(self) -> str:
-        """The id of the newest. Raises :class:`BackupError` if there is none."""
+        """Return the id of the newest backup. Raise :class:`BackupError` if there is none."""
         ids = self.ids()
         if not ids:
             raise BackupError(f"{self._destination.url} has no backup of {self._cluster}")
@@ -189,5 +191,5 @@ class Manifests:
 
 
 def clusters_at(destination: Destination) -> list[str]:
-    """Those with a backup there."""
+    """Return the clusters with a backup at the destination."""
     return [name for name in destination.directories() if Manifests(destination, name).ids()]

@@ -12,7 +12,7 @@ from replicator.backup.manifest import Manifests
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was deleted."""
+    """Deleted backups and chunks."""
 
     backups: list[str]
     chunks: int

@@ -19,9 +19,10 @@ MET_DAMAGE: Final = "reclaim met damage"
 """Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
 It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
 COUNTED: Final = "reclaimed topics"
-"""Name of a row in the table ``meta``: digests of the names of all topics of which messages came back since the mark's
-time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of :class:`RestoredMark`, because
-older versions could not read a mark with that field."""
+"""Name of a row in the table ``meta``. It has digests of the names of all topics that got messages back since the
+mark's time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of
+:class:`RestoredMark`, because older versions could not read a mark with that field.
+"""
 COUNTED_BYTES: Final = 8
 """Size of such a digest. Two of a million names have the same digest once in many millions of stores."""
 
@@ -46,7 +47,7 @@ async def count_messages(engine: Engine, messages: int) -> None:
 
 
 async def count_topics(engine: Engine, names: Collection[str]) -> None:
-    """Count the topics ``names``, of which messages came back. Each topic counts once, however many runs there are.
+    """Count the topics ``names``, which got messages back. Each topic counts once, however many runs there are.
 
     The names are one row, which grows with them. So call this at the end of a run, and not for each topic.
     """

@@ -157,7 +157,7 @@ def copies_of(row: Mapping[str, Any], origin: str) -> list[PeerCopy]:
 
 
 def _ledgers(row: Mapping[str, Any], life: int) -> list[tuple[int, int, int]] | None:
-    """Return the ledgers of a life of which the peer has entries; None if its version does not tell them."""
+    """Return the ledgers in which the peer has entries of a life; None if its version does not tell them."""
     told = row.get("ledgers")
     return None if told is None else [(int(a), int(b), int(c)) for a, b, c in told.get(str(life), ())]
 

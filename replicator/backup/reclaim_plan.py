@@ -75,7 +75,7 @@ class OwnLog:
     left_out: Sequence[Range] = ()
     """The ranges that A knows to be lost for good."""
     replaceable: bool = True
-    """Whether A may delete the topic to make it anew in a later life: whatever is here was deleted on purpose."""
+    """Whether A may delete the topic to make it anew in a later life: everything in it was deleted on purpose."""
     joins: bool = False
     """Whether A can keep its log, take a later life back into it, and begin a new life above both
     (:mod:`replicator.backup.new_lives`)."""
@@ -132,8 +132,9 @@ class Lives:
     """Lives that have refused messages, because they reach above the begin of a later life. The messages stay at the
     peers."""
     deleted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """For each peer, the lives that A deleted on purpose and of which the peer has a copy. The copies stay at the
-    peer."""
+    """For each peer, the lives that A deleted on purpose and that the peer has a copy of. The copies stay at the
+    peer.
+    """
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:

@@ -97,7 +97,7 @@ class Reclaimed:
     lost: list[str] = field(default_factory=list)
     """Known losses, and clusters that were not asked, in words."""
     deleted: list[str] = field(default_factory=list)
-    """Lives of topics that this cluster deleted on purpose and of which peers still have copies, in words."""
+    """Lives of topics that this cluster deleted on purpose while peers still have copies, in words."""
     begun: list[str] = field(default_factory=list)
     """Topics that began a new life because a later one than theirs was deleted, in words."""
     damaged: bool = False
@@ -243,7 +243,7 @@ class _Run:
             self._done = Reclaimed()
         self._number = self._topics = 0
         self._came_back: set[str] = set()
-        """Topics of which messages came back in this run."""
+        """Topics that got messages back in this run."""
 
     async def reclaim(self) -> Reclaimed:
         try:

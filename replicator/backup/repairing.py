@@ -39,9 +39,9 @@ from replicator.topology import Cluster, Topology
 from snapshots.position import Position
 
 ANSWER_SECONDS: Final = 10.0
-"""How long a worker is waited for that refuses the connection, or is not ready."""
+"""Time for which to wait for a worker that refuses the connection, or is not ready."""
 SILENCE_SECONDS: Final = 20.0
-"""How long one is waited for that takes the connection, and sends nothing."""
+"""Time for which to wait for a worker that takes the connection, and sends nothing."""
 Tell = Callable[[str], None]
 """Hears, on any thread, whom is asked and waited for."""
 
@@ -103,7 +103,7 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, 
 
 
 def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, done: Repaired, accept_loss: bool) -> None:
-    """Before the engine is opened: it reads the heads at the end of each topic."""
+    """Repair damaged heads before the engine is opened: it reads the heads at the end of each topic."""
     store = Store(cluster.data, cluster=cluster.name, size_max=settings.store_bytes_max, segments=settings.segments)
     try:
         for record in store.topics():
@@ -130,7 +130,9 @@ def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, don
 
 
 def copy_of(damaged: BlockHead, topic: str, peers: Mapping[str, str]) -> tuple[bytes | None, str]:
-    """The same block from the first cluster that has it, or why none has. ``peers`` are workers' URLs by name."""
+    """Return the same block from the first cluster that has it, or the reason why none has. ``peers`` are workers' URLs
+    by name.
+    """
     return _Asking(peers, lambda _: None).copy_of(damaged, topic)
 
 
@@ -142,9 +144,9 @@ class _Asking:
         self._tell = tell
         self._asked: set[str] = set()
         self._away: dict[str, str] = {}
-        """Those that did not answer, each with the reason."""
+        """Clusters that did not answer, each with the reason."""
         self._refused: set[str] = set()
-        """Those that refused to answer, as for a missing permission: nobody knows what they have."""
+        """Clusters that refused to answer, for example for a missing permission: nobody knows what they have."""
 
     def all_answered(self) -> bool:
         """Return whether every cluster asked so far has answered whether it has the block."""
@@ -163,7 +165,7 @@ class _Asking:
         return self.ask(topic, header.origin, header.incarnation, header.origin_first, is_copy)
 
     def copy_of_headless(self, lost: HeadlessBlock, topic: str) -> tuple[bytes | None, str]:
-        """The same for a block whose head is damaged."""
+        """Return a copy of a block whose head is damaged; see :func:`copy_of`."""
         return self.ask(topic, lost.origin, lost.incarnation, lost.origin_first, lost.is_copy)
 
     def ask(
@@ -204,7 +206,7 @@ class _Asking:
 def _block_there(
     plane: DataPlane, topic: str, about: Mapping[str, str], is_copy: Callable[[Buffer], bool]
 ) -> bytes | None:
-    """The block of that cluster which begins with the entry that ``about`` names, if it is the one."""
+    """Return that cluster's block which begins with the entry that ``about`` names; None if ``is_copy`` refuses it."""
     at = Position.parse(plane.call("GET", "/replication/v1/place", topic=topic, **about)["position"])
     for fetched in plane.blocks(topic, Position(at.ledger, at.entry - 1), at):
         block = bytes(fetched.block)

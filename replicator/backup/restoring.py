@@ -44,11 +44,11 @@ REPLACED: Final = "replaced"
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in a backup."""
+    """Result of checking a backup."""
 
     manifest: Manifest
     problems: list[str] = field(default_factory=list)
-    """What is wrong beside the blocks of which the manifest says that they are damaged."""
+    """Problems besides the blocks that the manifest lists as damaged."""
     topics: int = 0
     blocks: int = 0
 
@@ -62,8 +62,9 @@ def restore(
     replace: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[Manifest, RestoredMark, Path | None]:
-    """Restore a backup, the newest if none is named, into the directory ``data`` of a cluster; returns also where the
-    store is that was there. Raises :class:`BackupError`, :class:`StoreUnusable`."""
+    """Restore a backup, the newest if none is named, into the directory ``data`` of a cluster. Also return where a
+    former store was moved. Raise :class:`BackupError` or :class:`StoreUnusable`.
+    """
     manifests = Manifests(destination, cluster)
     manifest = manifests.read(backup or manifests.newest())
     _check_format(manifest)
@@ -90,7 +91,7 @@ def restore(
 
 @contextmanager
 def _writable(directory: Path, manifest: Manifest) -> Iterator[None]:
-    """Raises :class:`DirectoryUnusable`."""
+    """Check that the directory can be written. Raise :class:`DirectoryUnusable`."""
     try:
         yield
     except OSError as error:
@@ -101,8 +102,9 @@ def _writable(directory: Path, manifest: Manifest) -> Iterator[None]:
 
 @contextmanager
 def _put_together(data: Path, restoring: Path) -> Iterator[None]:
-    """If that fails where a whole store is in place, the worker may go on with it: then nothing is left behind. Else
-    ``restoring`` stays, so that no worker starts with an empty store."""
+    """Clean up after a failure. If a whole store is in place, the worker may go on with it, and nothing is left behind.
+    Otherwise ``restoring`` stays, so that no worker starts with an empty store.
+    """
     goes_on = (data / LOG).exists() and not restoring.exists()
     shutil.rmtree(restoring, ignore_errors=True)
     try:
@@ -128,7 +130,7 @@ def _check_format(manifest: Manifest) -> None:
 
 
 def _write_files(destination: Destination, manifest: Manifest, directory: Path, progress: Progress) -> list[str]:
-    """Returns what is damaged, up to :data:`PROBLEMS_MAX`."""
+    """Write the store's files. Return the damaged ones, up to :data:`PROBLEMS_MAX`."""
     chunks = Chunks(destination, manifest.cluster)
     chunks.load()
     problems: list[str] = []
@@ -167,7 +169,7 @@ def _read(chunks: Chunks, file: FileChunks) -> Iterator[tuple[bytes, int, str | 
 
 
 def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, beside: Sequence[BackupBeside]) -> None:
-    """Raises :class:`BackupDamaged`."""
+    """Check the restored store, and write its mark. Raise :class:`BackupDamaged`."""
     with _opened(directory, manifest) as store:
         if problems := list(_lacking(store, manifest)):
             raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}")
@@ -187,7 +189,7 @@ def _opened(directory: Path, manifest: Manifest) -> Iterator[Store]:
 
 
 def _lacking(store: Store, manifest: Manifest) -> Iterator[str]:
-    """What the backup says that it has, and the store in it does not."""
+    """Yield texts about topics that the backup claims and the store in it lacks."""
     ends = ends_of(store)
     for name, mark in manifest.topics.items():
         incarnation, last = ends.get(name, (None, BEFORE_ALL))

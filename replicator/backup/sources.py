@@ -1,4 +1,4 @@
-"""Where the pieces of a backup come from: a worker that runs, or the directory of one that does not."""
+"""Sources of a backup's pieces: a worker that runs, or the directory of one that does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORE_BYTES_MAX: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """What is copied, its pieces in order, and between them the blocks that are not whole."""
+    """A copy under way: its pieces in order, and between them the blocks that are damaged."""
 
     head: dict[str, Any]
     pieces: Iterator[Piece | DamagedBlock]
@@ -36,7 +36,7 @@ class StoreCopy:
 
 @contextmanager
 def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
-    """From the worker at ``url``. Raises :class:`WorkerNotAsked`."""
+    """Copy the store of the worker at ``url``. Raise :class:`WorkerNotAsked`."""
     with _Backup(url) as connection:
         response = connection.ask(b"".join(known))
         yield StoreCopy(_head(url, response), _told(url, response))
@@ -44,9 +44,10 @@ def of_worker(url: str, known: set[bytes]) -> Iterator[StoreCopy]:
 
 @contextmanager
 def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreCopy]:
-    """From the directory of a worker that does not run. Raises :class:`StoreUnusable`, also while it runs, and
-    where there is no store: a volume that is not mounted must not make an empty backup, which in
-    time would take the place of the good ones."""
+    """Copy the store in the directory of a worker that does not run. Raise :class:`StoreUnusable`, also while it runs,
+    and if there is no store: a volume that is not mounted must not make an empty backup, which in time would replace
+    the good ones.
+    """
     check_there(data)
     store = Store(data, cluster=cluster, size_max=STORE_BYTES_MAX)
     try:
@@ -62,7 +63,7 @@ def of_directory(data: Path, cluster: str, known: set[bytes]) -> Iterator[StoreC
 
 
 def ends_of(store: Store) -> dict[str, tuple[int, Position]]:
-    """Each topic's incarnation and LAC."""
+    """Return each topic's incarnation and LAC."""
     return {record.name: (record.incarnation, _last(store, record.topic_id)) for record in store.topics()}
 
 
@@ -124,6 +125,6 @@ def _named(url: str) -> Iterator[None]:
 
 
 def check_is_of(head: dict[str, Any], cluster: str) -> None:
-    """Raises :class:`BackupDamaged` for the copy of another cluster's store."""
+    """Raise :class:`BackupDamaged` for the copy of another cluster's store."""
     if head["cluster"] != cluster:
         raise BackupDamaged(f"the worker is of cluster {head['cluster']!r}, the topology says {cluster!r}")

@@ -1,4 +1,4 @@
-"""What the commands of administration share: which worker to ask, running a request, and tables of answers.
+"""Helpers that the admin commands share: the worker to ask, running a request, and tables of answers.
 
 The commands are thin: they read their arguments, ask the worker over HTTP (:mod:`replicator.operating.admin_client`),
 and return what it says.
@@ -57,7 +57,7 @@ class AskedWorker:
     cluster: str | None
 
     def ask(self, work: Callable[[AdminClient], Awaitable[_T]]) -> _T:
-        """Run ``work`` with a client of the worker; raises :class:`AdminError`."""
+        """Run ``work`` with a client of the worker; raise :class:`AdminError`."""
         from replicator.operating.admin_client import AdminClient, worker_url
 
         async def run() -> _T:
@@ -70,12 +70,12 @@ class AskedWorker:
         return asyncio.run(run())
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
-        """One request, and its answer."""
+        """Send one request, and return its answer."""
         return self.ask(lambda client: client.call(method, path, body, **parameters))
 
 
 def asks_a_worker(command: Command) -> Command:
-    """Give a command the options ``--url``, ``-f`` and ``-c`` in the place of its parameter ``worker``."""
+    """Return the command with the options ``--url``, ``-f`` and ``-c`` in place of its parameter ``worker``."""
 
     @wraps(command)
     def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> Shown[Any] | None:
@@ -105,13 +105,15 @@ _token_file: list[Path] = []
 
 
 def use_token_file(token_file: Path | None) -> None:
-    """What the option said, for the command that follows it."""
+    """Keep the value of ``--token-file`` for the command that follows it."""
     if token_file is not None:
         _token_file[:] = [token_file]
 
 
 def shown_by_options() -> Access:
-    """What is shown to workers, without a topology; from now on wherever this process asks one."""
+    """Return the credentials for workers, without a topology, and use them from now on wherever this process asks a
+    worker.
+    """
     from replicator.security.access import use_in_process
     from replicator.security.profile import access_of_tool
 
@@ -121,8 +123,9 @@ def shown_by_options() -> Access:
 
 
 def opened_topology(file: Path) -> Topology:
-    """The topology of a file, and from now on this process shows its workers what it has to. Raises
-    :class:`TopologyError`, :class:`SecurityError`."""
+    """Read a topology file, and use its credentials for its workers from now on. Raise :class:`TopologyError` or
+    :class:`SecurityError`.
+    """
     from replicator.security.access import use_in_process
     from replicator.topology import load_topology
     from replicator.topology.access import with_topology
@@ -133,24 +136,26 @@ def opened_topology(file: Path) -> Topology:
 
 
 def names_table(names: Iterable[str]) -> str:
-    """Names as they are, one a line, so that a script can read them."""
+    """Return names unchanged, one a line, so that a script can read them."""
     return "\n".join(names)
 
 
 def on_off(switch: str) -> bool:
-    """Raises :class:`typer.BadParameter`."""
+    """Return True for "on" and False for "off"; raise :class:`typer.BadParameter`."""
     if switch not in ("on", "off"):
         raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
     return switch == "on"
 
 
 def duration_seconds(text: str, option: str) -> int:
-    """Seconds of a duration as topologies have them, or of a number; raises ``typer.BadParameter``."""
+    """Return the seconds of a duration as topologies have them, or of a number; raise ``typer.BadParameter``."""
     return _parsed(text, option, "parse_duration")
 
 
 def moment(text: str, option: str) -> datetime:
-    """A time in ISO form, UTC unless it says another zone, or a duration before now; raises ``typer.BadParameter``."""
+    """Return a time given in ISO form, in UTC unless it names another zone, or as a duration before now; raise
+    ``typer.BadParameter``.
+    """
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -164,7 +169,7 @@ def moment(text: str, option: str) -> datetime:
 
 
 def size_bytes(text: str, option: str) -> int:
-    """Bytes of a size as topologies have them, or of a number; raises ``typer.BadParameter``."""
+    """Return the bytes of a size as topologies have them, or of a number; raise ``typer.BadParameter``."""
     return _parsed(text, option, "parse_size")
 
 
@@ -180,7 +185,7 @@ def _parsed(text: str, option: str, parser: str) -> int:
 
 
 def spark_master(text: str | None) -> str | None:
-    """Spark's master as topologies have it, if it is given; raises ``typer.BadParameter``."""
+    """Return Spark's master as topologies have it, if given; raise ``typer.BadParameter``."""
     from replicator.topology.scalars import check_master
 
     try:
@@ -190,7 +195,7 @@ def spark_master(text: str | None) -> str | None:
 
 
 def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """A table of texts."""
+    """Return a table of texts."""
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
@@ -198,7 +203,7 @@ def rows_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 
 def fields_table(fields: Mapping[str, Any]) -> Table:
-    """What there is of one thing: name and value a line; a value with parts is spread over lines."""
+    """Return a table of one thing: name and value a line; a value with parts is spread over lines."""
     table = Table("name", "value")
     for name, value in _flattened(fields):
         table.add_row(name, "–" if value is None else str(value))

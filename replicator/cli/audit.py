@@ -28,7 +28,9 @@ def list_entries(
     cluster: ClusterName = None,
     newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
 ) -> Shown[list[AuditEntry]]:
-    """What was changed in all clusters, or in one, the newest first: when, from where, and from what to what."""
+    """List what was changed in all clusters, or in one, the newest change first: when, from where, and from what to
+    what.
+    """
     from replicator.operating.admin_client import AdminClient
     from replicator.operating.errors import WorkerUnavailable
 

@@ -112,7 +112,9 @@ def backfill(
 
 @contextlib.contextmanager
 def _showing(console: Console) -> Iterator[Callable[[str], None]]:
-    """One line that changes on a terminal; elsewhere a line for every phase, and now and then one in between."""
+    """Yield a function that shows progress: one changing line on a terminal; elsewhere a line for every phase, and
+    sometimes one in between.
+    """
     if console.is_terminal:
         with console.status("looking at both clusters") as status:
             yield lambda line: status.update(line)

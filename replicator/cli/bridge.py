@@ -112,7 +112,7 @@ def acknowledge_missing(
 
 
 class _Problem(NamedTuple):
-    """What went wrong in one cluster: it refused what was asked, or it did not answer."""
+    """Problem in one cluster: it refused the request, or did not answer."""
 
     text: str
     refused: bool

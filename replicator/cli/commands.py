@@ -1,7 +1,7 @@
 """Groups of commands: each command prints what it returns, by ``--output``, and shows it again by ``--watch``.
 
-The options are given to every command here, so that no command can forget them. So is what the shell is offered for
-names of clusters and links, and the note of what its JSON is, from which the reference is made.
+The options are given to every command here, so that no command can forget them. This module also adds completion of
+cluster and link names, and notes each command's JSON type for the reference.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ INTERVAL_SECONDS: Final = 2.0
 
 
 class Commands(typer.Typer):
-    """A group of commands, each of which prints what it returns."""
+    """A group of commands that print what they return."""
 
     def command(
         self, name: str | None = None, *, watched: bool = False, **settings: Any
     ) -> Callable[[_CommandT], _CommandT]:
-        """``watched`` is for what shows state, and changes nothing: it has ``--watch``."""
+        """Add a command. ``watched`` is for commands that only show state: they get ``--watch``."""
         register = super().command(name, **settings)
 
         def add(command: _CommandT) -> _CommandT:
@@ -49,7 +49,7 @@ class Commands(typer.Typer):
 
 
 def _printing(command: Command, watched: bool) -> Callable[..., None]:
-    """The command with ``--output``, and ``--watch`` if it is ``watched``, as typer is to call it."""
+    """Return the function for typer: the command with ``--output``, and with ``--watch`` if it is ``watched``."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -73,13 +73,13 @@ def _printing(command: Command, watched: bool) -> Callable[..., None]:
 
 
 def printed_types(returned: Any) -> tuple[Any, ...]:
-    """The types of what a command may print as JSON, from what it returns: ``Shown[T]``, None, or either."""
+    """Return the types of JSON that a command may print, from its return type: ``Shown[T]``, None, or either."""
     kinds = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned,)
     return tuple(dict.fromkeys(Done if kind in (None, NoneType) else get_args(kind)[0] for kind in kinds))
 
 
 def _complete(parameter: Parameter) -> None:
-    """Have the shell offer names for it, if they are known."""
+    """Add completion of names to a parameter, if the names are known."""
     for each in getattr(parameter.annotation, "__metadata__", ()):
         if isinstance(each, ParameterInfo):  # in an annotation the first name stands where defaults are given elsewhere
             names = [name for name in (each.default, *(each.param_decls or ())) if isinstance(name, str)]

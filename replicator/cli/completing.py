@@ -1,5 +1,6 @@
-"""What the shell is offered for names: of clusters and links from the topology that the command line names; of
-namespaces, topics and subscriptions from the worker that the command would ask, if it answers at once.
+"""Names that the shell offers for completion. Clusters and links come from the topology on the command line;
+namespaces, topics and subscriptions from the worker that the command would ask, if it answers at once. If the file
+cannot be read or the worker does not answer, nothing is offered: the command itself will report it.
 
 Nothing is said where the file cannot be read or the worker does not answer: the command itself will say it.
 """
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _FILES: Final = ("file", "topology")
 """The parameters that name a topology."""
 ANSWER_SECONDS_MAX: Final = 1.0
-"""Who types does not wait longer for a worker."""
+"""Time limit for a worker's answer: a user who types does not wait longer."""
 NAMES_MAX: Final = 200
 """More than that nobody reads; the next letter narrows them."""
 _SCHEME: Final = "persistent://"
@@ -27,13 +28,13 @@ _DEFAULT_NAMESPACE: Final = "public/default"
 
 
 def complete_clusters(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The clusters whose names begin so."""
+    """Return the clusters whose names begin with ``incomplete``."""
     topology = _topology(ctx)
     return [] if topology is None else _beginning(incomplete, [each.name for each in topology.clusters])
 
 
 def complete_links(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of links, between two clusters if both stand already."""
+    """Return the names of links; if both clusters stand already, those between them."""
     topology = _topology(ctx)
     if topology is None:
         return []
@@ -47,7 +48,7 @@ def complete_links(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
-    """``tenant/namespace`` of the tenants whose names begin so."""
+    """Return ``tenant/namespace`` of the tenants whose names begin so."""
 
     async def ask(client: AdminClient) -> list[str]:
         return await _namespaces(client, incomplete)
@@ -56,8 +57,9 @@ def complete_namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics whose names begin so, in the form that was begun: full, without ``persistent://``, or of the default
-    namespace alone. Of a namespace that is not complete yet, its name."""
+    """Return the topics whose names begin so, in the form that was begun: full, without ``persistent://``, or of the
+    default namespace only. If the namespace is not complete yet, return namespaces.
+    """
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     begun = incomplete.removeprefix(scheme)
     namespace, slash, _ = begun.rpartition("/")
@@ -73,13 +75,13 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_targets(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Of a policy: namespaces, or topics, as the group of commands says."""
+    """Complete the target of a policy: namespaces or topics, depending on the group of commands."""
     group = "" if ctx.parent is None else ctx.parent.info_name
     return (complete_namespaces if group == "namespaces" else complete_topics)(ctx, incomplete)
 
 
 def complete_subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Those of the topic that stands before."""
+    """Return the subscriptions of the topic earlier on the command line."""
     from replicator.operating.admin_client import topic_path
 
     async def ask(client: AdminClient) -> list[str]:
@@ -93,7 +95,7 @@ CLUSTER_OPTIONS: Final = frozenset({"--cluster", "--from", "--to", "--for", "--w
 
 
 def completion_of(options: Iterable[str], metavar: str | None) -> Callable[..., list[str]] | None:
-    """What completes a parameter with these names on the command line, if something does."""
+    """Return the completion function of a parameter with these option names, or None."""
     if CLUSTER_OPTIONS.intersection(options) and metavar in ("NAME", "CLUSTER"):
         return complete_clusters
     if "--link" in options or ("--name" in options and metavar == "NAME"):
@@ -122,7 +124,7 @@ def _topology(ctx: Any) -> Topology | None:
 
 
 def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Awaitable[list[str]]]) -> list[str]:
-    """What the worker of the command line says; nothing if it says nothing."""
+    """Return the answer of the command line's worker; empty if it does not answer."""
     from replicator.cli.admin import AskedWorker
     from replicator.engine.errors import EngineError
     from replicator.operating.errors import AdminError
@@ -148,7 +150,7 @@ async def _namespaces(client: AdminClient, begun: str) -> list[str]:
 
 
 async def _topics(client: AdminClient, namespace: str) -> list[str]:
-    """``tenant/namespace/name`` of each; a partitioned one by its own name alone."""
+    """Return ``tenant/namespace/name`` of each topic; a partitioned one only by its own name."""
     from replicator.engine.topics.partitions import base_name
     from replicator.operating.admin_client import topics_path
 

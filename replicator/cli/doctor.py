@@ -103,7 +103,7 @@ def _offline(
 
 
 def _java() -> str:
-    """Raises :class:`JavaNotFound`."""
+    """Return the Java that Spark would use. Raise :class:`JavaNotFound`."""
     from replicator.pipeline.spark.jre import find_java
 
     found = find_java()

@@ -1,4 +1,4 @@
-"""Which exit status an error gives: 2 for what the user can correct, 3 for what is away. See DESIGN §12.
+"""Exit status of an error: 2 if the user can correct it, 3 if something cannot be reached. See DESIGN §12.
 
 Systemd's unit starts a worker again that ends with 3, and not one that ends with 2 (docs/systemd). So 3 is also what
 may pass: a database that was never reached, which may start later, and a port that another process still has.
@@ -16,7 +16,7 @@ NOT_PERMITTED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def exit_status_of(error: Exception) -> int | None:
-    """None for an error that nobody expected: it is shown with its traceback."""
+    """Return the exit status of an error; None for an unexpected one, which is shown with its traceback."""
     if isinstance(error, AdminError):
         if isinstance(error, NotThere):
             return 1

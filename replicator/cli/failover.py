@@ -1,4 +1,4 @@
-"""``replicator failover | failover-status | failback | promote``: which cluster serves the clients of which.
+"""Commands ``replicator failover | failover-status | failback | promote``, which move clients between clusters.
 
 Thin: they read their arguments, run a :class:`replicator.failover.switch.Switch`, and print its report. Exit status: 0
 done, 1 refused by a check, 2 wrong usage, 3 a cluster that is needed does not answer.
@@ -107,7 +107,9 @@ def promote(
 
 
 def failover_status(file: TopologyFile, details: Details = False) -> Shown[FailoverStatus]:
-    """Show who serves whom, and what came of the newest switch. Exit status 3 if a cluster does not answer."""
+    """Show which cluster serves each cluster's clients, and the outcome of the newest switch. Exit status 3 if a
+    cluster does not answer.
+    """
     from replicator.failover.showing import shown_status
 
     report: StatusReport = _run(file, lambda switch: switch.status())

@@ -122,7 +122,7 @@ def _ways(pair: tuple[str, str], first: FirstTopology) -> Sequence[tuple[str, st
 def _clusters(
     written: Path, given: Sequence[str], data: str | None, brokers: dict[str, Brokers], *, asking: bool
 ) -> list[FirstCluster]:
-    """The clusters that options name, or that are asked for; their further fields alike."""
+    """Return the clusters that options name or the user answers, with their further fields."""
     from replicator.operating.first_topology import DEFAULT_NAMES, FirstCluster, default_address
 
     named = [(name, address) for name, _, address in (each.partition("=") for each in given)]
@@ -149,7 +149,7 @@ def _clusters(
 
 
 def _asked_cluster(written: Path, before: Sequence[FirstCluster], start: FirstCluster, fixed: set[str]) -> FirstCluster:
-    """The cluster as it is answered; what is ``fixed`` is not asked for."""
+    """Ask for a cluster, except its ``fixed`` fields."""
     from replicator.operating.first_topology import ADMIN_URL, SERVICE_URL, Brokers, Kind
 
     def tried(cluster: FirstCluster) -> FirstCluster:
@@ -192,7 +192,7 @@ def _asked_cluster(written: Path, before: Sequence[FirstCluster], start: FirstCl
 
 
 def _try(written: Path, clusters: Sequence[FirstCluster]) -> None:
-    """Raises :class:`ValueError` with what the topology's reader says of them."""
+    """Raise :class:`ValueError` with the problems that the topology's reader finds in these clusters."""
     from replicator.operating.first_topology import FirstTopology, Links, checked
 
     checked(FirstTopology(clusters, Links.NONE), written)
@@ -245,7 +245,9 @@ def _choice(text: str, choices: type[_ChoiceT], option: str) -> _ChoiceT:
 
 
 def _asked(question: str, usual: str, read: Callable[[str], _T]) -> _T:
-    """The answer, as ``read`` makes it, or the usual one for an empty line. Asked again while ``read`` refuses it."""
+    """Ask a question, and return the answer as ``read`` makes it; an empty line means the usual one. Ask again while
+    ``read`` refuses it.
+    """
     if isinstance(read, _OneOf):
         question = f"{question} ({read.known()})"
     while True:
@@ -261,7 +263,7 @@ def _asked(question: str, usual: str, read: Callable[[str], _T]) -> _T:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    """Whole or not at all; over a file that is there only with ``force``."""
+    """Write the file as a whole or not at all; over an existing file only with ``force``."""
     try:
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:

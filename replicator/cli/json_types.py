@@ -1,4 +1,4 @@
-"""What commands print that no room below makes: names, types, and one line of meaning each.
+"""Types of the commands' JSON that no room below makes, with one line of meaning for each field.
 
 docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
 """
@@ -11,7 +11,7 @@ from replicator.api.json_types import AuditAnswer
 
 
 class Done(TypedDict):
-    """What a command prints that did what was asked, and has nothing to show."""
+    """Output of a command that did what was asked, and has nothing to show."""
 
     done: Annotated[bool, "true"]
 
@@ -54,7 +54,7 @@ class BridgedTopic(TypedDict):
 
 
 class RenewedTopic(TypedDict):
-    """What a renewal does, or did, with a topic."""
+    """Result of a renewal for a topic, or its plan."""
 
     cluster: Annotated[str, "at whose brokers"]
     topic: Annotated[str, "the topic"]
@@ -87,14 +87,14 @@ class InitAnswer(TypedDict):
 
 
 class HealthAnswer(TypedDict):
-    """What a worker says of its health."""
+    """Health of a worker, as it answers."""
 
     cluster: Annotated[str, "its cluster"]
     answer: Annotated[str, "`alive`, or with `--ready` `ready`"]
 
 
 class RoundtripAnswer(TypedDict):
-    """What became of messages that were sent around."""
+    """Result of messages that were sent around."""
 
     cluster: Annotated[str, "where they were published"]
     messages: Annotated[int, "how many", "messages"]
@@ -114,7 +114,7 @@ class TokenAnswer(TypedDict):
 
 
 class TokenContents(TypedDict):
-    """What a token says."""
+    """Contents of a token."""
 
     header: Annotated[dict[str, Any], "its header"]
     claims: Annotated[dict[str, Any], "its claims: `sub` is the role, `exp` its end in s since 1970"]
@@ -122,7 +122,7 @@ class TokenContents(TypedDict):
 
 
 class StoreChecked(TypedDict):
-    """What was read of a store."""
+    """Result of checking a store."""
 
     topics: Annotated[int, "in it", "topics"]
     blocks: Annotated[int, "that were checked", "blocks"]
@@ -130,7 +130,7 @@ class StoreChecked(TypedDict):
 
 
 class StoreCompacted(TypedDict):
-    """What compacting a store gave."""
+    """Result of compacting a store."""
 
     freed_bytes: Annotated[int, "that are free now"]
     dead_bytes: Annotated[int, "that are dead still"]
@@ -158,7 +158,7 @@ class LeftOutAnswer(TypedDict):
 
 
 class FoundPosition(TypedDict):
-    """Where an entry lies in a cluster."""
+    """Position of an entry in a cluster."""
 
     cluster: Annotated[str, "which cluster"]
     position: Annotated[str, "there", "ledger:entry"]
@@ -166,7 +166,7 @@ class FoundPosition(TypedDict):
 
 
 class EntryIdentity(TypedDict):
-    """Which entry it is, in all clusters."""
+    """Identity of an entry, the same in all clusters."""
 
     origin: Annotated[str, "the cluster that published it"]
     incarnation: Annotated[str, "of its topic there; text, as it may be larger than what JavaScript counts to"]
@@ -183,7 +183,7 @@ _TranslatedEnds = TypedDict(
 
 
 class TranslateAnswer(_TranslatedEnds):
-    """Where an entry lies in two clusters."""
+    """Positions of an entry in two clusters."""
 
     topic: Annotated[str, "its topic"]
     identity: Annotated[EntryIdentity, "which entry it is"]

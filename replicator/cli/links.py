@@ -49,7 +49,7 @@ def list_links(
     cluster: ClusterName = None,
     topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
 ) -> Shown[list[LinkStatus]]:
-    """All links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
+    """List all links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
     from replicator.operating.errors import WorkerUnavailable
 
     topology = opened_topology(file)

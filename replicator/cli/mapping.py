@@ -33,10 +33,9 @@ def translate(
     destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where the same entry is looked for.")],
     position: Annotated[str, typer.Option(metavar="LEDGER:ENTRY", help="As a message id without the batch index.")],
 ) -> Shown[TranslateAnswer]:
-    """Where the entry that has a position in one cluster lies in another one.
-
-    Exit status 1 if it is not there: not copied yet, left out, or trimmed. Looked up in Postgres, or in the workers'
-    stores while it is away; the answer says in which.
+    """Translate a position in one cluster to the position of the same entry in another one. Exit status 1 if the entry
+    is not there: not copied yet, left out, or trimmed. It is looked up in Postgres, or in the workers' stores while
+    Postgres is away; the answer says in which.
     """
     found = asyncio.run(_translate(file, str(parse_topic(topic)), source, destination, _position(position)))
     rows = [
@@ -127,7 +126,9 @@ async def _rebuild(file: Path, cluster: str | None, topic: str | None) -> dict[s
 
 
 async def _ask(method: str, url: str, path: str, **parameters: str) -> Any:
-    """A worker's answer; raises :class:`NotThere`, :class:`RequestRefused`, :class:`WorkerUnavailable`."""
+    """Ask a worker, and return its answer; raise :class:`NotThere`, :class:`RequestRefused` or
+    :class:`WorkerUnavailable`.
+    """
     from replicator.operating.admin_client import AdminClient
 
     async with AdminClient(url) as client:

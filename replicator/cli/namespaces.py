@@ -41,7 +41,7 @@ def list_namespaces(
     *,
     worker: AskedWorker,
 ) -> Shown[list[str]]:
-    """The namespaces of a tenant, or all of them."""
+    """List the namespaces of a tenant, or all of them."""
     from replicator.operating.admin_client import AdminClient, namespaces_path
 
     async def work(client: AdminClient) -> list[str]:
@@ -80,7 +80,7 @@ def delete(
 @tenants.command("list")
 @asks_a_worker
 def list_tenants(*, worker: AskedWorker) -> Shown[list[str]]:
-    """The tenants of a cluster."""
+    """List the tenants of a cluster."""
     names = worker.call("GET", "tenants")
     return Shown(names, names_table(names))
 

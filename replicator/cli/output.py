@@ -38,14 +38,14 @@ from replicator.running.screen import commands_terminal, escaped
 OUTPUT_COLUMNS: Final = 120
 """Width of the output without a terminal. No table breaks its words at this width."""
 DONE: Final[Done] = {"done": True}
-"""What JSON and YAML say of a command that did what was asked, and has nothing to show."""
+"""JSON and YAML of a command that did what was asked, and has nothing to show."""
 
 
 ValueT = TypeVar("ValueT")
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """Form in which a result is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -54,15 +54,15 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shown(Generic[ValueT]):
-    """What a command found or did. Each command says of which type the value is; the reference is made from that."""
+    """Result of a command. Each command declares the type of its value; the reference is made from that."""
 
     value: ValueT
     """Plain values, as JSON and YAML have them. The names of its fields are stable."""
     table: RenderableType = ""
-    """The same for people; a text is printed as it is."""
+    """The value for people; a text is printed as it is."""
     status: int = 0
     notes: Sequence[str] = ()
-    """What is said beside the result, on standard error, a line each."""
+    """Remarks beside the result, on standard error, a line each."""
 
 
 Command = Callable[..., Shown[Any] | None]
@@ -85,7 +85,7 @@ class SafeConsole(Console):
 
 
 def finish(output: Format, shown: Shown[Any]) -> None:
-    """Print a result; raises :class:`typer.Exit` for an exit status that is not 0."""
+    """Print a result; raise :class:`typer.Exit` for an exit status that is not 0."""
     print_result(output, shown)
     for note in shown.notes:
         tell(note, style="red" if shown.status else "yellow")
@@ -94,7 +94,7 @@ def finish(output: Format, shown: Shown[Any]) -> None:
 
 
 def print_result(output: Format, shown: Shown[Any]) -> None:
-    """On standard output."""
+    """Print a result on standard output."""
     if output is Format.JSON:
         print(as_json(shown.value, indent=2))
     elif output is Format.YAML:
@@ -112,7 +112,7 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """The same values as in JSON, so that a script may read either."""
+    """Return ``value`` as YAML, with the same values as in JSON, so that a script may read either."""
     plain = json.loads(json.dumps(value))
     text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     if commands_terminal(text):
@@ -121,13 +121,13 @@ def as_yaml(value: Any) -> str:
 
 
 def result_console() -> Console:
-    """Where tables go: names and reasons of others are shown as they are, and mean no colours."""
+    """Return the console for tables on standard output. Texts of others are shown literally, without colours."""
     width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
     return SafeConsole(width=width, highlight=False, markup=False, emoji=False)
 
 
 def side_console(file: TextIO | None = None) -> Console:
-    """Where progress, questions and complaints go: standard error, or a stream that stands for it."""
+    """Return the console for progress, questions and complaints: standard error, or a stream in its place."""
     return SafeConsole(file=file, stderr=True, highlight=False, markup=False, emoji=False)
 
 
@@ -160,5 +160,5 @@ def progress_lines() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def tell(text: str, style: str | None = None) -> None:
-    """One line beside the result."""
+    """Print one line beside the result."""
     side_console().print(text, style=style, soft_wrap=True)

@@ -21,7 +21,8 @@ ArchivePath = Annotated[
 
 @app.command("package")
 def package(archive: ArchivePath) -> Shown[PackageAnswer]:
-    """Write an archive of what Spark's executors need of this installation; docs/spark-clusters.md shows its use.
+    """Write an archive with the part of this installation that Spark's executors need; docs/spark-clusters.md shows its
+    use.
 
     Nodes need a Python of the same minor version, on the same platform, and nothing installed in it.
     """

@@ -51,7 +51,7 @@ POLICIES: Final = {
     "max-message-size": "maxMessageSize",
     **LIMITS,
 }
-"""By name of the command, the name in the admin paths."""
+"""Names of policies in the admin paths, by their names in commands."""
 QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age": "message_age"}
 NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
 
@@ -62,7 +62,7 @@ Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size o
 
 
 class Kind(Enum):
-    """What a group of commands takes as names. The context's ``obj`` holds it."""
+    """Kind of names that a group of commands takes. The context's ``obj`` holds it."""
 
     TOPIC = "topic"
     NAMESPACE = "namespace"
@@ -88,7 +88,7 @@ def add_policy_commands(app: typer.Typer) -> None:
 
 @asks_a_worker
 def topic_policies(target: Target, *, worker: AskedWorker) -> Shown[PoliciesOfTopic]:
-    """The policies that count for a topic."""
+    """Show the policies that count for a topic."""
     from replicator.operating.admin_client import topic_path
 
     answer = worker.call("GET", topic_path(target, "policies"))
@@ -97,7 +97,7 @@ def topic_policies(target: Target, *, worker: AskedWorker) -> Shown[PoliciesOfTo
 
 @asks_a_worker
 def namespace_policies(target: Target, *, worker: AskedWorker) -> Shown[NamespacePolicies]:
-    """The policies that were set for a namespace."""
+    """Show the policies that were set for a namespace."""
     from replicator.operating.admin_client import namespace_path
 
     answer = worker.call("GET", namespace_path(target))
@@ -113,7 +113,7 @@ def set_retention(
     *,
     worker: AskedWorker,
 ) -> None:
-    """How much is kept of what every subscription has consumed: as long as both limits allow; 0 and 0 keep none."""
+    """Set how long and how much consumed data is kept: as long as both limits allow; 0 and 0 keep none."""
     body = {
         "retentionTimeInMinutes": _retained(age, "--age", duration_seconds, MINUTE),
         "retentionSizeInMB": _retained(size, "--size", size_bytes, MEGABYTE),
@@ -134,7 +134,7 @@ def set_backlog_quota(
     *,
     worker: AskedWorker,
 ) -> None:
-    """How far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
+    """Set how far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
     if (size is None) == (age is None):
         raise typer.BadParameter("give one of --size and --age")
     body: dict[str, Any] = {"policy": policy}
@@ -149,13 +149,13 @@ def set_backlog_quota(
 
 @asks_a_worker
 def set_deduplication(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
-    """Whether messages that a producer sends again are dropped."""
+    """Set whether messages that a producer sends again are dropped."""
     worker.call("POST", _path(context, target, "deduplication"), on_off(switch))
 
 
 @asks_a_worker
 def set_delayed_delivery(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
-    """Whether messages may ask to be delivered later."""
+    """Set whether messages may ask to be delivered later."""
     worker.call("POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
 
 
@@ -163,7 +163,7 @@ def set_delayed_delivery(context: typer.Context, target: Target, switch: Switch,
 def set_replicate_subscription_state(
     context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker
 ) -> None:
-    """Whether subscriptions that are made from now on are replicated, where their maker does not say."""
+    """Set whether subscriptions that are made from now on are replicated, unless their maker decides it."""
     worker.call("POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
 
 
@@ -175,19 +175,19 @@ def set_schema_compatibility(
     *,
     worker: AskedWorker,
 ) -> None:
-    """Which schemas may follow those that a topic has, by the strategies that Pulsar names."""
+    """Set which schemas may follow those of a topic, by the strategies that Pulsar names."""
     worker.call("PUT", _path(context, target, POLICIES["schema-compatibility"]), strategy.upper().replace("-", "_"))
 
 
 @asks_a_worker
 def set_schema_auto_update(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
-    """Whether producers and consumers register schemas as they connect."""
+    """Set whether producers and consumers register schemas as they connect."""
     worker.call("POST", _path(context, target, POLICIES["schema-auto-update"]), on_off(switch))
 
 
 @asks_a_worker
 def set_schema_validation(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
-    """Whether a topic that has a schema refuses producers without one."""
+    """Set whether a topic that has a schema refuses producers without one."""
     worker.call("POST", _path(context, target, POLICIES["schema-validation"]), on_off(switch))
 
 
@@ -218,7 +218,7 @@ def set_replication_clusters(
     *,
     worker: AskedWorker,
 ) -> Shown[Done] | None:
-    """To which of the clusters that links lead to a namespace is copied. Unless it is set, to all of them."""
+    """Set the linked clusters to which a namespace is copied. Without this setting, it is copied to all of them."""
     worker.call("POST", _path(context, target, "replication"), clusters)
     if (linked := worker.ask(lambda client: client.linked())) is None:
         return None
@@ -243,7 +243,7 @@ def set_auto_topic_creation(
     *,
     worker: AskedWorker,
 ) -> None:
-    """Whether a producer or consumer that names a topic makes it, and with how many partitions."""
+    """Set whether a producer or consumer that names a topic makes it, and with how many partitions."""
     body: dict[str, Any] = {"allowAutoTopicCreation": on_off(switch)}
     if partitions:
         body |= {"topicType": "partitioned", "defaultNumPartitions": partitions}
@@ -265,12 +265,12 @@ def _path(context: typer.Context, target: str, *parts: str) -> str:
 
 
 def _retained(text: str, option: str, parse: Callable[[str, str], int], unit: int) -> int:
-    """A limit of retention in its unit, rounded up; -1 for none."""
+    """Return a limit of retention in its unit, rounded up; -1 means no limit."""
     return -1 if text == UNLIMITED else -(-parse(text, option) // unit)
 
 
 def _limited(text: str, parse: Callable[[str], int]) -> int:
-    """A limit as the admin paths have it: 0 is none."""
+    """Return a limit as the admin paths have it: 0 means no limit."""
     if text == UNLIMITED:
         return 0
     limit = parse(text)

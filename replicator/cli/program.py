@@ -16,13 +16,13 @@ from typer.core import TyperGroup
 from replicator.cli.output import tell
 
 FIRST_COMMANDS: Final = ("init", "up", "worker", "plan", "apply", "status", "verify")
-"""Who reads the help for the first time needs these; the others follow as they were registered."""
+"""Commands that the help lists first, for new users; the others follow in the order of registration."""
 STOPPED: Final = 130
 """The exit status that shells give to a command that Ctrl-C ended."""
 
 
 class Program(TyperGroup):
-    """Lists in the help first what is needed first, and turns errors into one line and an exit status."""
+    """Lists the most needed commands first in the help, and turns errors into one line and an exit status."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=lambda name: (*FIRST_COMMANDS, name).index(name))
@@ -46,7 +46,7 @@ class Program(TyperGroup):
 
 
 def _ended_by(error: Exception) -> int:
-    """Say what is wrong; the exit status. Raises what nobody expected."""
+    """Print the error, and return the exit status. Raise an unexpected error again."""
     if (said := _said_by_parser(error)) is not None:
         if said:
             tell(said, style="red")
@@ -64,8 +64,9 @@ def _ended_by(error: Exception) -> int:
 
 
 def _said_by_parser(error: Exception) -> str | None:
-    """What typer has to say of the arguments; None for an error that is not typer's. Its classes have moved between
-    versions, and what they say has not."""
+    """Return typer's message about wrong arguments; None for an error that is not typer's. Its error classes have moved
+    between versions, but not their methods.
+    """
     message = getattr(error, "format_message", None)
     if message is None:
         return None

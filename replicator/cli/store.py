@@ -21,7 +21,7 @@ Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose 
 
 @app.command(watched=True)
 def status(file: TopologyFile) -> Shown[dict[str, StoreStatus | StoreUnknown]]:
-    """How large the stores of the workers that run are, and what lives in their segments."""
+    """Show how large the stores of the running workers are, and what lives in their segments."""
     from replicator.operating.status import exit_status, fetch_all
 
     answers = asyncio.run(fetch_all(opened_topology(file)))

@@ -31,7 +31,7 @@ EARLIEST: Final = {"ledgerId": -1, "entryId": -1}
 LATEST: Final = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 PEEK_MAX: Final = 1_000
 PAYLOAD_CHARS_MAX: Final = 60
-"""How much of a payload a table shows. JSON has all of it."""
+"""Number of a payload's characters that a table shows. JSON has all of them."""
 
 Where = Annotated[
     str | None,
@@ -42,7 +42,7 @@ Where = Annotated[
 @app.command("list", watched=True)
 @asks_a_worker
 def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[dict[str, PulsarSubscription]]:
-    """The subscriptions of a topic, with their types, backlogs and consumers."""
+    """List the subscriptions of a topic, with their types, backlogs and consumers."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
     async def work(client: AdminClient) -> Any:
@@ -101,7 +101,7 @@ def set_replicated(
 def delete(
     topic: TopicArgument, subscription: SubscriptionArgument, force: Force = False, *, worker: AskedWorker
 ) -> None:
-    """Delete a subscription: what it has not consumed is forgotten."""
+    """Delete a subscription, and forget which messages it has not consumed."""
     from replicator.operating.admin_client import subscription_path
 
     worker.call("DELETE", subscription_path(topic, subscription), force=str(force).lower())

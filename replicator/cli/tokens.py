@@ -36,7 +36,7 @@ def create_secret_key(
         Path, typer.Option("--output-secret-key", metavar="FILE", help="Where to; it must not be there.")
     ],
 ) -> None:
-    """Make a secret key. Who has it can make tokens for everybody, and every worker needs it."""
+    """Make a secret key. Every worker needs it, and whoever has it can make tokens for everybody."""
     from replicator.security.tokens import new_secret
 
     _write_new(secret_key, new_secret(), PRIVATE_MODE)

@@ -44,7 +44,7 @@ def list_topics(
     *,
     worker: AskedWorker,
 ) -> Shown[list[str]]:
-    """Every topic of a namespace that has a log, partitions included."""
+    """List every topic of a namespace that has a log, partitions included."""
     from replicator.operating.admin_client import topics_path
 
     parts = ("partitioned",) if partitioned else ()
@@ -102,7 +102,7 @@ def stats(
     *,
     worker: AskedWorker,
 ) -> Shown[PulsarTopicStats | PulsarInternalStats]:
-    """The figures of a topic, its producers, subscriptions and consumers; of a partitioned one the sums."""
+    """Show the figures of a topic, its producers, subscriptions and consumers; for a partitioned one the sums."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
     async def work(client: AdminClient) -> Any:
@@ -120,7 +120,7 @@ def stats(
 @app.command("subscriptions", watched=True)
 @asks_a_worker
 def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[str]]:
-    """The names of a topic's subscriptions."""
+    """List the names of a topic's subscriptions."""
     from replicator.operating.admin_client import topic_path
 
     names = worker.call("GET", topic_path(topic, "subscriptions"))
@@ -149,7 +149,7 @@ def compact(
 @app.command("terminate")
 @asks_a_worker
 def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessageId | dict[str, PulsarMessageId]]:
-    """Take no more messages of a topic, for ever; what it has can be consumed. In this cluster only."""
+    """Take no more messages of a topic, for ever; its messages can still be consumed. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
     async def work(client: AdminClient) -> Any:
@@ -178,7 +178,7 @@ def _copies_stay(topic: str, worker: AskedWorker) -> str:
 
 
 def _shown(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what lists consumers and producers whole."""
+    """Return the figures without the full lists of consumers and producers."""
     shown = {name: value for name, value in stats.items() if name not in ("subscriptions", "publishers", "partitions")}
     shown["publishers"] = [each["producerName"] for each in stats["publishers"]]
     for name, each in stats["subscriptions"].items():

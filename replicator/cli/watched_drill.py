@@ -39,7 +39,7 @@ SAID_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the program that starts a drill gives."""
+    """Input from the program that starts a drill."""
 
     topology: str
     """The file of the clusters that run."""
@@ -52,7 +52,7 @@ class Wanted:
 
 
 class SaysProgress(OnProgress):
-    """Says how far the drill is in lines."""
+    """Prints the drill's progress as lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class SaysProgress(OnProgress):
 
 @contextmanager
 def in_lines(quiet: bool, console: Console, count: int, subscriptions: Sequence[str]) -> Iterator[OnProgress]:
-    """As :func:`replicator.drills.progress_bars.progress_bars`."""
+    """Report progress as lines, in place of :func:`replicator.drills.progress_bars.progress_bars`."""
     yield SaysProgress()
 
 

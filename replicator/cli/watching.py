@@ -27,8 +27,9 @@ AWAY: Final = 3
 
 
 def watch(output: Format, look: Callable[[], Shown[Any]], interval_seconds: float) -> None:
-    """Show what ``look`` returns, every so many seconds, until Ctrl-C or SIGTERM. Raises what ``look`` raises, but for
-    what is away."""
+    """Show what ``look`` returns, every so many seconds, until Ctrl-C or SIGTERM. Raise what ``look`` raises, unless
+    something cannot be reached.
+    """
     at_terminal = output is Format.TABLE and sys.stdout.isatty()
     with suppress(KeyboardInterrupt), _terminated_as_interrupted():
         if at_terminal:
@@ -58,7 +59,9 @@ def _print_state(output: Format, look: Callable[[], Shown[Any]]) -> None:
 
 
 def _on_screen(look: Callable[[], Shown[Any]], interval_seconds: float) -> None:
-    """On the terminal's other screen, so that what stood there is there again; the last state is left behind."""
+    """Show on the terminal's other screen, so that the former content comes back at the end; print the last state below
+    it.
+    """
     console = result_console()
     last: RenderableType = ""
     try:
@@ -77,7 +80,7 @@ def _on_screen(look: Callable[[], Shown[Any]], interval_seconds: float) -> None:
 
 
 def _looked(look: Callable[[], Shown[Any]]) -> tuple[Shown[Any] | None, str | None]:
-    """What is there to be shown; or what is away, in words."""
+    """Return the result to show, or a text about what cannot be reached."""
     try:
         return look(), None
     except Exception as error:

@@ -22,9 +22,9 @@ from replicator.security.asking import worker_session
 from replicator.topology import Topology
 
 SHOWN_SECONDS_MAX: Final = 0.8
-"""For what a page shows: a first paint waits no longer for a cluster that is away."""
+"""Limit for data that a page shows. A first paint does not wait longer for a cluster that is away."""
 FOUND_SECONDS_MAX: Final = 5.0
-"""Wait for something that any of the clusters may have, and without which there is no page."""
+"""Limit for data that any of the clusters may have, and without which there is no page."""
 CHANGED_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
@@ -38,7 +38,7 @@ Parameters = Mapping[str, str] | list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker said; ``error`` is why it said nothing, or refused."""
+    """Answer of a worker; ``error`` tells why there is none, or why the worker refused."""
 
     value: Any = None
     error: str = ""
@@ -50,18 +50,19 @@ class Answer:
 
     @property
     def absent(self) -> bool:
-        """Whether the worker does not have what it was asked for."""
+        """Return whether the worker does not have the requested thing."""
         return self.status == 404
 
 
 def silent_ones(answers: Mapping[str, Answer]) -> list[str]:
-    """Why the answers of some clusters are missing."""
+    """Return why the answers of some clusters are missing."""
     return [answer.error for answer in answers.values() if not answer.good]
 
 
 class Asking:
-    """The workers of the topology that runs; ``topology`` says which that is. Made and closed on the event loop, where
-    :func:`replicator.security.access.access` is what this worker shows."""
+    """Asks the workers of the topology that runs, which ``topology`` returns. It is made and closed on the event loop,
+    where :func:`replicator.security.access.access` has this worker's credentials.
+    """
 
     def __init__(self, topology: Callable[[], Topology]) -> None:
         self._topology = topology
@@ -77,16 +78,19 @@ class Asking:
         return list(self._topology().names)
 
     def in_own_name(self) -> None:
-        """From here on in this task, what is asked of workers by other means is asked in this worker's name."""
+        """Let other code send requests with this worker's credentials from here on in this task."""
         use_in_context(self._access)
 
     def in_name_of(self, shown: str | None) -> None:
-        """The same, in the name of who showed this, and with nothing of this worker's."""
+        """Let other code send requests with the credentials ``shown`` from here on in this task, and without this
+        worker's.
+        """
         use_in_context(self._access.for_somebody(shown))
 
     def environment_of(self, shown: str | None) -> dict[str, str]:
-        """For a process that asks workers in the name of who showed this: a token, or nothing. Of this worker's own
-        secrets it has none."""
+        """Return environment variables for a process that asks workers with the credentials ``shown``: a token, or
+        nothing. This worker's own secrets are not in it.
+        """
         ours = {name: value for name, value in os.environ.items() if name not in SECRETS}
         token = {TOKEN: shown.removeprefix(BEARER)} if shown is not None and shown.startswith(BEARER) else {}
         return {**ours, **self._access.for_somebody(None).as_environment(), **token}
@@ -120,7 +124,7 @@ class Asking:
         return dict(zip(names, answers, strict=True))
 
     async def change(self, shown: str | None, cluster: str, method: str, path: str, body: Any = None) -> Answer:
-        """A change, or a look at what only some may see, in the name of who showed ``shown``."""
+        """Request a change, or something that only some may see, with the credentials ``shown``."""
 
         async def changed() -> Answer:
             self.in_name_of(shown)

@@ -23,14 +23,14 @@ BY_CERTIFICATE: Final = "You came in by a certificate, which cannot be passed on
 
 @dataclass(slots=True)
 class Attempt:
-    """What a form asked for and was not done in whole: what its fields held, and what is wrong."""
+    """Content of a form that was not carried out in full: what its fields held, and what is wrong."""
 
     filled: Mapping[str, Any]
     chosen: Sequence[str]
     errors: dict[str, list[str]] = field(default_factory=dict)
-    """By the field's name in the form."""
+    """Errors by the field's name in the form."""
     reasons: list[str] = field(default_factory=list)
-    """Which are about no field."""
+    """Errors that are about no field."""
     status: int = 400
 
     @property
@@ -38,11 +38,11 @@ class Attempt:
         return bool(self.errors or self.reasons)
 
     def wrong(self, name: str, said: str) -> None:
-        """Say something beside a field."""
+        """Add an error beside a field."""
         self.errors.setdefault(name, []).append(said)
 
     def in_the_way(self, *reasons: str) -> None:
-        """Say why nothing is changed now."""
+        """Add reasons why nothing is changed now."""
         self.reasons += reasons
         self.status = 409
 
@@ -54,18 +54,19 @@ class Change:
     method: str
     path: str
     told: str
-    """What is said of it where it was done: with ``{}`` for the clusters."""
+    """Text about the change where it was done, with ``{}`` for the clusters."""
     body: Any = None
 
 
 def chosen_in(form: Mapping[str, str], clusters: Sequence[str]) -> list[str]:
-    """The clusters that a form has ticked."""
+    """Return the clusters that are ticked in a form."""
     return [name for name in clusters if f"in.{name}" in form]
 
 
 def told_of(request: web.Request, clusters: Sequence[str], said: Mapping[str, str]) -> str:
-    """What a page says of the change that led to it: by the address, of clusters that there are, and nothing else that
-    stands there."""
+    """Return a page's text about the change that led to it. From the address it takes only known clusters and a key of
+    ``said``.
+    """
     done = [name for name in request.query.get("in", "").split(",") if name in clusters]
     return said.get(request.query.get("done", ""), "").format(", ".join(done)) if done else ""
 
@@ -77,8 +78,9 @@ def check_unchanged(
     mark_of: Callable[[str], str],
     changed_meanwhile: str,
 ) -> None:
-    """The clusters that were chosen answer, and stand as they did when the form's page was made, by the marks in it.
-    Else ``attempt`` says so, so that nothing is changed anywhere; ``silent`` has why which cluster does not answer."""
+    """Check that the chosen clusters answer, and that nothing changed since the form's page was made, by the marks in
+    it. If not, ``attempt`` says so, and nothing is changed anywhere. ``silent`` has why a cluster does not answer.
+    """
     if away := [silent[name] for name in attempt.chosen if name in silent]:
         attempt.in_the_way(NOTHING_CHANGED, *away)
     elif changed := [name for name in attempt.chosen if form.get(f"mark.{name}") != mark_of(name)]:
@@ -93,8 +95,9 @@ async def carried_out(
     attempt: Attempt,
     field_of: Callable[[Answer], str | None],
 ) -> bool:
-    """Ask the clusters that were chosen; whether all of them did it. Else ``attempt`` has what they said, beside the
-    field that ``field_of`` names for an answer."""
+    """Ask the chosen clusters to change; return whether all did. If not, ``attempt`` has their errors, beside the field
+    that ``field_of`` names for an answer.
+    """
     visit, chosen = doors.visit(request), attempt.chosen
     answers = await asyncio.gather(
         *(asking.change(visit.shown, name, change.method, change.path, change.body) for name in chosen)
@@ -114,7 +117,7 @@ async def carried_out(
 
 
 def _note(attempt: Attempt, answer: Answer, name: str | None) -> None:
-    """Put an error where it belongs."""
+    """Add an error beside its field, or as a reason."""
     if name is None:
         attempt.reasons.append(answer.error)
     else:
@@ -123,11 +126,11 @@ def _note(attempt: Attempt, answer: Answer, name: str | None) -> None:
 
 
 def code_of(answer: Answer) -> str:
-    """The name of a worker's error; empty if it did not answer as one."""
+    """Return the code of a worker's error; empty if the answer has none."""
     return str(answer.value.get("error", "")) if isinstance(answer.value, dict) else ""
 
 
 def reason_of(answer: Answer) -> str:
-    """What a worker says of its error."""
+    """Return the text of a worker's error."""
     said = answer.value if isinstance(answer.value, dict) else {}
     return str(said.get("reason") or said.get("message") or "")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from replicator.dashboard.asking import Answer, silent_ones
 
 DETAIL_CHARS_MAX: Final = 4_000
-"""Of one entry; a longer detail is cut, and `replicator audit list` has it whole."""
+"""Limit of one entry's detail: a longer detail is cut, and `replicator audit list` shows it whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AuditRow:
     action: str
     subject: str
     detail: str
-    """What else was noted, as JSON on several lines; empty where there is nothing else."""
+    """Further values of the entry, as JSON on several lines; empty if there are none."""
 
     @property
     def searched(self) -> str:
@@ -30,9 +30,9 @@ class AuditRow:
 
 
 def audit_rows(answers: Mapping[str, Answer], search: str, limit: int) -> tuple[list[AuditRow], list[str]]:
-    """The newest ``limit`` entries that have ``search`` somewhere, and why those of a cluster are missing.
-
-    Each cluster was asked for its newest ones; the newest of all together are among these."""
+    """Return the newest ``limit`` entries that contain ``search``, and why those of a cluster are missing. Each cluster
+    was asked for its newest entries; the newest of all clusters are among these.
+    """
     rows = [_row(name, entry) for name, answer in answers.items() if answer.good for entry in answer.value["entries"]]
     found = [row for row in rows if search.lower() in row.searched]
     found.sort(key=lambda row: (-row.at_ms, row.cluster, row.action, row.subject))

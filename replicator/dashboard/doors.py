@@ -1,4 +1,4 @@
-"""Who comes in: signing in and out, the cookie, the tokens of forms, and the headers that every page bears.
+"""Access to the dashboard: signing in and out, the cookie, the tokens of forms, and the headers of every page.
 
 A page is for superusers, by the rule for routes without one (:mod:`replicator.api.guarding`). What is shown to that
 guard for a browser is what was shown when it signed in.
@@ -64,14 +64,14 @@ class Visit:
     form_token: str
     role: str
     shown: str | None
-    """What is shown to other workers in the name of this browser."""
+    """Credentials for requests to other workers in the name of this browser."""
     signed_in: bool
     asks: bool
     """Whether this worker asks who somebody is."""
 
 
 class Doors:
-    """Of one worker."""
+    """Access to the dashboard of one worker."""
 
     def __init__(self, cluster: str, sessions: Sessions, guarding: Guarding | None) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ class Doors:
         return self._sessions.authorization(self._session_id(request))
 
     def visit(self, request: web.Request) -> Visit:
-        """Who sends this request; a browser without a cookie gets one with the answer."""
+        """Return the visit that sends this request; a browser without a cookie gets one with the answer."""
         if _VISIT not in request:
             session_id = self._session_id(request) or Sessions.new_id()
             request[_VISIT] = Visit(
@@ -96,7 +96,7 @@ class Doors:
         return request[_VISIT]
 
     async def form(self, request: web.Request) -> dict[str, str]:
-        """The fields of a form that this dashboard gave to this browser. Raises :class:`FormRefused`."""
+        """Return the fields of a form that this dashboard gave to this browser. Raise :class:`FormRefused`."""
         if request.content_type != "application/x-www-form-urlencoded":
             raise FormRefused("only forms of this dashboard are taken here")
         if (request.content_length or 0) > FORM_BYTES_MAX:
@@ -110,7 +110,9 @@ class Doors:
         return fields
 
     def as_pages(self) -> Middleware:
-        """The middleware: headers and cookie for the dashboard's answers, and errors as pages for who reads pages."""
+        """Return the middleware that sets headers and cookie of the dashboard's answers, and shows errors as pages to
+        browsers.
+        """
 
         @web.middleware
         async def paged(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -143,7 +145,9 @@ class Doors:
         return paged
 
     def dress(self, request: web.Request, response: web.StreamResponse) -> None:
-        """What every answer of the dashboard bears; for one that is a stream, before it begins."""
+        """Add to an answer the headers and the cookie that every answer of the dashboard has. A stream needs them
+        before it begins.
+        """
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
         if (visit := request.get(_VISIT)) is not None and visit.session_id != self._session_id(request):
@@ -175,7 +179,7 @@ class Doors:
         return True
 
     def refused(self, request: web.Request, answer: Answer, back: str) -> web.Response:
-        """A change was not done: why, and the way back."""
+        """Return a page that tells why a change was not done, with the way back."""
         visit = self.visit(request)
         hint = ""
         if visit.asks and visit.shown is None:
@@ -192,11 +196,11 @@ class Doors:
     # Signing in and out.
 
     async def show_sign_in(self, request: web.Request) -> web.Response:
-        """The form in which one shows who one is."""
+        """Show the form for signing in."""
         return self._sign_in_page(request, _next(request.query.get("next")), "")
 
     async def sign_in(self, request: web.Request) -> web.Response:
-        """Look at what is shown, and keep it for this browser."""
+        """Check the credentials of the form, and keep them for this browser."""
         fields = await self.form(request)
         onward = _next(fields.get("next"))
         if self._guarding is None:
@@ -213,7 +217,7 @@ class Doors:
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
-        """Forget what this browser showed."""
+        """Forget the credentials of this browser."""
         await self.form(request)
         self._sessions.sign_out(self._session_id(request))
         response = see_other(SIGN_IN)
@@ -231,7 +235,7 @@ class Doors:
         return value if is_id(value) else ""
 
     def _cookie(self, request: web.Request) -> str:
-        """Cookies do not tell ports apart: workers of one host have each their own."""
+        """Return the cookie's name. It has the port, because browsers send cookies to all ports of a host."""
         return f"replicator-{hashlib.sha256(f'{self._cluster} {request.host}'.encode()).hexdigest()[:12]}"
 
     def _set_cookie(self, request: web.Request, response: web.StreamResponse, session_id: str) -> None:
@@ -241,7 +245,9 @@ class Doors:
 
 
 def see_other(path: str) -> web.Response:
-    """Look there next: what a form is answered with, so that loading the page again does not send it again."""
+    """Return a redirect (303) to ``path``, the answer to a form: loading the page again then does not send the form
+    again.
+    """
     return web.Response(status=303, headers={"Location": path})
 
 
@@ -250,13 +256,13 @@ def wants_page(request: web.Request) -> bool:
 
 
 def _next(path: str | None) -> str:
-    """A page of the dashboard, and never another site."""
+    """Return the page to show next: one of the dashboard, never another site."""
     safe = path is not None and path.startswith("/dashboard/") and "\\" not in path and path.isprintable()
     return path if safe and path is not None and not path.startswith("/dashboard/events") else "/"
 
 
 def _shown(fields: dict[str, str]) -> str:
-    """As the header ``Authorization`` has it. Raises :class:`NotIdentified`."""
+    """Return a form's credentials in the form of the header ``Authorization``. Raise :class:`NotIdentified`."""
     token, name, password = (fields.get(each, "") for each in ("token", "name", "password"))
     if token.strip():
         if len(token) > TOKEN_CHARS_MAX:

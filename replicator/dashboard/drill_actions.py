@@ -1,4 +1,4 @@
-"""What an operator does with drills: starting one, watching it, and ending it.
+"""Actions on drills: starting one, watching it, and ending it.
 
 Every change is a form that bears the token of its browser; what the drill asks of workers is asked with what the
 browser's owner showed (:mod:`replicator.dashboard.drilling`).
@@ -27,11 +27,11 @@ from replicator.dashboard.rendering import url
 from replicator.dashboard.runs import NotNow
 
 USUAL: Final[Mapping[str, str]] = {"namespace": "public/canary", "messages": "2000", "rate": "500", "typed": ""}
-"""What the form holds at first."""
+"""Initial values of the form."""
 
 
 class DrillActions:
-    """Of one worker's dashboard."""
+    """Handlers of drill actions in one worker's dashboard."""
 
     def __init__(self, doors: Doors, pages: Pages, drilling: Drilling) -> None:
         self._doors = doors
@@ -47,7 +47,7 @@ class DrillActions:
         ]
 
     async def show_form(self, request: web.Request) -> web.Response:
-        """What a drill does here, and the form that starts one."""
+        """Show the form that starts a drill, and explain what a drill does here."""
         return self._form(request, USUAL)
 
     async def start(self, request: web.Request) -> web.Response:
@@ -62,13 +62,13 @@ class DrillActions:
         return see_other(_address(run))
 
     async def show_run(self, request: web.Request) -> web.Response:
-        """A drill that was started here: how it goes on, and what came of it: ``?id=``."""
+        """Show a drill that was started here, with its progress and result: ``?id=``."""
         run = self._drilling.find(needed(request.query, "id"))
         view = url("drill-run", id=run.run_id)
         return await self._pages.live(request, "drill_run.html", view, title=f"Drill in {run.namespace}", run=run)
 
     async def end(self, request: web.Request) -> web.Response:
-        """End a drill before it ends by itself; it removes its topic then."""
+        """End a drill early; it then removes its topic."""
         fields, visit = await self._doors.form(request), self._doors.visit(request)
         return see_other(_address(self._drilling.end(needed(fields, "id"), visit.role or OPERATOR)))
 

@@ -19,7 +19,7 @@ DRILLS_SHOWN: Final = 50
 
 
 class DrillPages:
-    """Of one worker's dashboard."""
+    """Pages of kept drills in one worker's dashboard."""
 
     def __init__(self, doors: Doors, asking: Asking) -> None:
         self._doors = doors
@@ -33,7 +33,7 @@ class DrillPages:
         ]
 
     async def drills(self, request: web.Request) -> web.Response:
-        """The drills that any cluster's Postgres keeps, the newest first."""
+        """Show the drills that any cluster's Postgres keeps, the newest first."""
         answers = await self._asking.ask_all(DRILLS, {"newest": str(DRILLS_SHOWN)})
         rows, silent = drill_rows(answers, DRILLS_SHOWN)
         return self._doors.page(
@@ -41,13 +41,13 @@ class DrillPages:
         )
 
     async def drill(self, request: web.Request) -> web.Response:
-        """One drill's report."""
+        """Show one drill's report."""
         run_id = needed(request.query, "id")
         report = drill_report(run_id, await self._report(run_id))
         return self._doors.page(request, "drill.html", title=f"Drill {report.scenario}", report=report)
 
     async def compare(self, request: web.Request) -> web.Response:
-        """The figures of two drills side by side: ``?first=&second=``."""
+        """Show the figures of two drills side by side: ``?first=&second=``."""
         names = needed(request.query, "first"), needed(request.query, "second")
         first, second = await asyncio.gather(*(self._report(name) for name in names))
         rows = side_by_side(names, (first, second))

@@ -29,12 +29,12 @@ class DrillRow:
     outcome: str
     tone: str
     cluster: str
-    """In whose Postgres it is kept."""
+    """Cluster whose Postgres keeps the drill."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillReport:
-    """What one run measured; each figure with its meaning, and whether it fails the drill."""
+    """Report of one run: each figure with its meaning, and whether it fails the drill."""
 
     run_id: str
     scenario: str
@@ -47,7 +47,7 @@ class DrillReport:
 
 
 LINES_MAX: Final = 100
-"""Of each list of a report that is shown."""
+"""Limit of lines shown of each list in a report."""
 _OF_SUBSCRIPTION: Final = (
     "consumed_unique",
     "lost",
@@ -60,7 +60,7 @@ _OUTCOMES: Final = {True: ("passed", "good"), False: ("failed", "bad"), None: ("
 
 
 def drill_rows(answers: Mapping[str, Answer], limit: int) -> tuple[list[DrillRow], list[str]]:
-    """The newest ``limit`` runs, each once, and why those of a cluster are missing."""
+    """Return the newest ``limit`` runs, each once, and why those of a cluster are missing."""
     kept: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for cluster, answer in answers.items():
         for run in answer.value["drills"] if answer.good else ():
@@ -78,7 +78,7 @@ def _row(cluster: str, run: Mapping[str, Any]) -> DrillRow:
 
 
 def report_in(answers: Mapping[str, Answer], run_id: str) -> Mapping[str, Any]:
-    """The report of a run that every cluster was asked for. Raises :class:`DrillNotShown`."""
+    """Return the report of a run, after every cluster was asked for it. Raise :class:`DrillNotShown`."""
     found = next((answer.value for answer in answers.values() if answer.good), None)
     if found is None:
         others = [answer.error for answer in answers.values() if not answer.absent]
@@ -90,7 +90,7 @@ def report_in(answers: Mapping[str, Answer], run_id: str) -> Mapping[str, Any]:
 
 
 def drill_report(run_id: str, report: Mapping[str, Any]) -> DrillReport:
-    """Raises :class:`DrillNotShown` for one of another version."""
+    """Read a report. Raise :class:`DrillNotShown` if another version wrote it."""
     try:
         return DrillReport(
             run_id,
@@ -122,7 +122,9 @@ def drill_report(run_id: str, report: Mapping[str, Any]) -> DrillReport:
 def side_by_side(
     names: tuple[str, str], reports: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> list[tuple[str, str, str, bool]]:
-    """``(figure, of the first, of the second, whether they differ)`` of each. Raises :class:`DrillNotShown`."""
+    """Return ``(figure, of the first, of the second, whether they differ)`` for each figure. Raise
+    :class:`DrillNotShown`.
+    """
     try:
         return [(name, shown(one), shown(other), one != other) for name, one, other in comparison(reports)]
     except (KeyError, TypeError, ValueError) as error:

@@ -5,8 +5,8 @@ the scenario that moves the drill's own clients and nothing else. It asks the wo
 it may no more than they may.
 
 1. Who starts it types the name of its namespace once more. What is wrong is refused by the field's name.
-2. What the child says is kept here: how far it is, its last lines, and at the end the id of its report, which lies in
-   the database of this worker's cluster, where the page of all drills finds it.
+2. What the child says is kept here: its progress, its last lines, and at the end the id of its report. The report
+   lies in the database of this worker's cluster, where the page of all drills finds it.
 3. It ends by itself, or is ended: by SIGTERM, so that it removes its topic; one that does not end in
    :data:`END_SECONDS_MAX` is killed with all that it started. It also ends with the worker, however that ends: its
    standard input is a pipe whose other end only the worker has.
@@ -41,7 +41,7 @@ from replicator.topology import dump
 MODULE: Final = "replicator.cli.watched_drill"
 MESSAGES_MIN: Final = 100
 MESSAGES_MAX: Final = 20_000
-"""Of one drill: verifying as many in ten clusters takes no Spark."""
+"""Limit of messages of one drill: verifying so many in ten clusters takes no Spark."""
 RATE_MIN: Final = 100
 RATE_MAX: Final = 2_000
 """Messages a second: a drill is not to be in the way of others' clients."""
@@ -49,23 +49,23 @@ RUNS_MAX: Final = 20
 LINES_MAX: Final = 50
 LINE_CHARS_MAX: Final = 500
 END_SECONDS_MAX: Final = 30.0
-"""For a drill to stop its clients and to remove its topic from every cluster."""
+"""Time limit for a drill to stop its clients and to remove its topic from every cluster."""
 CLOSE_SECONDS_MAX: Final = 5.0
-"""The same where the worker ends."""
+"""Time limit for ending a drill when the worker ends."""
 DIRECTORY: Final = "drill"
-"""In the directory of the worker's data; it goes with the drill."""
+"""Name of the drill's directory, in the directory of the worker's data; it is removed with the drill."""
 _SAID: Final = (
     frozenset({"phase", "published", "confirmed", "consumed"}),
     frozenset({"id", "passed", "kept"}),
     frozenset({"error"}),
 )
-"""The fields of what the child says."""
+"""Sets of fields by which a line of the child is recognised."""
 
 log = structlog.get_logger(__name__)
 
 
 class DrillRefused(EngineError):
-    """What a form asks for cannot be; ``field`` is its name in the form."""
+    """A value in the form is not possible; ``field`` is its name there."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -81,17 +81,17 @@ class DrillRun(Run):
     rate: int
     phase: str = "starting"
     counts: dict[str, int] = field(default_factory=dict)
-    """Of messages: published, confirmed, and consumed by each subscription."""
+    """Numbers of messages: published, confirmed, and consumed by each subscription."""
     lines: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LINES_MAX))
-    """Seconds since the beginning, and what it said then."""
+    """Lines of the child's output, each with the seconds since the beginning."""
     report_id: str = ""
     passed: bool | None = None
     kept: str = ""
     ending: str = ""
-    """Who wanted it to end."""
+    """Name of whoever ended the drill early."""
 
     def heard(self, line: str, at: float) -> None:
-        """A line of the child."""
+        """Take in a line of the child's output."""
         said = _said(line)
         if said is None:
             if line:
@@ -109,7 +109,7 @@ class DrillRun(Run):
 
 
 def _said(line: str) -> Mapping[str, Any] | None:
-    """What a line says that is the child's own; None of one that something else printed."""
+    """Return the content of a line that the child itself wrote; None for a line that something else printed."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -119,7 +119,7 @@ def _said(line: str) -> Mapping[str, Any] | None:
 
 
 class Drilling(Runs[DrillRun]):
-    """Of one worker's dashboard."""
+    """Drills started in one worker's dashboard."""
 
     def __init__(self, asking: Asking, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(RUNS_MAX, 2 * CLOSE_SECONDS_MAX, clock)
@@ -132,7 +132,7 @@ class Drilling(Runs[DrillRun]):
         return next(iter(self.unended()), None)
 
     def start(self, form: Mapping[str, str], *, shown: str | None, who: str) -> DrillRun:
-        """Start what a form asks for. Raises :class:`DrillRefused`, :class:`.runs.NotNow`."""
+        """Start the drill that a form describes. Raise :class:`DrillRefused` or :class:`.runs.NotNow`."""
         namespace = form.get("namespace", "").strip()
         try:
             parse_namespace(namespace)
@@ -153,7 +153,7 @@ class Drilling(Runs[DrillRun]):
         return run
 
     def end(self, run_id: str, who: str) -> DrillRun:
-        """Ask it to end; one that has ended stays as it is. Raises :class:`.runs.RunNotFound`."""
+        """Ask a drill to end; one that has ended stays as it is. Raise :class:`.runs.RunNotFound`."""
         run = self.find(run_id)
         if run.going and not run.ending:
             run.ending = who
@@ -226,7 +226,7 @@ class Drilling(Runs[DrillRun]):
 
 
 async def _killed(process: asyncio.subprocess.Process, seconds_max: float) -> bool:
-    """End it; whether it had to be killed."""
+    """End a process; return whether it had to be killed."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:

@@ -14,11 +14,11 @@ from replicator.dashboard.rendering import url
 from replicator.dashboard.switching import KINDS, NotTyped, Switches, SwitchRun, Wanted
 
 OPERATOR: Final = "operator"
-"""Whoever asks a worker that asks nobody, as in the audit log."""
+"""Name, as in the audit log, for users of a worker without authentication."""
 
 
 class FailoverPages:
-    """Of one worker's dashboard."""
+    """Failover pages of one worker's dashboard."""
 
     def __init__(self, doors: Doors, pages: Pages, asking: Asking, switches: Switches) -> None:
         self._doors = doors
@@ -35,7 +35,9 @@ class FailoverPages:
         ]
 
     async def choose(self, request: web.Request) -> web.Response:
-        """Who serves whom, what was switched from here, and the form that begins a failover with its dry run."""
+        """Show which cluster serves whose clients, the switches made here, and the form that begins a failover with a
+        dry run.
+        """
         clusters = self._asking.clusters
         return await self._pages.live(request, "failover.html", "failover", title="Failover", clusters=clusters)
 
@@ -53,11 +55,11 @@ class FailoverPages:
         return see_other(_address(run))
 
     async def show_run(self, request: web.Request) -> web.Response:
-        """A dry run or a switch: how it goes on, what came of it, and the next step."""
+        """Show a dry run or a switch: its progress, its result, and the next step."""
         return await self._run_page(request, self._switches.find(needed(request.query, "id")))
 
     async def switch(self, request: web.Request) -> web.Response:
-        """Make what a dry run tried, after the name of the cluster was typed, in the name of who signed in."""
+        """Make the switch that a dry run tried, after the cluster's name was typed, in the name of who signed in."""
         fields = await self._doors.form(request)
         run_id, visit = needed(fields, "id"), self._doors.visit(request)
         try:

@@ -1,4 +1,4 @@
-"""What open pages show, computed once for all of them, and only while somebody looks.
+"""Live content of open pages, computed once for all of them, and only while somebody looks.
 
 Nothing runs by itself: whoever follows a view waits until it is due and asks for it, and the first to ask has it
 computed; the others wait for the same result.
@@ -27,7 +27,7 @@ class _View(Generic[T]):
 
 
 class Feeds(Generic[T]):
-    """The views of one worker; ``compute`` makes the one of a key, and ``period_seconds`` says how often."""
+    """The views of one worker. ``compute`` makes the view of a key; ``period_seconds`` tells how often."""
 
     def __init__(self, compute: Callable[[str], Awaitable[T]], *, period_seconds: Callable[[str], float]) -> None:
         self._compute = compute
@@ -35,7 +35,7 @@ class Feeds(Generic[T]):
         self._views: OrderedDict[str, _View[T]] = OrderedDict()
 
     async def current(self, key: str) -> T:
-        """The view of ``key``, no older than a period. Raises what computing it raises."""
+        """Return the view of ``key``, no older than a period. Raise what computing it raises."""
         view = self._views.get(key)
         if view is None:
             view = self._views[key] = _View()
@@ -50,7 +50,7 @@ class Feeds(Generic[T]):
         return await asyncio.shield(view.computing)
 
     async def follow(self, key: str) -> AsyncIterator[T]:
-        """The view now, and again each period, for as long as somebody asks for the next."""
+        """Yield the view now, and again each period, for as long as somebody asks for the next."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + self._period_seconds(key)
@@ -58,7 +58,7 @@ class Feeds(Generic[T]):
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def forget(self) -> None:
-        """Something was changed: the next who asks sees it."""
+        """Forget all views after a change, so that the next reader sees it."""
         for view in self._views.values():
             view.at = float("-inf")
 

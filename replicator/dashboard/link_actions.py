@@ -1,4 +1,4 @@
-"""What an operator does to links: pausing one, letting it go on, and ending a gap.
+"""Actions on links: pausing one, resuming it, and ending a gap.
 
 Every change is a form that bears the token of its browser, and is asked of the worker that the link leaves, with what
 the browser's owner showed: that worker decides whether they may, as for any program.
@@ -62,7 +62,7 @@ ENDINGS: Final[Mapping[str, Ending]] = {each.policy: each for each in (KEEP, SKI
 
 
 class LinkActions:
-    """Of one worker's dashboard."""
+    """Handlers of link actions in one worker's dashboard."""
 
     def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
         self._doors = doors
@@ -87,7 +87,7 @@ class LinkActions:
         return await self._changed(request, cluster, key, action, None, back)
 
     async def show_gap(self, request: web.Request) -> web.Response:
-        """One gap, and the ways to end it."""
+        """Show one gap, and the ways to end it."""
         cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
         topic = str(parse_topic(needed(request.query, "topic")))
         return await self._gap_page(request, cluster, key, topic)
@@ -108,7 +108,9 @@ class LinkActions:
     async def _changed(
         self, request: web.Request, cluster: str, key: str, action: str, body: dict[str, str] | None, back: str
     ) -> web.Response:
-        """Ask for it; then the link's page says that it is done, or a page why it is not."""
+        """Ask for a change; then redirect to the link's page, which tells that it is done, or show why it was
+        refused.
+        """
         shown = self._doors.visit(request).shown
         path = f"/replication/v1/links/{quote(key, safe='')}/{action}"
         answer = await self._asking.change(shown, cluster, "POST", path, body)
@@ -148,6 +150,6 @@ def endings_of(gap: Mapping[str, Any]) -> list[Ending]:
 
 
 def gap_of(answer: Answer, topic: str) -> Mapping[str, Any] | None:
-    """The gap of a topic, from what its link says."""
+    """Return the gap of a topic from its link's answer."""
     gaps = answer.value["gaps"] if answer.good else ()
     return next((gap for gap in gaps if gap["topic"] == topic), None)

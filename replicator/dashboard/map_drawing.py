@@ -1,4 +1,4 @@
-"""Where clusters and links stand on the map: an even ring, and an arrow for each pair with a link. Pure."""
+"""Layout of clusters and links on the map: an even ring, and an arrow for each pair with a link. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from replicator.dashboard.overview import BAD, GOOD, UNKNOWN, WARN, ClusterRow, 
 WIDTH: Final = 360
 HEIGHT: Final = 240
 HEIGHT_OF_PAIR: Final = 100
-"""Of a map of one or two clusters, which stand beside each other."""
+"""Height of a map of one or two clusters, which stand beside each other."""
 NODE_WIDTH: Final = 86
 NODE_HEIGHT: Final = 34
 SPREAD: Final = 7.0
-"""How far the two directions of a pair are apart."""
+"""Distance between the arrows of a pair's two directions."""
 LABELLED_MAX: Final = 6
-"""With more links their figures stand in the table alone: they would cover each other."""
+"""Limit of links with figures on the map: more figures would cover each other, so they stand in the table only."""
 NAME_CHARS_MAX: Final = 11
 _WORST_FIRST: Final = (BAD, UNKNOWN, WARN, GOOD)
 
@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Of all links from one cluster to another; ``tone`` is that of the worst."""
+    """Arrow for all links from one cluster to another; ``tone`` is that of the worst."""
 
     link: LinkRow
     tone: str
@@ -96,7 +96,7 @@ def _arrow(link: LinkRow, source: Node, destination: Node, *, labelled: bool) ->
 
 
 def _border(ux: float, uy: float) -> float:
-    """How far from a node's middle its border is in a direction."""
+    """Return how far a node's border is from its middle in a direction."""
     across = NODE_WIDTH / 2 / abs(ux) if ux else math.inf
     up = NODE_HEIGHT / 2 / abs(uy) if uy else math.inf
     return min(across, up)

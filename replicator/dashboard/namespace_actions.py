@@ -1,4 +1,4 @@
-"""What an operator does to namespaces: making one, and deleting one, in the clusters that they choose.
+"""Actions on namespaces: making one, and deleting one, in chosen clusters.
 
 1. A namespace is made in every cluster that was chosen. One that has it already refuses, and the page says so.
 2. Deleting asks for the namespace's name once more. With topics in it, it is refused unless the form says that they go
@@ -31,7 +31,7 @@ REFUSED: Final = frozenset({401, 403})
 
 
 class NamespaceActions:
-    """Of one worker's dashboard."""
+    """Handlers of namespace actions in one worker's dashboard."""
 
     def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
         self._doors = doors
@@ -47,7 +47,7 @@ class NamespaceActions:
         ]
 
     async def show_new(self, request: web.Request) -> web.Response:
-        """The form that makes a namespace."""
+        """Show the form that makes a namespace."""
         return self._new_page(request, Attempt({"namespace": ""}, self._asking.clusters, status=200))
 
     async def make(self, request: web.Request) -> web.Response:
@@ -70,7 +70,7 @@ class NamespaceActions:
         return see_other(url("/dashboard/namespace", name=name, done="made", **{"in": ",".join(attempt.chosen)}))
 
     async def show_delete(self, request: web.Request) -> web.Response:
-        """What a namespace has in each cluster, and the form that deletes it: ``?name=tenant/namespace``."""
+        """Show what a namespace has in each cluster, and the form that deletes it: ``?name=tenant/namespace``."""
         target = Target(parse_namespace(needed(request.query, "name")))
         return await self._delete_page(request, target, None)
 
@@ -99,7 +99,7 @@ class NamespaceActions:
         return see_other(url("/dashboard/policies", done="deleted", **{"in": ",".join(attempt.chosen)}))
 
     async def _topics(self, target: Target) -> Mapping[str, Answer]:
-        """By cluster, the names of its topics."""
+        """Return, by cluster, the names of its topics."""
         return await self._asking.ask_all(f"{target.admin_path}/topics")
 
     def _new_page(self, request: web.Request, attempt: Attempt) -> web.Response:
@@ -129,7 +129,9 @@ class NamespaceActions:
 
 
 def _of_name(answer: Answer) -> str | None:
-    """What is refused is about the name, but for who may not do it, and who does not answer."""
+    """Return the field that an error is about: ``namespace``, or None if the asker may not do it or a worker is
+    silent.
+    """
     return "namespace" if code_of(answer) and answer.status not in REFUSED else None
 
 

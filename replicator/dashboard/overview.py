@@ -1,4 +1,4 @@
-"""What the map shows: clusters and links, from what each worker says of itself. Pure.
+"""Content of the map: clusters and links, from what each worker says of itself. Pure.
 
 A link's rate is the difference to what it had copied when it was last looked at. How a thing stands is one of four
 words (:data:`GOOD` …), which pages show as a word and as a colour, never as a colour alone.
@@ -96,7 +96,9 @@ class Observer:
         self._seen: dict[tuple[str, str], tuple[float, int, int]] = {}
 
     def overview(self, topology: Topology, answers: Mapping[str, Answer], now: float) -> Overview:
-        """From ``GET /replication/v1/status?topics=false`` of each cluster, at ``now`` in seconds."""
+        """Return the overview from each cluster's ``GET /replication/v1/status?topics=false``, at ``now`` in
+        seconds.
+        """
         told = {name: answer.value for name, answer in answers.items() if answer.good}
         clusters = tuple(
             replace(cluster_row(name, answers[name]), store=store_state(name, told)) for name in topology.names

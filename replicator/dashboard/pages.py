@@ -1,4 +1,4 @@
-"""The pages that show, and the stream of what changes on them."""
+"""Pages that show live views, and the stream of their changes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TOLD: Final[Mapping[str, str]] = {
     "skip-and-record": "The gap is ended: the topic goes on without what was missing.",
     "copy-anew": "The gap is ended: the copy was deleted, and the topic is copied anew.",
 }
-"""What a link's page says after a change: one of these, whatever stands in its address."""
+"""Texts of a link's page after a change: nothing else can come from its address."""
 STREAMS_MAX: Final = 100
 """Open pages that are told of changes; one more is told to load itself again now and then."""
 KEY_CHARS_MAX: Final = 2_000
 WRITE_SECONDS_MAX: Final = 10.0
-"""For a browser to take what was sent; one that does not is let go of, and comes back."""
+"""Time limit for a browser to take what was sent; a slower one is disconnected, and comes back."""
 STILL_EVERY: Final = 15
 """Periods without a change after which a stream says that it is there."""
 
 
 class Pages:
-    """Of one worker."""
+    """Live pages of one worker's dashboard."""
 
     def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
         self._doors = doors
@@ -59,27 +59,27 @@ class Pages:
         ]
 
     def close(self) -> None:
-        """Else the server would wait for streams that never end."""
+        """End all streams: otherwise the server would wait for them, and they never end."""
         for stream in self._streams:
             stream.cancel()
 
     async def map(self, request: web.Request) -> web.Response:
-        """The map of clusters and links, with a table of both."""
+        """Show the map of clusters and links, with a table of both."""
         return await self.live(request, "map.html", "map", title="Clusters and links")
 
     async def links(self, request: web.Request) -> web.Response:
-        """All links of all clusters."""
+        """Show all links of all clusters."""
         return await self.live(request, "links.html", "links", title="Links")
 
     async def link(self, request: web.Request) -> web.Response:
-        """One link: its figures, gaps, and what is not copied yet."""
+        """Show one link: its figures, gaps, and what is not copied yet."""
         cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
         view = url("link", cluster=cluster, key=key)
         told = TOLD.get(request.query.get("done", ""), "")
         return await self.live(request, "link.html", view, title=f"Link {key}", of=cluster, key=key, told=told)
 
     async def topics(self, request: web.Request) -> web.Response:
-        """Topics and subscriptions of all clusters: ``?search=``, in pages."""
+        """Show topics and subscriptions of all clusters: ``?search=``, in pages."""
         search = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX]
         view = url(
             "topics", search=search, after=request.query.get("after", ""), before=request.query.get("before", "")
@@ -87,12 +87,12 @@ class Pages:
         return await self.live(request, "topics.html", view, title="Topics", search=search)
 
     async def topic(self, request: web.Request) -> web.Response:
-        """One topic's subscriptions in all clusters."""
+        """Show one topic's subscriptions in all clusters."""
         name = str(parse_topic(needed(request.query, "topic")))
         return await self.live(request, "topic.html", url("topic", topic=name), title="Topic", name=name)
 
     async def subscription(self, request: web.Request) -> web.Response:
-        """A subscription's state in all clusters, and what a failover now would do to it."""
+        """Show a subscription's state in all clusters, and what a failover now would do to it."""
         topic, name = (
             str(parse_topic(needed(request.query, "topic"))),
             check_subscription_name(needed(request.query, "name")),
@@ -101,16 +101,16 @@ class Pages:
         return await self.live(request, "subscription.html", view, title="Subscription", topic=topic, name=name)
 
     async def spark(self, request: web.Request) -> web.Response:
-        """Spark's driver of each cluster, and its query for each link."""
+        """Show Spark's driver of each cluster, and its query for each link."""
         return await self.live(request, "spark.html", "spark", title="Spark")
 
     async def live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
-        """A page whose parts are those of a view, and that stays live."""
+        """Show a page with the parts of a view, and keep it live."""
         parts = parts_for(await self._feeds.current(view), self._doors.visit(request).form_token)
         return self._doors.page(request, template, view=view, parts=parts, **values)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """The parts of a view that changed, each time that it is looked at: ``?view=``."""
+        """Stream the changed parts of a view each time that it is computed: ``?view=``."""
         view = needed(request.query, "view")
         if len(view) > KEY_CHARS_MAX:
             raise BadRequest("parameter view is too long")
@@ -156,7 +156,7 @@ class Pages:
 
 
 def needed(fields: Mapping[str, str], name: str) -> str:
-    """A parameter, or the field of a form. Raises :class:`BadRequest`."""
+    """Return a parameter or a field of a form. Raise :class:`BadRequest` if it is missing."""
     value = fields.get(name, "")
     if not value:
         raise BadRequest(f"parameter {name} is missing")
@@ -164,7 +164,7 @@ def needed(fields: Mapping[str, str], name: str) -> str:
 
 
 def needed_cluster(fields: Mapping[str, str], asking: Asking, name: str = "cluster") -> str:
-    """The same, of a cluster that there is."""
+    """Return a parameter or field that names a cluster. Raise :class:`BadRequest` if it is missing or unknown."""
     cluster = needed(fields, name)
     if cluster not in asking.clusters:
         raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(asking.clusters)}")

@@ -1,8 +1,8 @@
-"""Who may do what in a namespace or with a topic: what is granted in all clusters, granting, and taking it back.
+"""Permissions of a namespace or a topic: what is granted in all clusters, granting, and revoking.
 
 It is asked of the admin paths of the clusters that were chosen, with what the browser's owner showed, and noted in
-their audit logs. The form bears a mark of what was granted in each cluster when its page was made: where somebody
-changed that meanwhile, nothing is changed anywhere.
+their audit logs. The form bears a mark of each cluster's permissions when its page was made. If somebody has changed
+them since, nothing is changed anywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIELDS: Final = ("role", "actions")
 
 
 class PermissionActions:
-    """Of one worker's dashboard."""
+    """Handlers of permissions in one worker's dashboard."""
 
     def __init__(self, doors: Doors, asking: Asking) -> None:
         self._doors = doors
@@ -53,7 +53,7 @@ class PermissionActions:
         return [web.get("/dashboard/permissions", self.show), web.post("/dashboard/permissions", self.change)]
 
     async def show(self, request: web.Request) -> web.Response:
-        """What is granted for a namespace or a topic in all clusters, and the form that changes it."""
+        """Show the permissions of a namespace or a topic in all clusters, and the form that changes them."""
         target = target_of(request.query)
         told = told_of(request, self._asking.clusters, TOLD)
         return await self._page(request, target, told=told, role=request.query.get("role", ""))
@@ -87,7 +87,7 @@ class PermissionActions:
         return await self._page(request, target, attempt=attempt)
 
     async def _granted(self, target: Target) -> tuple[dict[str, Granted], dict[str, str]]:
-        """What is granted in each cluster that has it, and why which others are missing."""
+        """Return the permissions in each cluster that has the target, and why the other clusters are missing."""
         of_namespace = Target(target.namespace)
         answers, of_all = await asyncio.gather(
             self._asking.ask_all(f"{target.admin_path}/permissions"),
@@ -129,12 +129,14 @@ class PermissionActions:
 
 
 def _untouched(role: str, found: Mapping[str, Granted]) -> Attempt:
-    """The form holds what the role may do in the first cluster, and those that grant it the same are chosen."""
+    """Return the unchanged form: what the role may do in the first cluster, with all clusters chosen that grant it the
+    same.
+    """
     granted = {name: list(each.get(role, ())) for name, each in found.items()}
     first = next(iter(granted.values()), [])
     return Attempt({"role": role, "actions": first}, [n for n, each in granted.items() if each == first], status=200)
 
 
 def _field_of(answer: Answer) -> str | None:
-    """What is said of a field begins with its name."""
+    """Return the field that an error is about: its text begins with the field's name."""
     return next((name for name in FIELDS if reason_of(answer).startswith(f"{name}:")), None)

@@ -15,12 +15,12 @@ from typing import Any, Final
 ROLES_SHOWN_MAX: Final = 500
 
 Granted = Mapping[str, Sequence[str]]
-"""By role its actions."""
+"""Actions that were granted, by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """What a role may do; a cell for each cluster that answered."""
+    """Actions that a role may take; a cell for each cluster that answered."""
 
     role: str
     cells: tuple[tuple[str, ...], ...]
@@ -28,19 +28,19 @@ class RoleRow:
 
 
 def granted_in(answer: Any) -> dict[str, list[str]]:
-    """From ``GET …/permissions``; what is not of its form is left out."""
+    """Return the permissions in an answer of ``GET …/permissions``; malformed ones are left out."""
     found = answer if isinstance(answer, dict) else {}
     return {str(role): sorted(map(str, actions)) for role, actions in found.items() if isinstance(actions, list)}
 
 
 def beside(of_topic: Granted, of_namespace: Granted) -> dict[str, list[str]]:
-    """What is granted for a topic beside what is granted for its namespace."""
+    """Return the permissions that are granted for a topic, without those that its namespace grants."""
     own = {role: sorted(set(actions) - set(of_namespace.get(role, ()))) for role, actions in of_topic.items()}
     return {role: actions for role, actions in own.items() if actions}
 
 
 def role_rows(granted: Mapping[str, Granted]) -> list[RoleRow]:
-    """A row for each role, the first :data:`ROLES_SHOWN_MAX` of them by name; ``granted`` is by cluster."""
+    """Return a row for each role, the first :data:`ROLES_SHOWN_MAX` of them by name; ``granted`` is by cluster."""
     roles = sorted(set().union(*granted.values()))[:ROLES_SHOWN_MAX]
     rows: list[RoleRow] = []
     for role in roles:
@@ -50,6 +50,6 @@ def role_rows(granted: Mapping[str, Granted]) -> list[RoleRow]:
 
 
 def mark(granted: Granted) -> str:
-    """Differs as soon as somebody grants or revokes something there."""
+    """Return a text that changes as soon as somebody grants or revokes something there."""
     seen = json.dumps({role: list(actions) for role, actions in granted.items()}, sort_keys=True)
     return hashlib.sha256(seen.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""What an operator does to policies: setting one for a namespace or a topic, and taking it back.
+"""Actions on policies: setting one for a namespace or a topic, and taking it back.
 
-Each change is a form that bears the token of its browser, and is asked of the workers of the clusters that were chosen,
-by the admin paths, with what the browser's owner showed. Each of these workers decides whether they may, and whether
+Each change is a form that bears the token of its browser. The workers of the chosen clusters are asked for it by the
+admin paths, with the credentials of the browser's owner. Each of these workers decides whether they may, and whether
 the value can be; what one refuses is said beside the field.
 
 1. The page says what counts in each cluster and who set it, and its form bears a mark of that.
@@ -45,14 +45,14 @@ from replicator.dashboard.views import Parts
 SET: Final = "set"
 UNSET: Final = "unset"
 TOLD: Final[Mapping[str, str]] = {SET: "It is set in {}.", UNSET: "It is taken back in {}."}
-"""What the page says after a change: one of these, with clusters that there are, whatever stands in its address."""
+"""Texts of the page after a change, to be filled with known clusters: nothing else can come from its address."""
 CHANGED_MEANWHILE: Final = (
     "Nothing was changed: since you opened this page the policy was changed in {}. What counts now stands below."
 )
 
 
 class PolicyActions:
-    """Of one worker's dashboard."""
+    """Handlers of policy actions in one worker's dashboard."""
 
     def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
         self._doors = doors
@@ -63,7 +63,7 @@ class PolicyActions:
         return [web.get("/dashboard/policy", self.show), web.post("/dashboard/policy", self.change)]
 
     async def show(self, request: web.Request) -> web.Response:
-        """One policy of a namespace or a topic in all clusters, and the form that changes it."""
+        """Show one policy of a namespace or a topic in all clusters, and the form that changes it."""
         target = target_of(request.query)
         policy = policy_of(target, request.query)
         told = told_of(request, self._asking.clusters, TOLD)
@@ -121,7 +121,7 @@ class PolicyActions:
 
 
 def policy_of(target: Target, fields: Mapping[str, str]) -> Policy:
-    """The one that a form or an address names. Raises :class:`BadRequest`."""
+    """Return the policy that a form or an address names. Raise :class:`BadRequest`."""
     key = needed(fields, "policy")
     found = next((policy for policy in target.policies if policy.key == key), None)
     if found is None:
@@ -133,8 +133,9 @@ def policy_of(target: Target, fields: Mapping[str, str]) -> Policy:
 
 
 def _untouched(policy: Policy, found: Mapping[str, Standing], clusters: Sequence[str]) -> Attempt:
-    """The form holds what counts in the first cluster that has it, and those that have the same are chosen: whoever
-    sends it as it is changes no value. Where no clusters are chosen to copy to, all are."""
+    """Return the unchanged form: the value of the first cluster that has the target, with all clusters chosen that have
+    the same. Sending it changes no value. If no clusters to copy to are set, all are ticked.
+    """
     values = {name: standing.value(policy) for name, standing in found.items()}
     first = next(iter(values.values()), None)
     shown = list(clusters) if policy.key == "replication" and first is None else first

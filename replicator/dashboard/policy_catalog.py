@@ -16,7 +16,7 @@ from replicator.api.admin.policy_shapes import DESTINATION_STORAGE, MESSAGE_AGE
 from replicator.engine.policies import QuotaPolicy, SchemaStrategy
 
 DIGITS_MAX: Final = 18
-"""Of a number; what is longer is sent as the text that it is, and refused."""
+"""Limit of digits in a number; a longer number is sent as text, and refused."""
 NO_LIMIT: Final = "no limit"
 QUOTA: Final = "backlog_quota"
 NUMBER: Final = "number"
@@ -31,14 +31,14 @@ class Field:
     """One field of a policy's form."""
 
     name: str
-    """In the body; empty where the body is the value itself."""
+    """Name in the body; empty if the body is the value itself."""
     label: str
     kind: str = NUMBER
     unit: str = ""
     unlimited: int = 0
     """The number that means no limit."""
     choices: tuple[tuple[str, str], ...] = ()
-    """What is sent, and the word for it."""
+    """Values that can be sent, each with the word that the form shows."""
     optional: bool = False
     """Whether it is left out of the body where it is empty."""
 
@@ -52,9 +52,9 @@ class Policy:
     """One policy."""
 
     key: str
-    """In addresses of the dashboard."""
+    """Name in addresses of the dashboard."""
     path: str
-    """Behind the topic or namespace, in the admin paths."""
+    """Last part of the policy's path, after the topic or namespace, in the admin paths."""
     title: str
     about: str
     fields: tuple[Field, ...]
@@ -63,11 +63,11 @@ class Policy:
     of_topics: bool = True
     """Whether a topic may have its own, and the topology file gives one to all that have none."""
     caution: str = ""
-    """What setting it or taking it back does besides."""
+    """Side effect of setting the policy or taking it back."""
 
     @property
     def error_name(self) -> str:
-        """How the API's errors name it."""
+        """Return the field's name in errors of the API."""
         return self.path.partition("?")[0]
 
 
@@ -214,7 +214,7 @@ _REFUSALS: Final = frozenset(
 
 
 def body_of(policy: Policy, form: Mapping[str, str], clusters: Sequence[str]) -> Any:
-    """What a form asks for, as the admin path takes it."""
+    """Return a form's content as the body that the admin path takes."""
     if len(policy.fields) == 1 and not policy.fields[0].name:
         return _sent(policy.fields[0], form, clusters)
     values = {field.name: _sent(field, form, clusters) for field in policy.fields}
@@ -235,7 +235,7 @@ def _sent(field: Field, form: Mapping[str, str], clusters: Sequence[str]) -> Any
 
 
 def filled(policy: Policy, body: Any) -> dict[str, Any]:
-    """What the fields of a form hold for a body, by their names in the form: texts, or the names of clusters."""
+    """Return the values of a form's fields for a body, by their names in the form: texts, or the names of clusters."""
     found: dict[str, Any] = {}
     for field in policy.fields:
         value = body.get(field.name) if field.name and isinstance(body, dict) else body
@@ -251,7 +251,7 @@ def _text(value: Any) -> str:
 
 
 def in_words(policy: Policy, body: Any) -> str:
-    """A body for who reads it."""
+    """Return a body in words for readers."""
     words = []
     for field in policy.fields:
         value = body.get(field.name) if field.name and isinstance(body, dict) else body
@@ -274,7 +274,7 @@ def _word(field: Field, value: Any) -> str:
 
 
 def field_of(policy: Policy, code: str, reason: str) -> str | None:
-    """The form's name of the field that an error of the API is about; None for one that is not about a value."""
+    """Return the form's name of the field that an error of the API is about; None if it is not about a value."""
     if code not in _REFUSALS:
         return None
     for field in policy.fields:

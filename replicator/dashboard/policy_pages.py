@@ -1,4 +1,6 @@
-"""Policies: a list of namespaces, and what counts for one namespace or topic in all clusters; as of loading."""
+"""Pages of policies: a list of namespaces, and the effective policies of one namespace or topic in all clusters; as of
+loading.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NAMESPACES_SHOWN: Final = 50
 
 
 class PolicyPages:
-    """Of one worker's dashboard."""
+    """Policy pages of one worker's dashboard."""
 
     def __init__(self, doors: Doors, asking: Asking) -> None:
         self._doors = doors
@@ -35,7 +37,7 @@ class PolicyPages:
         ]
 
     async def policies(self, request: web.Request) -> web.Response:
-        """The namespaces of all clusters, and where policies are set or differ: ``?search=``, in pages."""
+        """Show the namespaces of all clusters, and where policies are set or differ: ``?search=``, in pages."""
         search, after = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX], request.query.get("after", "")
         asked = {"search": search, "after": after, "limit": str(NAMESPACES_SHOWN + 1)}
         answers = await self._asking.ask_all(NAMESPACES, {name: value for name, value in asked.items() if value})
@@ -46,14 +48,14 @@ class PolicyPages:
         )
 
     async def namespace(self, request: web.Request) -> web.Response:
-        """What counts for one namespace in all clusters: ``?name=tenant/namespace``."""
+        """Show the effective policies of one namespace in all clusters: ``?name=tenant/namespace``."""
         name = needed(request.query, "name")
         if len(name) > SEARCH_CHARS_MAX:
             raise BadRequest(f"{name[:80]!r} is not the name of a namespace: tenant/namespace")
         return await self._of(request, target_of({"namespace": name}))
 
     async def topic(self, request: web.Request) -> web.Response:
-        """What counts for one topic in all clusters: ``?topic=``."""
+        """Show the effective policies of one topic in all clusters: ``?topic=``."""
         return await self._of(request, target_of({"topic": needed(request.query, "topic")}))
 
     async def _of(self, request: web.Request, target: Target) -> web.Response:

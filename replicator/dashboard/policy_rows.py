@@ -33,7 +33,7 @@ class NamespacePage:
     clusters: tuple[str, ...]
     rows: tuple[NamespaceRow, ...]
     matching: int
-    """In the cluster that has most."""
+    """Number of matching namespaces in the cluster that has most."""
     silent: tuple[str, ...]
     """Why the figures of a cluster are missing."""
     following: str
@@ -60,7 +60,7 @@ class PolicyRow:
 
 
 def namespace_page(clusters: Sequence[str], answers: Mapping[str, Answer], limit: int) -> NamespacePage:
-    """A page of ``limit`` namespaces, from what each cluster answered who was asked for one more."""
+    """Return a page of ``limit`` namespaces from the answers of clusters that were asked for one more."""
     by_cluster = {
         name: {each["name"]: each["policies"] for each in answers[name].value["namespaces"]}
         for name in clusters

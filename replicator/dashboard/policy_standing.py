@@ -1,4 +1,4 @@
-"""Which policies count for a namespace or a topic in one cluster, and who set each: the topic, its namespace, or the
+"""Effective policies of a namespace or a topic in one cluster, and who set each: the topic, its namespace, or the
 topology file. Pure; read from what that cluster's worker answers.
 
 1. What is set for the topic counts, if it is asked about.
@@ -30,12 +30,12 @@ DEFAULT: Final = "default"
 
 
 class Unreadable(ValueError):
-    """What a worker answers is not of this version."""
+    """A worker's answer is not of this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of one namespace, or of one topic, in one cluster."""
+    """Policies of one namespace or one topic in one cluster."""
 
     applied: TopicPolicies
     namespace: NamespacePolicies
@@ -43,11 +43,11 @@ class Standing:
     """The names of those that the topic has set; None where a namespace is asked about."""
 
     def value(self, policy: Policy) -> Any:
-        """What counts, as a body of the admin paths."""
+        """Return the effective value of a policy, as a body of the admin paths."""
         return _body(policy, self.applied, self.namespace)
 
     def set_by(self, policy: Policy) -> str:
-        """One of :data:`TOPIC`, :data:`NAMESPACE`, :data:`FILE`, :data:`DEFAULT`."""
+        """Return who set the policy: :data:`TOPIC`, :data:`NAMESPACE`, :data:`FILE` or :data:`DEFAULT`."""
         is_default = self.value(policy) == _body(policy, TopicPolicies(), NamespacePolicies())
         if not policy.of_topics:
             return DEFAULT if is_default else NAMESPACE
@@ -59,18 +59,18 @@ class Standing:
         return DEFAULT if is_default else FILE
 
     def set_here(self, policy: Policy) -> bool:
-        """Whether it is set at the level that is asked about, so that it can be taken back there."""
+        """Return whether the policy is set at the level of this standing, so that it can be taken back there."""
         return self.set_by(policy) == (NAMESPACE if self.own_of_topic is None else TOPIC)
 
     def mark(self, policy: Policy) -> str:
-        """Differs as soon as somebody changes the policy, or what is changed with it."""
+        """Return a text that changes as soon as somebody changes the policy, or values that change together with it."""
         quotas = show_quotas(self.applied.backlog_quota) if policy.stored == (QUOTA,) else None
         seen = json.dumps([self.value(policy), self.set_by(policy), quotas], sort_keys=True)
         return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
 def of_namespace(answer: Any) -> Standing:
-    """From ``GET /replication/v1/namespaces/{tenant}/{namespace}``. Raises :class:`Unreadable`."""
+    """Read an answer of ``GET /replication/v1/namespaces/{tenant}/{namespace}``. Raise :class:`Unreadable`."""
     try:
         namespace = namespace_policies_from_json(answer["policies"])
         below = policies_from_json(answer["below"])
@@ -80,7 +80,9 @@ def of_namespace(answer: Any) -> Standing:
 
 
 def of_topic(answer: Any, of_its_namespace: Any) -> Standing:
-    """From that, and ``GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/policies``. Raises :class:`Unreadable`."""
+    """Read the namespace's answer and one of ``GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/policies``. Raise
+    :class:`Unreadable`.
+    """
     try:
         own, applied = frozenset(answer["own"]), policies_from_json(answer["policies"])
     except (KeyError, TypeError, InvalidPolicies) as error:

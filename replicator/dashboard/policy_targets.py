@@ -1,4 +1,4 @@
-"""What policies are set for: a namespace, or a topic; its addresses, and how it stands in all clusters."""
+"""Namespaces and topics for which policies are set: their addresses, and their policies in all clusters."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Target:
 
     @property
     def admin_path(self) -> str:
-        """Of the admin paths; a policy's comes behind it."""
+        """Return the target's address in the admin paths; a policy's path comes after it."""
         if not self.topic:
             return f"/admin/v2/namespaces/{_quoted(self.namespace)}"
         return f"/admin/v2/persistent/{_quoted(self.topic.partition('://')[2])}"
 
     @property
     def page(self) -> str:
-        """Where all of its policies are shown."""
+        """Return the address of the page with all of its policies."""
         if self.topic:
             return url("/dashboard/topic-policies", topic=self.topic)
         return url("/dashboard/namespace", name=self.namespace)
@@ -64,8 +64,9 @@ class Target:
 
 
 def target_of(fields: Mapping[str, str]) -> Target:
-    """The topic or the namespace that a form or an address names. Raises :class:`BadRequest`, and what is wrong with
-    the name."""
+    """Return the topic or namespace that a form or an address names. Raise :class:`BadRequest`, which tells what is
+    wrong with the name.
+    """
     if topic := fields.get("topic", ""):
         name = parse_topic(topic)
         return Target(name.full_namespace, str(name))
@@ -75,7 +76,7 @@ def target_of(fields: Mapping[str, str]) -> Target:
 
 
 async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing], dict[str, str]]:
-    """How it stands in each cluster that has it, and why which others are missing."""
+    """Return the target's policies in each cluster that has it, and why the other clusters are missing."""
     path = f"{NAMESPACES}/{_quoted(target.namespace)}"
     if target.is_topic:
         namespaces, topics = await asyncio.gather(asking.ask_all(path), asking.ask_all(f"{target.admin_path}/policies"))
@@ -98,7 +99,7 @@ async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing]
 
 
 def missing_in(cluster: str, *answers: Answer) -> str:
-    """Why a cluster does not have what it was asked for, or does not say; empty if it has."""
+    """Return why a cluster lacks the target or does not answer; empty if it has it."""
     for answer in answers:
         if answer.absent:
             return f"{cluster} does not have it"
@@ -108,5 +109,5 @@ def missing_in(cluster: str, *answers: Answer) -> str:
 
 
 def _quoted(name: str) -> str:
-    """With the slashes between its parts."""
+    """Percent-encode a name, but keep the slashes between its parts."""
     return "/".join(quote(part, safe="") for part in name.split("/", 2))

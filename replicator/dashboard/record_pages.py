@@ -1,4 +1,6 @@
-"""Pages of what is kept in Postgres, as of loading: it is asked when somebody asks, and never once a second."""
+"""Pages of records kept in Postgres, as of loading: the database is asked only when somebody loads a page, and never
+once a second.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ AUDIT_SHOWN: Final = 100
 
 
 class RecordPages:
-    """Of one worker's dashboard."""
+    """Pages of records in one worker's dashboard."""
 
     def __init__(self, doors: Doors, asking: Asking) -> None:
         self._doors = doors
@@ -28,7 +30,7 @@ class RecordPages:
         return [web.get("/dashboard/audit", self.audit)]
 
     async def audit(self, request: web.Request) -> web.Response:
-        """Who changed what in all clusters, the newest first: ``?search=``."""
+        """Show who changed what in all clusters, the newest change first: ``?search=``."""
         search = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX]
         answers = await self._asking.ask_all(AUDIT, {"newest": str(AUDIT_ASKED)})
         rows, silent = audit_rows(answers, search, AUDIT_SHOWN)

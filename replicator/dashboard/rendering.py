@@ -52,7 +52,7 @@ def _environment() -> Environment:
 
 
 def url(path: str, **parameters: str) -> str:
-    """A path of the dashboard with parameters; those that are empty are left out."""
+    """Return a path of the dashboard with its parameters; leave out empty ones."""
     given = {name: value for name, value in parameters.items() if value}
     return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
 
@@ -62,7 +62,7 @@ def short_topic(name: str) -> str:
 
 
 def number(value: int | None) -> str:
-    """With thousands apart; a dash where it is not known."""
+    """Return a number with separated thousands; a dash if it is not known."""
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 

@@ -34,17 +34,20 @@ STATIC: Final = Path(__file__).parent / "static"
 STATIC_SECONDS: Final = 3600
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 LIVE_SECONDS: Final = 1.0
-"""How often what is shown is asked for."""
+"""Time between two computations of a live view."""
 COSTLY_SECONDS: Final = 2.0
-"""The same for what takes several times as long to make as other pages (`python -m bench dashboard`): an open page is
-to cost less than 2 % of a core."""
+"""Time between two computations of a live view that costs several times as much (`python -m bench dashboard`): an open
+page must cost less than 2 % of a core.
+"""
 COSTLY: Final = frozenset({"topics", "subscription"})
 
 
 def add_dashboard(
     app: web.Application, cluster: str, topology: Callable[[], Topology], guarding: Guarding | None
 ) -> None:
-    """Add the dashboard to a worker's application; to be called where workers are asked in the worker's name."""
+    """Add the dashboard to a worker's application. Call it where requests to workers carry this worker's
+    credentials.
+    """
     doors = Doors(cluster, Sessions(), guarding)
     asking = Asking(topology)
     switches = Switches(asking)
@@ -87,10 +90,12 @@ def _period(view: str) -> float:
 
 
 def _for_readers(page: Handler) -> Handler:
-    """Programs that ask for ``/`` are answered as they were before there was a page: there is nothing."""
+    """Return a handler that shows ``page`` to clients which accept HTML. Other programs that ask for ``/`` get 404, as
+    before there was a page.
+    """
 
     async def shown(request: web.Request) -> web.StreamResponse:
-        """The dashboard's map, for who accepts HTML."""
+        """Show the dashboard's map to clients that accept HTML."""
         if not wants_page(request):
             raise web.HTTPNotFound
         return await page(request)
@@ -99,7 +104,7 @@ def _for_readers(page: Handler) -> Handler:
 
 
 async def static(request: web.Request) -> web.StreamResponse:
-    """Styles, scripts and their licences, as they lie in the package."""
+    """Answer with styles, scripts and their licences from the package."""
     file = STATIC / request.match_info["file"]
     if file.parent != STATIC or file.suffix not in _TYPES or not file.is_file():
         raise web.HTTPNotFound

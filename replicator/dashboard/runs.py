@@ -1,4 +1,4 @@
-"""What the dashboard has started and keeps in mind: runs, the newest of them, and the tasks that carry them out.
+"""Runs that the dashboard has started: it keeps the newest, and the tasks that carry them out.
 
 A run begins, says what it does, and ends once. Newer runs take the place of older ones that have ended; one that goes
 on is never forgotten. Tasks end with the worker.
@@ -32,7 +32,7 @@ class NotNow(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Which run it is, who began it, and when."""
+    """A run's id, who began it, and when."""
 
     run_id: str
     who: str
@@ -48,7 +48,7 @@ class Run:
     beginning: Beginning
     error: str = ""
     seconds: float | None = None
-    """How long it took; None while it goes on."""
+    """Duration of the run; None while it goes on."""
 
     @property
     def run_id(self) -> str:
@@ -71,10 +71,12 @@ RunT = TypeVar("RunT", bound=Run)
 
 
 class Runs(Generic[RunT]):
-    """Of one kind, in one worker's dashboard."""
+    """Runs of one kind in one worker's dashboard."""
 
     def __init__(self, kept_max: int, close_seconds_max: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``close_seconds_max`` is how long tasks may take to end when the worker does."""
+        """Make an empty collection. ``close_seconds_max`` is the time that tasks may take to end when the worker
+        does.
+        """
         self._kept_max = kept_max
         self._close_seconds_max = close_seconds_max
         self._clock = clock
@@ -85,25 +87,25 @@ class Runs(Generic[RunT]):
         return list(reversed(self._runs.values()))
 
     def unended(self) -> list[RunT]:
-        """Those that go on, the oldest first."""
+        """Return the runs that go on, the oldest first."""
         return [run for run in self._runs.values() if run.going]
 
     def find(self, run_id: str) -> RunT:
-        """Raises :class:`RunNotFound`."""
+        """Return the run of that id. Raise :class:`RunNotFound`."""
         if run_id not in self._runs:
             raise RunNotFound("there is no such run any more: the worker was restarted, or newer ones took its place")
         return self._runs[run_id]
 
     def _beginning(self, who: str) -> Beginning:
-        """Of a run that begins now."""
+        """Return the beginning of a run that begins now."""
         return Beginning(uuid.uuid4().hex, who, time.time_ns() // 1_000_000, self._clock())
 
     def _seconds(self, run: RunT) -> float:
-        """Since it began."""
+        """Return the seconds since the run began."""
         return self._clock() - run.beginning.clock
 
     def _keep(self, run: RunT) -> RunT:
-        """Keep a run that begins, and forget the oldest of those that have ended, where there are too many."""
+        """Keep a run that begins, and forget the oldest ended runs if there are too many."""
         self._runs[run.run_id] = run
         ended = [each.run_id for each in self._runs.values() if not each.going]
         for run_id in ended[: max(0, len(self._runs) - self._kept_max)]:
@@ -111,7 +113,7 @@ class Runs(Generic[RunT]):
         return run
 
     def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do some work of a run; it is given up when the worker ends."""
+        """Do some work of a run in the background; it is given up when the worker ends."""
         task = in_background(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

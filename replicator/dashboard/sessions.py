@@ -1,4 +1,4 @@
-"""Who has signed in to the dashboard of this worker, and the tokens of its forms.
+"""Sessions of signed-in browsers of this worker's dashboard, and the tokens of its forms.
 
 What somebody showed stays in this process's memory; their browser has a random id in a cookie that scripts cannot read
 and that other sites' requests do not bear. A form bears a token that is made from that id and a secret of this process:
@@ -20,7 +20,7 @@ SESSIONS_MAX: Final = 1_000
 """The one that was not used for longest goes first."""
 IDLE_SECONDS_MAX: Final = 8 * 3600.0
 ID_CHARS: Final = 43
-"""Of 32 random bytes."""
+"""Number of characters of an id, which is made of 32 random bytes."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Session:
 
 
 class Sessions:
-    """Of one worker."""
+    """Sessions of one worker's dashboard."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Sessions:
         return secrets.token_urlsafe(32)
 
     def sign_in(self, authorization: str) -> str:
-        """Keep what was shown; the id is a new one, whatever the browser had before."""
+        """Keep credentials; return a new session id, whatever id the browser had before."""
         session_id = self.new_id()
         self._sessions[session_id] = _Session(authorization, self._clock())
         while len(self._sessions) > SESSIONS_MAX:
@@ -53,7 +53,7 @@ class Sessions:
         self._sessions.pop(session_id, None)
 
     def authorization(self, session_id: str) -> str | None:
-        """What was shown; None for who has not signed in, or not come back for hours."""
+        """Return the browser's credentials; None if it has not signed in, or has not come back for hours."""
         session = self._sessions.get(session_id)
         if session is None:
             return None
@@ -66,12 +66,12 @@ class Sessions:
         return session.authorization
 
     def is_signed_in(self, session_id: str) -> bool:
-        """Return whether that browser is signed in. Unlike a request of its user, this is no use of the session."""
+        """Return whether that browser is signed in. Unlike a request of its user, this does not prolong the session."""
         session = self._sessions.get(session_id)
         return session is not None and self._clock() - session.used_at <= IDLE_SECONDS_MAX
 
     def form_token(self, session_id: str) -> str:
-        """What forms bear that this browser gets."""
+        """Return the token of the forms that this browser gets."""
         return hmac.new(self._secret, session_id.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session_id: str, token: str) -> bool:
@@ -79,5 +79,5 @@ class Sessions:
 
 
 def is_id(text: str) -> bool:
-    """Whether a cookie has the form of an id."""
+    """Return whether a cookie has the form of an id."""
     return len(text) == ID_CHARS and text.isascii() and text.replace("-", "").replace("_", "").isalnum()

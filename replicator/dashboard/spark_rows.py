@@ -1,4 +1,4 @@
-"""What Spark does for links: the driver of each cluster, and its query for each link, from what workers say. Pure.
+"""State of Spark for links: the driver of each cluster, and its query for each link, from what workers say. Pure.
 
 A driver has one Structured Streaming query for each link (docs/live-copy.md). How far it is says the link: what is not
 copied yet, how fast it goes, and of a backfill how much is left.
@@ -49,13 +49,13 @@ class QueryRow:
 
     link: LinkRow
     carrier: str
-    """Who asks for its plans now; empty where nobody does."""
+    """Carrier that asks for the link's plans now; empty if there is none."""
     messages: int
     backfill: Backfill | None
 
 
 def driver_rows(answers: Mapping[str, Answer]) -> list[DriverRow]:
-    """By cluster, in the order of the answers."""
+    """Return a row for each cluster, in the order of the answers."""
     return [_driver_row(name, answer) for name, answer in answers.items()]
 
 
@@ -73,7 +73,7 @@ def _driver_row(cluster: str, answer: Answer) -> DriverRow:
 
 
 def query_rows(overview: Overview, answers: Mapping[str, Answer]) -> list[QueryRow]:
-    """Of every link that Spark carries, of clusters that answer."""
+    """Return a row for every link that Spark carries from a cluster that answers."""
     return [
         QueryRow(row, link["carrier"] or "", link["messages"], _backfill(link["backfill"]))
         for cluster, answer in answers.items()

@@ -41,7 +41,9 @@ class StateColumn:
 
 
 def state_column(cluster: str, name: str, states: Answer, mappings: Answer) -> StateColumn:
-    """From the answers of ``/replication/v1/subscriptions`` and ``/replication/v1/mappings`` for its topic."""
+    """Return a column from the answers of ``/replication/v1/subscriptions`` and ``/replication/v1/mappings`` for its
+    topic.
+    """
     if not states.good:
         return StateColumn(cluster, states.error)
     state = next((each for each in states.value["subscriptions"] if each["name"] == name), None)
@@ -70,7 +72,7 @@ def state_column(cluster: str, name: str, states: Answer, mappings: Answer) -> S
 
 
 def _mappings_found(mark_delete: str, mappings: Sequence[Mapping[str, Any]]) -> tuple[FoundMapping, ...]:
-    """For each peer, the one that a snapshot-based sync would move it by."""
+    """Return, for each peer, the mapping by which a snapshot-based sync would move the subscription there."""
     mark, best = Position.parse(mark_delete), dict[str, tuple[Position, FoundMapping]]()
     for each in mappings:
         local = Position.parse(each["local"])
@@ -81,7 +83,7 @@ def _mappings_found(mark_delete: str, mappings: Sequence[Mapping[str, Any]]) -> 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """If the clients of ``source`` were moved to ``target`` at once, now."""
+    """Forecast: the clients of ``source`` are moved to ``target`` at once, now."""
 
     source: str
     target: str

@@ -28,13 +28,13 @@ from replicator.failover.report import SwitchReport
 from replicator.failover.switch import Switch
 
 DRY_RUN_SECONDS_MAX: Final = 600.0
-"""What a dry run says is old after that: another is asked for."""
+"""Time after which a dry run is out of date: another one is needed."""
 RUNS_MAX: Final = 50
 GOING_MAX: Final = 5
 """Dry runs at once; of switches there is one."""
 LINES_MAX: Final = 200
 CLOSE_SECONDS_MAX: Final = 5.0
-"""For switches to be taken back when the worker ends; the source is free by its lease otherwise."""
+"""Time limit for switches to be taken back when the worker ends; otherwise the source is free when its lease ends."""
 KINDS: Final = ("planned", "unplanned", "failback")
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class NotTyped(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to switch. A failback has no source: it is whoever serves the target's clients."""
+    """A requested switch. A failback has no source: its source is whoever serves the target's clients."""
 
     kind: str
     source: str
@@ -64,34 +64,34 @@ class SwitchRun(Run):
     wanted: Wanted
     dry: bool
     lines: list[tuple[float, str]] = field(default_factory=list)
-    """Seconds since the beginning, and what was done then."""
+    """Texts about the steps taken, each with the seconds since the beginning."""
     report: SwitchReport | None = None
     followed_by: str = ""
-    """Of a dry run: the switch that was made after it."""
+    """Id of the switch that was made after this dry run."""
 
     @property
     def confirmable(self) -> bool:
-        """Whether it is a dry run that a switch may follow."""
+        """Return whether this is a dry run that a switch may follow."""
         return self.dry and self.report is not None and self.report.outcome == "dry run" and not self.followed_by
 
 
 class Switches(Runs[SwitchRun]):
-    """Of one worker's dashboard."""
+    """Switches of one worker's dashboard."""
 
     def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(RUNS_MAX, CLOSE_SECONDS_MAX, clock)
         self._asking = asking
 
     def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> SwitchRun:
-        """Begin one. Raises :class:`.runs.NotNow`."""
+        """Begin a dry run. Raise :class:`.runs.NotNow`."""
         if len(self.unended()) >= GOING_MAX:
             raise NotNow(f"{GOING_MAX} dry runs and switches go on here: wait for one of them to end")
         return self._begin(wanted, dry=True, shown=shown, who=who)
 
     def switch(self, run_id: str, typed: str, *, shown: str | None, who: str) -> SwitchRun:
-        """Make what a dry run tried; the run that was begun by it already, if there is one.
-
-        Raises :class:`.runs.RunNotFound`, :class:`.runs.NotNow`, :class:`NotTyped`."""
+        """Make the switch that a dry run tried; return its run, also if it has begun already. Raise
+        :class:`.runs.RunNotFound`, :class:`.runs.NotNow` or :class:`NotTyped`.
+        """
         tried = self.find(run_id)
         if tried.followed_by in self._runs:
             return self._runs[tried.followed_by]

@@ -31,14 +31,14 @@ class Cell:
 class SubscriptionRow:
     name: str
     cells: tuple[Cell | None, ...]
-    """In the order of the clusters; None where it is not."""
+    """Cells in the order of the clusters; None for a cluster without the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
     name: str
     messages: tuple[int | None, ...]
-    """By cluster; None where the topic is not, or its worker does not answer."""
+    """Numbers of messages, by cluster; None if the topic is not there, or the worker does not answer."""
     subscriptions: tuple[SubscriptionRow, ...]
     subscription_count: int
 
@@ -48,7 +48,7 @@ class TopicPage:
     clusters: tuple[str, ...]
     rows: tuple[TopicRow, ...]
     matching: int
-    """In the cluster that has most."""
+    """Number of matching topics in the cluster that has most."""
     silent: tuple[str, ...]
     """Why the figures of a cluster are missing."""
     following: str = ""
@@ -60,7 +60,7 @@ class TopicPage:
 def topic_page(
     clusters: Sequence[str], answers: Mapping[str, Answer], *, after: str, before: str, limit: int
 ) -> TopicPage:
-    """A page of ``limit`` topics, from what each cluster answered who was asked for one more."""
+    """Return a page of ``limit`` topics from the answers of clusters that were asked for one more."""
     by_cluster = {
         name: {topic["name"]: topic for topic in answers[name].value["topics"]}
         for name in clusters

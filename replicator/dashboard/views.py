@@ -37,7 +37,7 @@ TOPICS_SHOWN: Final = PAGE_TOPICS
 
 
 class Views:
-    """Of one worker's dashboard."""
+    """Live views of one worker's dashboard."""
 
     def __init__(self, asking: Asking, switches: Switches, drilling: Drilling) -> None:
         self._asking = asking
@@ -47,7 +47,7 @@ class Views:
         self._looked: tuple[float, Overview, Mapping[str, Answer]] | None = None
 
     async def compute(self, key: str) -> Parts:
-        """The parts of the view of that key. Raises :class:`BadRequest` for one that there is not."""
+        """Return the parts of the view of that key. Raise :class:`BadRequest` for an unknown view."""
         self._asking.in_own_name()
         place = urlsplit(key)
         parameters = dict(parse_qsl(place.query, max_num_fields=10))
@@ -89,11 +89,11 @@ class Views:
         raise BadRequest(f"there is no view {place.path[:60]!r}")
 
     async def overview(self) -> Overview:
-        """How clusters and links stand."""
+        """Return the state of clusters and links."""
         return (await self._look())[0]
 
     async def _look(self) -> tuple[Overview, Mapping[str, Answer]]:
-        """The same, with what each worker said; several views of one moment share it."""
+        """Return the overview, and the answer of each worker. Views computed within half a second share them."""
         now = time.monotonic()
         if self._looked is not None and now - self._looked[0] < 0.5:
             return self._looked[1:]
@@ -160,7 +160,7 @@ class Views:
         }
 
     async def _what_if(self, topic: str, name: str, states: Mapping[str, Answer]) -> list[WhatIf]:
-        """For each pair of clusters of which the first answers."""
+        """Return what a failover would do to a subscription, for each pair of clusters whose first one answers."""
         topology = self._asking.topology
         async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
             evidence = Evidence(topology, peers)
@@ -194,7 +194,7 @@ class Views:
 
 
 def worst_first(report: SwitchReport | None) -> list[TopicReport]:
-    """The topics of a report: those that would lose or repeat something first."""
+    """Return the topics of a report: those that would lose or repeat something first."""
 
     def at_zero(topic: TopicReport) -> bool:
         return topic.missing_messages == 0 and all(each.may_be_repeated == 0 for each in topic.subscriptions)
@@ -203,7 +203,7 @@ def worst_first(report: SwitchReport | None) -> list[TopicReport]:
 
 
 def _rows(columns: list[StateColumn]) -> list[tuple[str, list[list[str]]]]:
-    """The same field of all clusters in one row, so that they are read side by side."""
+    """Return rows with one field of all clusters each, so that they are read side by side."""
     fields: list[tuple[str, list[list[str]]]] = []
 
     def add(title: str, *cells: list[str]) -> None:

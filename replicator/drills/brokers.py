@@ -25,33 +25,35 @@ from replicator.topology.apache import EMBEDDED_KIND, PULSAR_KIND, ApacheSetting
 MIXED: Final = "mixed"
 KINDS: Final = (EMBEDDED_KIND, PULSAR_KIND, MIXED)
 SETTINGS: Final[Mapping[str, str]] = {"brokerDeleteInactiveTopicsEnabled": "false", "webSocketServiceEnabled": "false"}
-"""Of the brokers, beyond those of :mod:`replicator.drills.peers.pulsar.broker`."""
+"""Settings of the brokers, beyond those of :mod:`replicator.drills.peers.pulsar.broker`."""
 
 
 def check_brokers(kind: str) -> None:
-    """Raises :class:`DrillError` if brokers cannot run here."""
+    """Raise :class:`DrillError` if brokers cannot run here."""
     if why := jars_missing("pulsar", TITLE):
         raise DrillError(f"--kind {kind}: {why}")
 
 
 def beside_brokers(cluster: Cluster) -> bool:
-    """Whether the clients of a cluster are connected to brokers."""
+    """Return whether the clients of a cluster are connected to brokers."""
     return cluster.broker_origin is not None
 
 
 def kind_of(topology: Topology) -> str:
-    """Which of :data:`KINDS` its clusters are."""
+    """Return the kind of the topology's clusters, one of :data:`KINDS`."""
     beside = [beside_brokers(cluster) for cluster in topology.clusters]
     return PULSAR_KIND if all(beside) else MIXED if any(beside) else EMBEDDED_KIND
 
 
 class OwnBrokers:
-    """Those of the clusters of ``topology`` that ``kind`` gives some; their files go under ``directory``."""
+    """Brokers of those clusters of ``topology`` that get some by ``kind``. Their files are under ``directory``."""
 
     def __init__(
         self, topology: Topology, kind: str, namespace: str, subscriptions: Sequence[str], directory: Path
     ) -> None:
-        """``subscriptions`` are those whose state travels; what the drill itself reads by is not among them."""
+        """Prepare the brokers. ``subscriptions`` are those whose state is replicated; those by which the drill itself
+        reads are not among them.
+        """
         names = [name for number, name in enumerate(topology.names) if kind == PULSAR_KIND or number != 1]
         self._namespace = namespace
         self._subscriptions = tuple(subscriptions)
@@ -59,7 +61,7 @@ class OwnBrokers:
         self._brokers = {name: PulsarBroker(directory / f"broker-{name}", name, SETTINGS) for name in names}
 
     def topology(self) -> Topology:
-        """The topology, with its clusters beside their brokers."""
+        """Return the topology, with the clusters that have brokers set to be beside them."""
         return replace(self._topology, clusters=tuple(map(self._beside, self._topology.clusters)))
 
     def _beside(self, cluster: Cluster) -> Cluster:
@@ -71,7 +73,7 @@ class OwnBrokers:
         return cluster.model_copy(update={"kind": PULSAR_KIND, "apache": apache})
 
     async def start(self) -> None:
-        """All of them, with the drill's namespace. Raises :class:`DrillError`."""
+        """Start all brokers, and make the drill's namespace. Raise :class:`DrillError`."""
         try:
             await started_together(*(broker.start for broker in self._brokers.values()))
             await asyncio.gather(*(asyncio.to_thread(self._make_namespace, each) for each in self._brokers.values()))
@@ -87,12 +89,12 @@ class OwnBrokers:
         broker.admin("POST", f"namespaces/{self._namespace}/retention", kept)
 
     async def kill(self, name: str) -> None:
-        """As ``kill -9``; nothing if the cluster has no brokers."""
+        """Kill the cluster's broker, as ``kill -9`` does; do nothing if it has none."""
         if (broker := self._brokers.get(name)) is not None:
             await asyncio.to_thread(broker.kill)
 
     async def start_again(self, name: str) -> None:
-        """Raises :class:`WorkerFailed`."""
+        """Start the cluster's broker again. Raise :class:`WorkerFailed`."""
         if (broker := self._brokers.get(name)) is None:
             return
         try:

@@ -27,7 +27,7 @@ TOPIC_PREFIX: Final = "replicator-drill-"
 
 
 def canary_topic(namespace: str, name: str) -> str:
-    """The full name of the drill's topic; raises :class:`DrillError` for what is no namespace."""
+    """Return the full name of the drill's topic; raise :class:`DrillError` if ``namespace`` is not one."""
     try:
         parse_namespace(namespace)
     except EngineError as error:
@@ -36,12 +36,12 @@ def canary_topic(namespace: str, name: str) -> str:
 
 
 def foreign_topics(names: Iterable[str]) -> list[str]:
-    """Those that no drill made."""
+    """Return the names of topics that no drill made."""
     return [name for name in names if not name.rpartition("/")[2].startswith(TOPIC_PREFIX)]
 
 
 async def check_namespace(topology: Topology, namespace: str) -> None:
-    """Raises :class:`DrillError` if some cluster has a topic there that is not a drill's, or cannot be asked."""
+    """Raise :class:`DrillError` if a cluster has a topic there that is not a drill's, or cannot be asked."""
     for cluster in topology.clusters:
         names = await _topics(cluster, namespace)
         if foreign := foreign_topics(names):
@@ -52,8 +52,9 @@ async def check_namespace(topology: Topology, namespace: str) -> None:
 
 
 def check_bridged(topology: Topology, topic: str, subscriptions: Iterable[str]) -> None:
-    """Raises :class:`DrillError` if a cluster's worker leaves the drill's topic, or one of the subscriptions, to its
-    brokers alone."""
+    """Raise :class:`DrillError` if a cluster's worker leaves the drill's topic or one of the subscriptions to its
+    brokers alone.
+    """
     for cluster in topology.clusters:
         brokers = cluster.apache
         if brokers is None:
@@ -67,7 +68,7 @@ def check_bridged(topology: Topology, topic: str, subscriptions: Iterable[str]) 
 
 
 async def make_topic(topology: Topology, topic: str) -> None:
-    """Make the drill's topic where clients do not, at brokers. Raises :class:`DrillError`."""
+    """Make the drill's topic at brokers, where clients do not make it. Raise :class:`DrillError`."""
     for cluster in topology.clusters:
         if cluster.apache is not None:
             try:
@@ -78,7 +79,7 @@ async def make_topic(topology: Topology, topic: str) -> None:
 
 
 async def _topics(cluster: Cluster, namespace: str) -> list[str]:
-    """Those of its brokers, if its worker runs beside some."""
+    """Return the namespace's topics in a cluster; at its brokers, if its worker runs beside some."""
     if cluster.apache is not None:
         try:
             async with BrokerAdmin(cluster.apache) as brokers:

@@ -1,4 +1,4 @@
-"""Drill runs side by side: tables of several reports, and of what is kept of earlier ones."""
+"""Drill runs side by side: tables of several reports, and of earlier runs that were kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Report = Mapping[str, Any]
 
 
 def render_comparison(reports: tuple[Report, Report], names: tuple[str, str]) -> Table:
-    """What differs in bold."""
+    """Return a table of two reports side by side, with differences in bold."""
     table = Table("figure", title="Side by side", title_justify="left")
     for name in names:
         table.add_column(name, justify="right")
@@ -26,7 +26,7 @@ def render_comparison(reports: tuple[Report, Report], names: tuple[str, str]) ->
 
 
 def render_runs(reports: Sequence[Report]) -> Table:
-    """A line for each run of this drill."""
+    """Return a table with a line for each run of this drill."""
     headings = ("scenario", "sync", "result", "lost", "repeated", "acked > 1 s before", "RPO", "RTO s",
                 "copy lag p99 ms", "sync lag p99 ms", "seconds")  # fmt: skip
     table = Table(title="Drills", title_justify="left")
@@ -42,7 +42,7 @@ def render_runs(reports: Sequence[Report]) -> Table:
 
 
 def render_kept(runs: Sequence[DrillRun]) -> Table:
-    """What is kept, the newest first."""
+    """Return a table of the kept runs, the newest first."""
     table = Table("id", "scenario", "started (UTC)", "seconds", "result", "topology")
     for run in runs:
         seconds = "" if run.ended_at is None else f"{(run.ended_at - run.started_at).total_seconds():.0f}"

@@ -1,6 +1,6 @@
-"""What one subscription was handed, split into first deliveries and repeats.
+"""Deliveries to one subscription, split into first deliveries and repeats.
 
-Owns the counting over deliveries: order by key, overtaking, and repeats of what had been acknowledged. Pure, and
+Owns the counting over deliveries: order by key, overtaking, and repeats of acknowledged ids. Pure, and
 vectorised: deliveries are brought into the order of time once, first deliveries are the first rows of their id, and
 the order within a key is a running maximum by group (:mod:`replicator.drills.vectors`).
 """
@@ -16,7 +16,7 @@ from replicator.drills.timeline import Timeline, by_time
 from replicator.drills.vectors import first_rows, ranks, running_max_before
 
 ACKED_BEFORE_CUT_S: Final = 1.0
-"""What was acknowledged in the last second before a cut may not have travelled yet; what is older must have."""
+"""Time before a cut in which acknowledgements may not have reached the other clusters yet; earlier ones must have."""
 
 
 class Deliveries:
@@ -39,19 +39,21 @@ class Deliveries:
         self.received[self.first_id] = True
 
     def out_of_order(self) -> int:
-        """First deliveries behind one of the same key and origin that stands later in the origin's log."""
+        """Count first deliveries that came after one of the same key and origin with a later place in the origin's
+        log.
+        """
         key_of = self._timeline.key_of
         by_key_and_origin = key_of[self.first_id] * max(len(self._timeline.clusters), 1) + self._origin
         return int((self._origin_rank < running_max_before(by_key_and_origin, self._origin_rank)).sum())
 
     def overtaken_ids(self) -> Column:
-        """Ids whose first delivery came after that of a newer id of their key."""
+        """Return ids whose first delivery came after that of a newer id of their key."""
         newest_before = running_max_before(self._timeline.key_of[self.first_id], self.first_id)
         ids: Column = self.first_id[self.first_id < newest_before]
         return ids
 
     def repeated_acked_before_cut(self, *, planned: bool, margin_s: float) -> int:
-        """Repeats after a failover, planned or not, of ids acknowledged more than ``margin_s`` before its cut."""
+        """Count repeats after a failover, planned or not, of ids acknowledged more than ``margin_s`` before its cut."""
         timeline = self._timeline
         failed_over = np.flatnonzero(timeline.planned == planned)
         if not len(failed_over):

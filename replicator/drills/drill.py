@@ -52,8 +52,8 @@ and the names of subscriptions."""
 def run_drill(
     options: DrillOptions, console: Console, *, showing: Showing = progress_bars
 ) -> tuple[dict[str, Any], RenderableType]:
-    """Run what is asked for, with its progress on ``console``; returns the report, or for several runs
-    ``{"passed", "runs"}``, and the same for people.
+    """Run the requested drills, with progress on ``console``. Return the report, or for several runs ``{"passed",
+    "runs"}``, and its form for people.
 
     Raises :class:`DrillError`, :class:`TopologyError`, :class:`WorkerFailed`, :class:`FailoverError`,
     :class:`ExtraMissing`.
@@ -98,9 +98,8 @@ def _verdict_line(report: Mapping[str, Any]) -> str:
 
 
 def _prepared(source: InputSource) -> Iterator[InputMessage]:
-    """Return the messages, with the first ones made already.
-
-    Making them is no part of the drill, which must keep the pace of its clients with one core.
+    """Return the messages; make the first :data:`PREPARED_MESSAGES_MAX` at once. Making them is not part of the drill,
+    which must keep its clients' pace with one core.
     """
     messages = iter(source)
     return chain(list(islice(messages, PREPARED_MESSAGES_MAX)), messages)

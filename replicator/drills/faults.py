@@ -50,7 +50,7 @@ class LinkProxy:
         await self._reset()
 
     async def set(self, fault: LinkFault) -> None:
-        """From now on the link is like that."""
+        """Set the state of the link from now on."""
         self._fault = fault
         for flow, passing in self._passing.items():
             if flow in fault.black_hole:
@@ -135,7 +135,7 @@ class LinkFaults:
 
     @property
     def pairs(self) -> Mapping[tuple[str, str], LinkProxy]:
-        """By source and destination."""
+        """Return the proxies by source and destination."""
         return self._proxies
 
     async def start(self) -> None:
@@ -147,11 +147,13 @@ class LinkFaults:
             await proxy.stop()
 
     async def set(self, source: str, destination: str, fault: LinkFault) -> None:
-        """From now on what ``source`` sends to ``destination`` fares like that."""
+        """Set the state of the link from ``source`` to ``destination`` from now on."""
         await self._proxies[source, destination].set(fault)
 
     def topology_of(self, name: str) -> Topology:
-        """The topology as the worker of ``name`` is to see it: each cluster that it links to behind its proxy."""
+        """Return the topology that the worker of ``name`` is to see: each cluster that it links to is behind its
+        proxy.
+        """
         clusters = tuple(
             cluster.model_copy(update={"address": self._proxies[name, cluster.name].address})
             if (name, cluster.name) in self._proxies

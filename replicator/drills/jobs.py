@@ -61,7 +61,7 @@ class DrillOptions:
     namespace: str = "public/canary"
     all_clients: bool = False
     scenario: str | None = None
-    """None: the default one."""
+    """Name of the scenario; None: the default one."""
     subscriptions: str = "all"
     links: str = "both-ways"
     sync: str | None = None

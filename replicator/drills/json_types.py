@@ -1,4 +1,5 @@
-"""What the report of a drill holds: names, types, and one line of meaning each; docs/drills.md defines the figures.
+"""Types of a drill's report in JSON, with one line of meaning for each field; docs/drills.md defines the figures.
+docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
 
 docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
 """

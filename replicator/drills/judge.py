@@ -73,7 +73,7 @@ def _of_repeats(report: Report) -> Iterator[str]:
     exact = report.get("sync", EXACT) == EXACT
     in_a_second = not report.get("tasks_ended")  # else whoever tells of acknowledgements may be gone for longer
     for each in report["subscriptions"]:
-        # Mark-delete positions say nothing of what was acknowledged beyond them: that is repeated, and not judged.
+        # Mark-delete positions do not show acknowledgements beyond them: such messages are repeated, and not judged.
         if in_a_second and (exact or each["cumulative"]) and each["repeated_acked_over_1s_before_kill"]:
             yield (
                 f"{each['repeated_acked_over_1s_before_kill']:,} messages were repeated to {each['name']} although it "

@@ -1,5 +1,6 @@
-"""What can be wrong with a directed link, and when a piece of its bytes may arrive. Pure; the proxy of
-:mod:`replicator.drills.faults` acts on it."""
+"""Faults of a directed link, and the time at which a piece of its bytes may arrive. Pure; the proxy of
+:mod:`replicator.drills.faults` acts on it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class LinkFault:
 
     @property
     def breaks(self) -> bool:
-        """Whether copies do not arrive at all, rather than late."""
+        """Return whether copies do not arrive at all, rather than late."""
         return self.refuses or bool(self.black_hole)
 
 
@@ -51,7 +52,7 @@ BLACK_HOLE: Final = LinkFault(black_hole=BOTH)
 
 
 class Shaper:
-    """When pieces of one direction of a connection are due; they stay in order."""
+    """Computes when pieces of one direction of a connection are due; they stay in order."""
 
     __slots__ = ("_due_s", "_free_s")
 
@@ -60,7 +61,9 @@ class Shaper:
         self._due_s = 0.0
 
     def due_s(self, now_s: float, size_bytes: int, fault: LinkFault) -> float:
-        """When a piece that comes at ``now_s`` has passed: after the one before it, at the rate, and the delay."""
+        """Return when a piece that comes at ``now_s`` has passed: after the piece before it, at the link's rate, and
+        with its delay.
+        """
         sending_s = 0.0 if fault.rate_bytes is None else size_bytes / fault.rate_bytes
         self._free_s = max(self._free_s, now_s) + sending_s
         self._due_s = max(self._due_s, self._free_s + fault.delay_ms / 1000)

@@ -56,7 +56,7 @@ class DrillSubscription:
 
     @property
     def ordered(self) -> bool:
-        """Whether messages arrive in order by key: one consumer gets all of them, or all of a key."""
+        """Return whether messages arrive in order by key: one consumer gets all of them, or all of a key."""
         return self.type is not SubscriptionType.SHARED
 
 
@@ -311,7 +311,7 @@ class Observations:
         self.returns.append(self.clusters.code(cluster), time_s)
 
     def high_water(self, failover: int, cluster: str, position: Position, topic: int = 0) -> None:
-        """At that failover ``cluster`` had the messages of the cluster that was left up to ``position``."""
+        """Record up to which position ``cluster`` had the messages of the cluster that was left, at that failover."""
         assert 0 <= failover < len(self.failovers), f"there was no failover {failover}"
         self.high_waters.append(failover, topic, self.clusters.code(cluster), *position)
 

@@ -15,7 +15,7 @@ from replicator.topology import EMBEDDED, Topology
 
 
 def check_databases(topology: Topology) -> None:
-    """Raises :class:`ScenarioImpossible` for a database that is not the drill's to stop."""
+    """Raise :class:`ScenarioImpossible` for a database that the drill must not stop."""
     for cluster in topology.clusters:
         if cluster.database != EMBEDDED or cluster.database_file is not None:
             raise ScenarioImpossible(
@@ -43,7 +43,7 @@ class OwnDatabases:
             await asyncio.to_thread(server.stop)
 
     def topology(self) -> Topology:
-        """With the servers' URLs; after the first :meth:`start`."""
+        """Return the topology with the servers' URLs; call it after the first :meth:`start`."""
         clusters = tuple(
             cluster.model_copy(update={"database": self._urls[cluster.name]}) for cluster in self._topology.clusters
         )

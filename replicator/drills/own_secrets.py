@@ -1,4 +1,4 @@
-"""What a drill with ``--secure`` needs beside its clusters: an authority, certificates, a secret key and tokens.
+"""Secrets of a drill with ``--secure``: an authority, certificates, a secret key and tokens.
 
 Everything is made anew in the drill's directory, and goes when the drill is over. The tokens of the drill's clients
 count for :data:`TOKEN_SECONDS`, so that they are refreshed all the time; the workers' certificates are exchanged every
@@ -32,10 +32,10 @@ GRANTED: Final = ("produce", "consume")
 
 
 class OwnSecrets:
-    """Those of one drill."""
+    """Secrets of one drill."""
 
     def __init__(self, directory: Path, namespace: str) -> None:
-        """``namespace`` is the one that the drill's clients may use."""
+        """Make the secrets. The drill's clients may use ``namespace``."""
         self._directory = directory
         self._namespace = namespace
         self.authority = Authority(directory, "a drill")
@@ -46,11 +46,11 @@ class OwnSecrets:
         replace_private(self._token_file, create_token(self._key, OPERATOR).encode())
 
     def token(self) -> str:
-        """One of the drill's clients, for a while."""
+        """Return a token of one of the drill's clients. It expires after a while."""
         return create_token(self._key, CLIENT, expires_at=time.time() + TOKEN_SECONDS)
 
     def protected(self, topology: Topology) -> Topology:
-        """The same clusters, which ask who somebody is, and speak nothing but TLS."""
+        """Return the topology with authentication required, and TLS only."""
         clusters = []
         for cluster in topology.clusters:
             certificate, key = self.authority.give(cluster.name)
@@ -68,8 +68,9 @@ class OwnSecrets:
         return replace(topology, clusters=tuple(clusters), auth=auth, tls=policy)
 
     async def exchange(self, topology: Topology) -> None:
-        """Exchange the certificates of all workers again and again. Returns never; a worker that is away takes its own
-        when it starts."""
+        """Exchange the certificates of all workers again and again; never return. A worker that is away reads its own
+        when it starts.
+        """
         while True:
             await asyncio.sleep(EXCHANGE_SECONDS)
             for cluster in topology.clusters:

@@ -25,11 +25,11 @@ class PhaseMeasures:
     confirmed: int
     copied: int
     copy_lag_ms: Percentiles
-    """Of what was confirmed in the phase."""
+    """Copy lag of the messages that were confirmed in the phase."""
     sync_lag_ms: Percentiles
-    """Of what was acknowledged in the phase."""
+    """Sync lag of the messages that were acknowledged in the phase."""
     counts: Mapping[str, Mapping[str, int]]
-    """By counter and cluster: by how much it grew. Without clusters that were away or began anew in between."""
+    """Growth of each counter by cluster, without clusters that were away or began anew in the phase."""
 
     def per_second(self, count: float) -> float:
         return count / self.seconds if self.seconds > 0 else 0.0
@@ -44,7 +44,7 @@ def measure_phases(
     copy_lags: tuple[Column, Column],
     sync_lags: tuple[Column, Column],
 ) -> tuple[PhaseMeasures, ...]:
-    """The phases in order; ``…_lags`` are ``(when, milliseconds)``."""
+    """Return the measures of the phases, in order; ``…_lags`` are ``(when, milliseconds)``."""
     begins_s = observations.phases.column("time_s")
     names = list(observations.phase_names)
     every = [confirmed_s, copied_s, begins_s, observations.counters.column("time_s")]
@@ -76,7 +76,7 @@ def measure_phases(
 
 
 def _growth(observations: Observations, from_s: float, to_s: float) -> dict[str, dict[str, int]]:
-    """By how much each counter of each cluster grew between its counts at both ends of the phase."""
+    """Return the growth of each cluster's counters between its counts at both ends of the phase."""
     table = observations.counters
     counter, cluster, value, time_s = (table.column(name) for name in ("counter", "cluster", "value", "time_s"))
     growth: dict[str, dict[str, int]] = {}

@@ -16,9 +16,8 @@ TRIES_MAX: Final = 1_000
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports of 127.0.0.1 that nobody has at this moment, chosen by chance.
-
-    By chance, so that two programs which ask at the same time hardly get the same one.
+    """Return ``count`` different free ports of 127.0.0.1. They are chosen at random: two programs that ask at the same
+    time hardly get the same port.
     """
     found: set[int] = set()
     for _ in range(TRIES_MAX):

@@ -56,11 +56,11 @@ _FIGURES: Final = (
 )  # fmt: skip
 
 _CUT_WORDS: Final = {"kill": "killed", "partition": "cut off"}
-"""What happened to the cluster that clients left; nothing did where they just moved."""
+"""Word for the fault that hit the cluster which clients left; none if they just moved."""
 
 
 def render_html(report: Mapping[str, Any], series: Series, made_at: datetime | None = None) -> str:
-    """The page. ``made_at`` is the time that it shows, now by default."""
+    """Return the page. ``made_at`` is the time that it shows, by default the present."""
     verdict = "passed" if report["passed"] else "failed"
     made_at = made_at or datetime.now(UTC)
     charts = list(_charts(report, series))
@@ -169,7 +169,7 @@ def _charts(report: Mapping[str, Any], series: Series) -> Iterator[Chart]:
 
 
 def _describe(unit: str, lines: Sequence[Line], outages: Sequence[Outage]) -> str:
-    """The chart in words, for those who cannot see it."""
+    """Return the chart in words, for readers who cannot see it."""
     sentences = []
     for line in lines:
         values = [value for value in line.values if value is not None]
@@ -182,7 +182,7 @@ def _describe(unit: str, lines: Sequence[Line], outages: Sequence[Outage]) -> st
 
 
 def _seconds_table(charts: Sequence[Chart]) -> str:
-    """All that the charts show, as figures."""
+    """Return a table of all figures that the charts show."""
     head = "".join(
         f'<th scope="col">{escape(chart.title)}: {escape(line.label)} <small>{escape(chart.unit)}</small></th>'
         for chart in charts
@@ -322,7 +322,7 @@ def _cell_class(value: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    """A field of the report as HTML text."""
+    """Return a field of the report as HTML text."""
     match value:
         case None:
             return "–"

@@ -1,4 +1,4 @@
-"""Where drills are kept: each run and its report, in Postgres.
+"""The database of drill runs and their reports.
 
 Owns which database that is: the one named by ``--store``, else that of a cluster of the topology (the first one, where
 none is named), else one of the drill's own in its directory.
@@ -34,12 +34,12 @@ class StorePlace:
 
     @property
     def shown(self) -> str:
-        """For people, without passwords."""
+        """Return the place for people, without passwords."""
         return str(self.data) if self.setting == EMBEDDED else mask_password(self.setting)
 
 
 def find_place(store: str | None, out_dir: Path, topology: Topology | None, cluster: str | None = None) -> StorePlace:
-    """Where a drill is to be kept, or runs are to be looked for."""
+    """Return the place where a drill is kept, or runs are looked for."""
     if store is not None and "://" in store:
         return StorePlace(store, out_dir)
     if store is not None:
@@ -52,8 +52,9 @@ def find_place(store: str | None, out_dir: Path, topology: Topology | None, clus
 
 @asynccontextmanager
 async def opened_store(place: StorePlace, *, make: bool = False) -> AsyncIterator[SnapshotRepository]:
-    """The repository there. Raises :class:`DatabaseError`; :class:`DrillError` where nothing was ever kept, unless
-    ``make``."""
+    """Open the repository there. Raise :class:`DatabaseError`, or :class:`DrillError` if nothing was ever kept there,
+    unless ``make`` is set.
+    """
     if place.setting == EMBEDDED and not make and not (place.data / "postgres").is_dir():
         raise DrillError(f"no drills are kept in {place.shown}; name the place with --store DIR|URL or --topology FILE")
     database = Database(place.setting, place.data, cluster="drills", known_good=False)
@@ -66,7 +67,7 @@ async def opened_store(place: StorePlace, *, make: bool = False) -> AsyncIterato
 
 
 def new_run(scenario: str, digest: str, started_at: datetime, report: dict[str, Any]) -> DrillRun:
-    """A run that is over; ``digest`` tells systems and topologies apart."""
+    """Return the row of a finished run; ``digest`` tells systems and topologies apart."""
     moment = started_at.astimezone(UTC)
     suffix = hashlib.sha256(f"{scenario}{moment.isoformat()}".encode()).hexdigest()[:4]
     run_id = f"{moment:%Y%m%d-%H%M%S}-{suffix}"
@@ -74,7 +75,9 @@ def new_run(scenario: str, digest: str, started_at: datetime, report: dict[str, 
 
 
 def digest_of(topology: Topology) -> str:
-    """Tells topologies apart by what matters for comparing drills: not by ports, directories and databases."""
+    """Return a digest that tells topologies apart for comparing drills: ports, directories and databases do not
+    count.
+    """
     shape = {
         "clusters": list(topology.names),
         "links": [str(link) for link in topology.links],
@@ -85,7 +88,9 @@ def digest_of(topology: Topology) -> str:
 
 
 async def find_run(repository: SnapshotRepository, wanted: str) -> DrillRun:
-    """The run of that id, of the id that begins so, or the newest one (``latest``); raises :class:`DrillError`."""
+    """Return the run with that id, with an id that begins so, or the newest one (``latest``); raise
+    :class:`DrillError`.
+    """
     runs = await repository.drill_runs()
     if wanted == "latest":
         found = runs[:1]

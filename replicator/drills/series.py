@@ -1,4 +1,4 @@
-"""What happened in each second of a drill, for the charts of its report.
+"""Event counts for each second of a drill, for the charts of its report.
 
 Owns the cutting of event times into buckets. All series of a drill have the same buckets, which start at its first
 send; a bucket is one second, or more in a drill of hours.
@@ -21,7 +21,7 @@ BUCKETS_MAX: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Counts in each bucket, and percentiles of the copy lag of what was seen in it (None: nothing was seen)."""
+    """Counts in each bucket, and percentiles of the copy lag of messages first seen in it (None: no such message)."""
 
     bucket_seconds: int
     published: list[int]

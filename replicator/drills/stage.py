@@ -31,16 +31,16 @@ from replicator.topology.access import with_topology
 from replicator.topology.apache import EMBEDDED_KIND
 
 DRILL_NAMESPACE: Final = "public/drill"
-"""Of topics in clusters that the drill starts."""
+"""Namespace of topics in clusters that the drill starts."""
 SECRETS: Final = "secrets"
 DATA: Final = "data"
 CLUSTERS: Final = ("us-east", "eu-west", "ap-south")
-"""Of the topology that a drill makes by itself; two of them, or all where a scenario needs three."""
+"""Clusters of a topology that the drill makes: the first two, or all three if a scenario needs them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a drill takes place. ``topology`` None: clusters that the drill makes."""
+    """The place of a drill. If ``topology`` is None, the drill makes its own clusters."""
 
     out_dir: Path
     scenario: Scenario
@@ -48,13 +48,13 @@ class Setting:
     is_running: bool = False
     """Whether the topology's workers are somebody else's."""
     one_way: bool = False
-    """Only for a topology that the drill makes."""
+    """Whether links go one way only, in a topology that the drill makes."""
     sync_mode: str | None = None
-    """None: as the topology says."""
+    """Mode of sync; None: as the topology says."""
     engine: str | None = None
-    """The same."""
+    """Engine of all links; None: as the topology says."""
     kind: str = EMBEDDED_KIND
-    """Of the clusters that the drill makes: :data:`replicator.drills.brokers.KINDS`."""
+    """Kind of the clusters that the drill makes: :data:`replicator.drills.brokers.KINDS`."""
     secure: bool = False
     """Whether the clusters that the drill makes ask who somebody is, and speak nothing but TLS."""
 
@@ -64,7 +64,7 @@ class Stage:
     """A stage that is set: workers run, links and databases are in place."""
 
     topology: Topology
-    """With the real addresses."""
+    """Topology with the real addresses."""
     topology_file: Path
     workers: RunningWorkers
     faults: LinkFaults | None
@@ -75,7 +75,7 @@ class Stage:
 
 @asynccontextmanager
 async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
-    """Set the stage, and clear it away again; raises :class:`DrillError`, :class:`WorkerFailed`."""
+    """Set the stage, and clear it away at the end; raise :class:`DrillError` or :class:`WorkerFailed`."""
     topology = make_topology(setting)
     file = setting.out_dir.absolute() / "topology.yaml"
     if setting.is_running:
@@ -133,14 +133,16 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
 
 
 def _show(topology: Topology) -> ClientAccess:
-    """From now on this process shows the topology's workers what it has to; and so do clients, if nothing else."""
+    """Let this process show the topology's workers its credentials. Return what clients show: the same, unless they
+    have their own.
+    """
     shown = with_topology(access(), topology)
     use_in_process(shown)
     return ClientAccess.of(shown)
 
 
 def make_topology(setting: Setting) -> Topology:
-    """The topology that the drill is to run on, not yet written; raises :class:`DrillError`."""
+    """Return the topology for the drill, not yet written; raise :class:`DrillError`."""
     topology = setting.topology
     if topology is None:
         topology = _own_topology(setting)
@@ -159,14 +161,14 @@ def make_topology(setting: Setting) -> Topology:
 
 
 def _carried_by(engine: str, topology: Topology) -> Topology:
-    """With all links carried by that engine, but those with SQL, which are Spark's."""
+    """Return the topology with all links carried by that engine, except links with SQL, which Spark carries."""
     links = (replace(link, engine=SPARK if link.where or link.select else "") for link in topology.links)
     pipeline = topology.pipeline.model_copy(update={"engine": engine})
     return replace(topology, links=tuple(links), pipeline=pipeline)
 
 
 def prepare_directory(setting: Setting) -> None:
-    """Make the drill's directory, and remove data that an earlier drill left; raises :class:`DrillError`."""
+    """Make the drill's directory, and remove data that an earlier drill left; raise :class:`DrillError`."""
     try:
         setting.out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

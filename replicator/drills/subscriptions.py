@@ -18,7 +18,9 @@ BATCH_INDEX: Final = "batch-index"
 
 
 class LeftForLater(Enum):
-    """What consumers leave unacknowledged at first, at random, so that holes stand behind the mark-delete."""
+    """Messages that consumers leave unacknowledged at first, at random, so that there are holes behind the mark-delete
+    position.
+    """
 
     NOTHING = "nothing"
     ENTRIES = "whole entries"
@@ -67,12 +69,12 @@ ALL_KINDS: Final = tuple(_KINDS)
 
 
 def parse_subscriptions(text: str) -> tuple[TestedSubscription, ...]:
-    """``exclusive,shared,…`` or ``all``; raises :class:`DrillError`, which lists the kinds."""
+    """Parse ``exclusive,shared,…`` or ``all``; raise :class:`DrillError`, which lists the kinds."""
     return chosen(ALL_KINDS if text.strip() == "all" else [part.strip() for part in text.split(",")])
 
 
 def chosen(kinds: Sequence[str]) -> tuple[TestedSubscription, ...]:
-    """The subscriptions of these kinds, in the usual order; raises :class:`DrillError`."""
+    """Return the subscriptions of these kinds, in the usual order; raise :class:`DrillError`."""
     for kind in kinds:
         if kind not in _KINDS:
             raise DrillError(f"--subscriptions: {kind!r} is not known; there are: all, {', '.join(_KINDS)}")

@@ -42,12 +42,12 @@ class Outage:
     start_seconds: float
     end_seconds: float | None
     word: str = "killed"
-    """What happened to it."""
+    """Word for the fault that hit the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What to draw. ``bars`` stacks the series; ``may_be_log`` lets a wide spread have a logarithmic axis."""
+    """A chart's content. ``bars`` stacks the series; ``may_be_log`` allows a logarithmic axis for a wide spread."""
 
     id: str
     title: str
@@ -83,7 +83,7 @@ class _Scale:
 
 
 def render_chart(chart: Chart) -> str:
-    """The chart as one ``<figure>`` with its legend."""
+    """Return the chart as one ``<figure>`` with its legend."""
     scale = _scale(chart)
     parts = [
         f'<figure class="chart"><figcaption><h3>{escape(chart.title)}</h3>{_legend(chart)}</figcaption>',
@@ -101,7 +101,7 @@ def render_chart(chart: Chart) -> str:
 
 
 def nice_ticks(high: float, about: int = 5) -> tuple[float, ...]:
-    """Round values from 0 that reach ``high``, in steps of 1, 2 or 5 times a power of ten."""
+    """Return round values from 0 that reach ``high``, in steps of 1, 2 or 5 times a power of ten."""
     if high <= 0:
         return (0.0, 1.0)
     magnitude = 10 ** math.floor(math.log10(high / about))
@@ -111,7 +111,7 @@ def nice_ticks(high: float, about: int = 5) -> tuple[float, ...]:
 
 
 def format_number(value: float) -> str:
-    """``12,345``, ``3.5``, ``0.02``: as many digits as help."""
+    """Return a number as text, such as ``12,345``, ``3.5``, ``0.02``, with as many digits as help."""
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -226,7 +226,7 @@ def _outage_bands(chart: Chart) -> Iterator[str]:
 
 
 def _outage_marks(chart: Chart) -> Iterator[str]:
-    """The moments of kill and return. A label goes to the side where it fits, in the first row that is free."""
+    """Yield the marks of kills and returns. A label goes to the side where it fits, in the first row that is free."""
     moments = sorted(
         (seconds, kind, f"{outage.cluster} {word}")
         for outage in chart.outages

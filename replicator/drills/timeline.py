@@ -177,7 +177,9 @@ class Timeline:
         return np.concatenate(when), np.concatenate(lags_ms)
 
     def _broken(self, sources: Column, destinations: Column, from_s: Column, to_s: Column) -> Column:
-        """For each stretch of time, whether the link from source to destination was broken at any moment of it."""
+        """Return, for each stretch of time, whether the link from source to destination was broken at any moment of
+        it.
+        """
         broken = np.zeros(len(from_s), bool)
         for source, destination, broke_s, repaired_s in self._breaks:
             of_link = (sources == source) & (destinations == destination)
@@ -186,7 +188,7 @@ class Timeline:
 
 
 def _first_covered_s(places: list[Column], firsts: list[Column], lasts: list[Column], times_s: Column) -> Column:
-    """For each place the earliest of ``times_s`` (ascending) whose interval it is in, or infinity."""
+    """Return, for each place, the earliest of ``times_s`` (ascending) whose interval holds the place, or infinity."""
     covers, seen_s = len(times_s), np.full(len(places[0]), np.inf)
     rank = ranks(*(np.concatenate(parts) for parts in zip(firsts, lasts, places, strict=True)))
     order = np.argsort(rank[2 * covers :], kind="stable")

@@ -12,11 +12,11 @@ import numpy as np
 from replicator.drills.observations import Column
 
 NONE_BEFORE = -1
-"""What :func:`running_max_before` gives for the first row of a group."""
+"""Result of :func:`running_max_before` for the first row of a group."""
 
 
 def ranks(*columns: Column) -> Column:
-    """Dense ranks (0, 1, …) of rows compared as tuples, first column first; equal rows have equal ranks."""
+    """Return dense ranks (0, 1, …) of rows compared as tuples, first column first; equal rows have equal ranks."""
     count = len(columns[0])
     if count == 0:
         return np.zeros(0, np.int64)
@@ -31,13 +31,12 @@ def ranks(*columns: Column) -> Column:
 
 
 def first_rows(values: Column) -> Column:
-    """The index of each distinct value's first row, in ascending order of rows."""
+    """Return the index of each distinct value's first row, in ascending order of rows."""
     return np.sort(np.unique(values, return_index=True)[1])
 
 
 def running_max_before(groups: Column, values: Column) -> Column:
-    """For each row, the highest of ``values`` (≥ 0) in the earlier rows of its group, or :data:`NONE_BEFORE`.
-
+    """Return, for each row, the highest of ``values`` (≥ 0) in the earlier rows of its group, or :data:`NONE_BEFORE`.
     The rows are brought together by group, and each group is lifted above the one before it, so that one running
     maximum over all serves every group.
     """
@@ -58,13 +57,13 @@ def running_max_before(groups: Column, values: Column) -> Column:
 
 
 def nearest_rank(ordered: Column, percent: int) -> float | None:
-    """The percentile of ascending values: the least of them that ``percent`` of them do not exceed."""
+    """Return the percentile of ascending values: the least value that ``percent`` of them do not exceed."""
     count = len(ordered)
     return float(ordered[(count * percent + 99) // 100 - 1]) if count else None
 
 
 def nearest_ranks_by_group(groups: Column, values: Column, group_count: int, percent: int) -> list[float | None]:
-    """:func:`nearest_rank` of each group 0 … ``group_count`` - 1; None for one without rows."""
+    """Return :func:`nearest_rank` of each group 0 … ``group_count`` - 1; None for a group without rows."""
     ordered = values[np.lexsort((values, groups))]
     ends = np.cumsum(np.bincount(groups, minlength=group_count))
     starts = np.concatenate(([0], ends[:-1]))

@@ -17,8 +17,9 @@ from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
 
 LINKS_SECONDS_MAX: Final = 300.0
-"""For links to be carried: Spark starts in ten seconds on a machine that has nothing else to do, and in a minute or two
-where it shares two cores."""
+"""Time limit until links are carried. Spark starts in ten seconds on an idle machine, and in a minute or two if it
+shares two cores.
+"""
 LINKS_POLL_SECONDS: Final = 0.1
 TRACEBACK: Final = "Traceback (most recent call last)"
 """Text with which Python begins to report an unexpected error."""

@@ -1,1 +1,3 @@
-"""Failover: which cluster serves the clients of which, and the switch from one to another (DESIGN §4.5)."""
+"""Failover: the assignment of clients to the clusters that serve them, and the switch from one to another (DESIGN
+§4.5).
+"""

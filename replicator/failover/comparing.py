@@ -1,12 +1,12 @@
-"""Comparing two clusters for a switch: what the target has of the source's messages and acknowledgements. Pure.
+"""Comparison of two clusters for a switch: the source's messages and acknowledgements that the target has. Pure.
 
 Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication/v1/ack-vectors``, and says what is
-missing. Two states are equal by identity if the digests of what they have left to consume are, origin by origin: then
-no message that was acknowledged at the source is delivered by the target. As good is a target that has less left: its
-own consumers acknowledged more, of which a source hears only if a link leads back. What links left out at the source
-may be left at the target: nobody at the source can have consumed it. Only origins of which both have as much can be
-compared so; the source's always can, once the target has drained it, unless there is nothing of it. Without digests,
-backlogs are compared.
+missing. Each worker gives, origin by origin, a digest of what is left to consume. If the digests are equal, the states
+are equal, and the target delivers no message that was acknowledged at the source. A target that has less left is as
+good: its own consumers acknowledged more, and the source hears of that only if a link leads back. Messages that links
+left out at the source may be left at the target: nobody at the source can have consumed them. An origin can be compared
+so only if both have equally much of it; the source's own can, once the target has drained it, unless there is nothing
+of it. Without digests, backlogs are compared.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ UNREPLICATED_NAMED_MAX: Final = 5
 """Most unreplicated subscriptions that a report names. More names would hide the rest of the report."""
 
 Topics = Mapping[str, Mapping[str, Any]]
-"""What a worker says of its topics, by name."""
+"""Topics of a worker by name, as it answers them."""
 Digests = Mapping[str, Mapping[str, Any]]
-"""By topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
-{"digest": {origin: text}}}}``."""
+"""Digests by topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
+{"digest": {origin: text}}}}``.
+"""
 
 
 def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -37,14 +38,17 @@ def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def mark(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
-    """Up to where a topic has the messages and markers of ``origin``; None for nothing of it."""
+    """Return the position up to which a topic has the messages and markers of ``origin``; None if it has nothing of
+    it.
+    """
     has = None if topic is None else topic["has"].get(origin)
     return None if has is None else Goal(has["incarnation"], Position.parse(has["position"]))
 
 
 def served(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
-    """Up to where clients get the messages of ``origin``: those that a worker has and has not passed on to the brokers
-    beside it are not served yet. None for nothing of it."""
+    """Return the position up to which clients get the messages of ``origin``; None if nothing. Messages that a worker
+    has not passed on to the brokers beside it are not served yet.
+    """
     has = mark(topic, origin)
     if topic is None or has is None:
         return None
@@ -53,18 +57,20 @@ def served(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
 
 
 def marks(topics: Topics, origin: str) -> dict[str, Goal]:
-    """The same of many topics, of those that have anything of it."""
+    """Return :func:`mark` of each topic that has anything of ``origin``."""
     found = {name: mark(topic, origin) for name, topic in topics.items()}
     return {name: goal for name, goal in found.items() if goal is not None}
 
 
 def position(text: str) -> Position:
-    """As workers write it."""
+    """Return a position that a worker wrote as text."""
     return Position.parse(text)
 
 
 def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
-    """What the target is to have of every carried topic, of what the source's clients published."""
+    """Return, for every carried topic, what the target must have of the messages that the source's clients
+    published.
+    """
     found = {name: mark(topic, origin) for name, topic in topics.items() if carried(name, topic)}
     return {
         name: replace(goal, earlier=earlier(topics[name], origin)) for name, goal in found.items() if goal is not None
@@ -82,14 +88,16 @@ def lacks(topic: Mapping[str, Any] | None, origin: str) -> tuple[Position, ...]:
 
 
 def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """The replicated subscriptions of a topic."""
+    """Return the replicated subscriptions of a topic."""
     return {} if topic is None else {name: each for name, each in topic["subscriptions"].items() if each["replicated"]}
 
 
 def _compare_digests(
     origin: str, name: str, here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
 ) -> tuple[bool, str] | None:
-    """Whether what is left to consume is equal, and the evidence; None where a cluster gives no digests."""
+    """Return whether both clusters have the same left to consume, and the evidence; None if a cluster gives no
+    digests.
+    """
     ours, theirs = (
         None if topic is None else topic.get("subscriptions", {}).get(name, {}).get("digest") for topic in (here, there)
     )
@@ -200,8 +208,9 @@ def compare_subscription(
     digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     missing_messages: int,
 ) -> SubscriptionReport:
-    """One subscription at the source (``here``) and at the target; ``origin`` is that of what the source's clients
-    published. ``digests`` are those of its topic, if any."""
+    """Compare one subscription at the source (``here``) and at the target. Clients of the source publish messages of
+    ``origin``. ``digests`` are those of its topic, if any.
+    """
     held = int(here["held_entries"])
     if there is None:
         return SubscriptionReport(name, False, "it is not there yet", None, held)
@@ -232,8 +241,9 @@ def compare_topic(
     missing: Mapping[str, Any] | None,
     digests: tuple[Digests, Digests] = ({}, {}),
 ) -> TopicReport:
-    """One topic; ``origin`` is that of what the source's clients published. ``here`` is None if the source does not
-    answer; ``missing`` is what it counted above the target's mark, None if nothing."""
+    """Compare one topic. Clients of the source publish messages of ``origin``. ``here`` is None if the source does not
+    answer; ``missing`` is the source's count above the target's mark, None if nothing is missing.
+    """
     has = mark(there, origin)
     if here is None:
         unknown = tuple(

@@ -1,4 +1,4 @@
-"""What one worker knows of failovers, and whether it may take clients. Sans-IO.
+"""Knowledge of one worker about failovers, and whether it may take clients. Sans-IO.
 
 Invariants (DESIGN §3, §4.5):
 - The known record only goes up in the order of :mod:`replicator.failover.epochs`.
@@ -32,12 +32,12 @@ from replicator.failover.errors import EpochConflict
 from snapshots.markers import FailoverEpoch
 
 HOLD_MS_MAX: Final = 60_000
-"""How long a coordinator that is not heard of keeps a cluster fenced. It renews its lease while it works."""
+"""Time for which a silent coordinator keeps a cluster fenced. It renews its lease while it works."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetGate:
-    """Take and refuse clients so from now on, before anything else is done; disconnect those that are refused."""
+    """Let this gate hold from now on, before anything else is done; disconnect the clients that it refuses."""
 
     gate: Gate
 
@@ -88,7 +88,7 @@ class FailoverCore:
 
     @property
     def gate(self) -> Gate:
-        """Follows from the state alone."""
+        """Return the gate, which follows from the state alone."""
         record, hold = self.record, self.hold
         if is_fenced(record, self.cluster):
             kept = self.cluster in record.consumers_kept
@@ -103,7 +103,7 @@ class FailoverCore:
     # Learning.
 
     def start(self, stored: FailoverEpoch | None, logged: Iterable[FailoverEpoch]) -> list[Action]:
-        """``stored`` is what was saved; ``logged`` what stands in the log of epochs, in any order."""
+        """Start with the stored record. ``logged`` are the records in the log of epochs, in any order."""
         assert not self.learned, "started twice"
         self.record = stored or FIRST
         announced = list(logged)
@@ -119,7 +119,7 @@ class FailoverCore:
         return [SetGate(self.gate), *actions, AskOthers()]
 
     def on_answers(self, records: Iterable[FailoverEpoch]) -> list[Action]:
-        """The others have answered with these, or had their time."""
+        """Process the others' answers, or those that came in time."""
         self.learned = True
         if self.hold is not None and self.hold.asking:
             self.hold = None
@@ -127,7 +127,7 @@ class FailoverCore:
         return self._adopt(highest) or [SetGate(self.gate)]
 
     def on_record(self, record: FailoverEpoch) -> list[Action]:
-        """A record came: by a marker, a push, or an answer to a poll."""
+        """Process a record that came by a marker, a push, or an answer to a poll."""
         return self._adopt(record)
 
     def _adopt(self, record: FailoverEpoch) -> list[Action]:
@@ -141,9 +141,9 @@ class FailoverCore:
     # Taking over.
 
     def propose(self, record: FailoverEpoch, expected: Precedence) -> list[Action]:
-        """A switch to this cluster, built upon the record with the precedence ``expected``.
-
-        The shell calls :meth:`on_saved` when it is saved. Raises :class:`EpochConflict`; then nothing is changed.
+        """Propose a switch to this cluster, built upon the record with the precedence ``expected``. The shell calls
+        :meth:`on_saved` when it is saved. Raise :class:`EpochConflict` and change nothing if another record is
+        known.
         """
         assert record.writer == record.target == self.cluster, record
         if precedence(self.record) != expected:
@@ -155,7 +155,9 @@ class FailoverCore:
         return [Save(record)]
 
     def on_saved(self, record: FailoverEpoch) -> list[Action]:
-        """What was proposed is durable. Another may have come meanwhile; what is saved is announced all the same."""
+        """Adopt and announce the proposed record, which is durable now. It is announced even if another one came
+        meanwhile.
+        """
         actions = self._adopt(record)
         return [*(action for action in actions if not isinstance(action, Save)), Announce(record)]
 
@@ -164,9 +166,8 @@ class FailoverCore:
     def hold_clients(
         self, operation: str, target: str, expected: Precedence, until_ms: int, *, keep_consumers: bool
     ) -> list[Action]:
-        """Fence this cluster for a planned switch.
-
-        Raises :class:`EpochConflict` where the coordinator knows another record, or another switch is on its way.
+        """Fence this cluster for a planned switch. Raise :class:`EpochConflict` if the coordinator knows another
+        record, or another switch is under way.
         """
         if precedence(self.record) != expected:
             raise EpochConflict(
@@ -179,20 +180,22 @@ class FailoverCore:
         return [SetGate(self.gate)]
 
     def renew(self, operation: str, until_ms: int) -> None:
-        """The coordinator goes on. Raises :class:`EpochConflict` if the hold is over: clients may have been here."""
+        """Renew the lease of a switch that goes on. Raise :class:`EpochConflict` if the hold is over: clients may have
+        been here.
+        """
         if self.hold is None or self.hold.operation != operation:
             raise EpochConflict(f"{self.cluster} is not held for this switch any more: it took clients again")
         self.hold = Hold(operation, self.hold.target, self.hold.keep_consumers, until_ms)
 
     def release(self, operation: str) -> list[Action]:
-        """The switch was given up; nothing happens if it is not the one that holds."""
+        """End the hold of a switch that was given up; do nothing if another one holds."""
         if self.hold is None or self.hold.operation != operation:
             return []
         self.hold = None
         return [SetGate(self.gate)]
 
     def on_tick(self, now_ms: int) -> list[Action]:
-        """A lease may be over."""
+        """Ask the other clusters if the lease has run out."""
         hold = self.hold
         if hold is None or hold.asking or now_ms < hold.until_ms:
             return []

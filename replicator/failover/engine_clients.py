@@ -39,8 +39,9 @@ class EngineClients:
         self._address_of, self._service_urls = address_of, service_urls
 
     def set_gate(self, gate: Gate) -> None:
-        """Those that are refused are let go of at once, but for consumers of a planned switch: :meth:`settle` is for
-        them."""
+        """Set the gate. Disconnect the clients that it refuses at once, except consumers in a planned switch:
+        :meth:`settle` ends these.
+        """
         admission = self._engine.admission
         producers, consumers = self._error(gate, gate.producers), self._error(gate, gate.consumers)
         admission.fence(producers, consumers)
@@ -71,7 +72,7 @@ class EngineClients:
         return held
 
     async def ended(self) -> None:
-        """It is closed at once."""
+        """Return at once: this gate closes in one step."""
 
     def in_log(self, topic: Topic, position: Position) -> Position:
         return position
@@ -100,13 +101,12 @@ class EngineClients:
                 return ClusterFenced(reason, self._service_urls.get(serving))
 
     async def _barrier(self, operation: str) -> None:
-        """Returns when all that was published and acknowledged before is durable: the writer keeps the order."""
+        """Wait until everything that was published and acknowledged before is durable: the writer keeps the order."""
         await self._engine.remember("failover_barrier", operation)
 
     async def _let_consumers_finish(self, finishing: asyncio.Event) -> int:
-        """While dispatch is paused: wait a moment for acknowledgements, then let go of the consumers.
-
-        Returns how many entries they held unacknowledged then.
+        """Wait a moment for acknowledgements, while dispatch is paused, then disconnect the consumers. Return how many
+        entries they held unacknowledged then.
         """
         loop = asyncio.get_running_loop()
         grace = ConsumerGrace(loop.time())

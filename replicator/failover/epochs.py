@@ -1,4 +1,4 @@
-"""Epochs: which cluster serves the clients of which. Pure values and functions.
+"""Epochs: records of the cluster that serves each cluster's clients. Pure values and functions.
 
 A *home* is the cluster whose clients are meant; it is *served* by one cluster. At epoch 0 every cluster serves itself.
 Each switch is one record with the next number, and holds the whole assignment, so that the newest record is all that
@@ -23,37 +23,37 @@ from snapshots.markers import FailoverEpoch
 FIRST: Final = FailoverEpoch(0, "", "", 0, "", "", "", {})
 """Before the first failover: everybody serves himself."""
 EPOCH_MAX: Final = 2**63 - 1
-"""What Postgres holds; nobody comes near it."""
+"""Largest epoch that Postgres can hold; nobody comes near it."""
 CLUSTERS_MAX: Final = 1_000
-"""In one record, which travels in a marker."""
+"""Limit of clusters in one record, which travels in a marker."""
 KINDS: Final = ("planned", "unplanned", "failback", "promote")
 
 Precedence = tuple[int, str, str]
 
 
 def precedence(record: FailoverEpoch) -> Precedence:
-    """The greater one wins."""
+    """Return the record's place in the total order; the greater one wins."""
     return record.epoch, record.writer, record.record_id
 
 
 def serving(record: FailoverEpoch, home: str) -> str:
-    """Who serves the clients of ``home``."""
+    """Return the cluster that serves the clients of ``home``."""
     return record.serving.get(home, home)
 
 
 def homes_served(record: FailoverEpoch, cluster: str) -> tuple[str, ...]:
-    """Whose clients ``cluster`` serves, sorted."""
+    """Return the clusters whose clients ``cluster`` serves, sorted."""
     own = () if cluster in record.serving else (cluster,)
     return tuple(sorted((*own, *(home for home, by in record.serving.items() if by == cluster))))
 
 
 def is_fenced(record: FailoverEpoch, cluster: str) -> bool:
-    """Whether it serves nobody, so that it takes no producers."""
+    """Return whether the cluster serves nobody, so that it takes no producers."""
     return not homes_served(record, cluster)
 
 
 def successor(record: FailoverEpoch, cluster: str) -> str:
-    """Where clients of a fenced cluster belong: who serves its own."""
+    """Return the cluster that serves the clients of a fenced cluster."""
     return serving(record, cluster)
 
 
@@ -67,9 +67,8 @@ def switched(
     at_ms: int,
     keep_consumers: bool = False,
 ) -> FailoverEpoch:
-    """The record by which ``target`` serves ``homes``; its writer is ``target``.
-
-    Raises :class:`SwitchImpossible` if it serves them already.
+    """Return the record by which ``target`` serves ``homes``; its writer is ``target``. Raise :class:`SwitchImpossible`
+    if it serves them already.
     """
     assert kind in KINDS, kind
     moved = sorted(home for home in homes if serving(current, home) != target)
@@ -89,12 +88,12 @@ def switched(
 
 
 def as_json(record: FailoverEpoch) -> dict[str, Any]:
-    """For the store and for HTTP."""
+    """Return the record for the store and for HTTP."""
     return {**asdict(record), "consumers_kept": list(record.consumers_kept)}
 
 
 def from_json(value: object) -> FailoverEpoch:
-    """Raises :class:`ValueError`, which says what is wrong."""
+    """Read a record. Raise :class:`ValueError`, which says what is wrong."""
     if not isinstance(value, Mapping):
         raise ValueError("a failover epoch is an object")  # noqa: TRY004 - whoever sent it sent a wrong value
     texts = {name: value.get(name) for name in ("writer", "record_id", "kind", "source", "target")}

@@ -39,7 +39,7 @@ class EpochsLog(TopicListener[Topic]):
         self._on_record = on_record
 
     def records(self) -> Iterator[FailoverEpoch]:
-        """All that stand in the log. Failovers are rare, so that it is short."""
+        """Yield all records in the log. Failovers are rare, so it is short."""
         topic = self._engine.find(EPOCHS_TOPIC)
         if topic is not None:
             yield from self._read(topic, BEFORE_ALL, topic.log.last)

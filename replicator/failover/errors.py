@@ -14,13 +14,13 @@ class FailoverError(Exception):
 
 
 class SwitchRefused(FailoverError):
-    """A check refused it: the deadline has passed, a topic is halted, somebody else switched meanwhile."""
+    """A check refused the switch: the deadline has passed, a topic is halted, or somebody else switched meanwhile."""
 
     exit_status = 1
 
 
 class SwitchImpossible(FailoverError):
-    """What was asked for makes no sense, such as a failover to the cluster that serves already."""
+    """The request makes no sense, such as a failover to the cluster that serves already."""
 
 
 class ClusterUnreachable(FailoverError):

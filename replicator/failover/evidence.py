@@ -1,4 +1,6 @@
-"""The evidence of a switch: asks the source and the target for what :mod:`replicator.failover.comparing` compares."""
+"""Evidence for a switch: asks the source and the target for everything that :mod:`replicator.failover.comparing`
+compares.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ COMPARED_AT_ONCE: Final = 16
 
 
 class Evidence:
-    """Of the clusters of ``topology``. What it asks raises :class:`ClusterUnreachable` and :class:`SwitchRefused`."""
+    """Evidence from the clusters of ``topology``. Its questions raise :class:`ClusterUnreachable` and
+    :class:`SwitchRefused`.
+    """
 
     def __init__(self, topology: Topology, peers: Peers) -> None:
         self._topology = topology
         self._peers = peers
 
     def carried(self, source: str, target: str) -> Callable[[str, Mapping[str, Any]], bool]:
-        """Whether a topic's messages get from the source to the target."""
+        """Return a function that tells whether a topic's messages get from the source to the target."""
 
         def carried(name: str, topic: Mapping[str, Any]) -> bool:
             allowed = topic["clusters"] is None or target in topic["clusters"]
@@ -35,7 +39,7 @@ class Evidence:
         return carried
 
     def origin(self, cluster: str) -> str:
-        """Of what clients publish at the cluster."""
+        """Return the origin of messages that clients publish at the cluster."""
         return self._topology.origin_of_clients(cluster)
 
     async def topics(
@@ -61,7 +65,7 @@ class Evidence:
     ) -> tuple[dict[str, Goal], dict[str, Sequence[Position]]]:
         """Return up to where the target serves the source's messages, and which messages in ``earlier`` it lacks.
 
-        Topics of which it has nothing, and topics of which it lacks nothing, are left out.
+        Each result has only the topics with such messages.
         """
         origin = self.origin(source)
         answer = await self.topics(target, names, (origin, earlier))
@@ -72,7 +76,7 @@ class Evidence:
         return {name: goal for name, goal in found.items() if goal is not None}, lacks
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
-        """These topics, of which the target has all messages."""
+        """Compare topics whose messages the target has completely."""
         here, there = await asyncio.gather(self.topics(source, names), self.topics(target, names))
         digests = await asyncio.gather(self._digests(source, names), self._digests(target, names))
         return [
@@ -91,8 +95,9 @@ class Evidence:
         asked: Sequence[str] | None = None,
         missing: Mapping[str, Any] | None = None,
     ) -> list[TopicReport]:
-        """Every topic of the source, or those that are ``asked`` for, against the target; ``marks`` are those of a
-        switch that was made. ``missing`` is what :meth:`missing` counted while the source took no messages."""
+        """Compare every topic of the source, or those in ``asked``, with the target. ``marks`` are those of a switch
+        that was made. ``missing`` is what :meth:`missing` counted while the source took no messages.
+        """
         there = await self.topics(report.target, asked)
         origin = self.origin(report.source)
         if marks is None:
@@ -137,14 +142,15 @@ class Evidence:
         ]
 
     async def missing(self, source: str, marks: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the source has above the positions of a switch, by topic: to be asked before it takes clients again, for
-        what they publish then is not missing. Topics without a position are left out: theirs is everything, which takes
-        long to count. Raises :class:`FailoverError`."""
+        """Return, by topic, the source's messages above the positions of a switch. Ask before it takes clients again:
+        later messages are not missing. Topics without a position are left out, because counting all of their
+        messages takes long. Raise :class:`FailoverError`.
+        """
         positions = _positions(marks)
         return await self._missing(source, positions, None, list(positions))
 
     async def stranded(self, record: FailoverEpoch) -> list[Stranded]:
-        """What the source of a switch had and its target had not."""
+        """Return the messages that the source of a switch had and its target lacked."""
         answer = await self._peers.call(record.target, "GET", f"{PATH}/switches", seconds_max=WORK_SECONDS_MAX)
         for switch in answer["switches"]:
             if switch["record"]["record_id"] == record.record_id:
@@ -161,7 +167,7 @@ class Evidence:
         return found
 
     async def _digests(self, cluster: str, names: Sequence[str]) -> comparing.Digests:
-        """The exact states of topics; those are left out of which the worker gives none."""
+        """Return the exact states of topics, except those for which the worker gives none."""
         room = asyncio.Semaphore(COMPARED_AT_ONCE)
         found: dict[str, Mapping[str, Any]] = {}
 
@@ -181,7 +187,7 @@ class Evidence:
     async def _missing(
         self, cluster: str, marks: Mapping[str, str], record_id: str | None, names: Sequence[str] | None = None
     ) -> Mapping[str, Any]:
-        """What a cluster has of its own messages above ``marks``, by topic: of all, or of those that are named."""
+        """Return, by topic, a cluster's own messages above ``marks``: for all topics, or for the named ones."""
         body = {"marks": marks, "record_id": record_id, "names": None if names is None else list(names)}
         answer = await self._peers.call(cluster, "POST", f"{PATH}/missing", body, seconds_max=WORK_SECONDS_MAX)
         missing: Mapping[str, Any] = answer["topics"]

@@ -1,7 +1,7 @@
-"""How long the consumers of a planned switch may finish. Sans-IO.
+"""Grace of a planned switch: the time in which consumers may finish. Sans-IO.
 
-They get nothing more, so what they hold only becomes less. An acknowledgement that is on its way when they are let go
-of is unknown here, and its message is delivered again by the other cluster. So the grace is over
+Consumers get nothing more, so they hold less and less. An acknowledgement that is under way when they are disconnected
+is lost, and the other cluster delivers its message again. So the grace is over
 
 1. at once when they hold nothing, as at an idle cluster;
 2. :data:`QUIET_SECONDS` after they held less for the last time: what they still hold, they keep;
@@ -16,7 +16,9 @@ QUIET_SECONDS: Final = 1.0
 """Clients collect acknowledgements for 100 ms; where the machine is busy they come many times later. An application
 that keeps messages for long makes a switch this much longer."""
 GRACE_SECONDS_MAX: Final = 2.0
-"""For applications that go on acknowledging. What they do not get done is delivered again by the other cluster."""
+"""Limit of the grace for applications that go on acknowledging. The other cluster delivers again what they did not
+acknowledge.
+"""
 
 
 class ConsumerGrace:
@@ -27,7 +29,7 @@ class ConsumerGrace:
         self._held_entries: int | None = None
 
     def is_over(self, held_entries: int, now: float) -> bool:
-        """Whether consumers that hold so many entries have had their time."""
+        """Return whether consumers that hold so many entries have had their time."""
         if self._held_entries is None or held_entries < self._held_entries:
             self._held_entries, self._less_at = held_entries, now
         return not held_entries or now - self._less_at >= QUIET_SECONDS or now - self._began >= GRACE_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""What the JSON of failovers holds: names, types, and one line of meaning each.
+"""Types of the JSON of failovers, with one line of meaning for each field.
 
 docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
 """
@@ -78,7 +78,7 @@ class EpochRecord(TypedDict):
 
 
 class ClusterServing(TypedDict):
-    """Whom a cluster serves, in its worker's own words."""
+    """Clients that a cluster serves, in its worker's own words."""
 
     cluster: Annotated[str, "its name"]
     record: Annotated[EpochRecord, "the newest assignment that it knows"]
@@ -112,7 +112,7 @@ class StrandedMessages(TypedDict):
 
 
 class FailoverStatus(TypedDict):
-    """Who serves whom, and what came of the newest switch."""
+    """Clusters that serve each cluster's clients, and the outcome of the newest switch."""
 
     epoch: Annotated[int, "the greatest number of an assignment that any cluster knows"]
     writer: Annotated[str, "the cluster that wrote it"]

@@ -17,9 +17,9 @@ from replicator.security.asking import worker_session, worker_url
 from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS_MAX: Final = 2.0
-"""For a small answer. A worker that starts waits no longer for those that do not answer."""
+"""Time limit of a small answer. A worker that starts waits no longer for those that do not answer."""
 WORK_SECONDS_MAX: Final = 30.0
-"""For what takes time: to finish what is in flight, or to count messages."""
+"""Time limit of slow requests: to finish what is in flight, or to count messages."""
 PATH: Final = "/failover/v1"
 
 
@@ -45,7 +45,9 @@ class Peers(ClosedAtExit):
         query: Mapping[str, str] | None = None,
         seconds_max: float = ASK_SECONDS_MAX,
     ) -> Any:
-        """What the worker answers. Raises :class:`ClusterUnreachable`, and :class:`SwitchRefused` with its reason."""
+        """Send a request to a worker, and return its answer. Raise :class:`ClusterUnreachable`, or
+        :class:`SwitchRefused` with the worker's reason.
+        """
         address = self.addresses[cluster]
         if self._session is None:
             self._session = worker_session()
@@ -72,7 +74,7 @@ class Peers(ClosedAtExit):
         return dict(answer)
 
     async def rules(self, cluster: str) -> Rules:
-        """What clients are held to in a cluster. Raises as :meth:`call` does."""
+        """Return the rules for clients in a cluster. Raise as :meth:`call` does."""
         answer = await self.call(cluster, "GET", "/replication/v1/rules", seconds_max=WORK_SECONDS_MAX)
         try:
             return rules_of(answer)
@@ -85,7 +87,7 @@ class Peers(ClosedAtExit):
 
 
 def record_of(cluster: str, state: Any) -> FailoverEpoch:
-    """The record in a worker's state; raises :class:`ClusterUnreachable` for what is none."""
+    """Return the record in a worker's state; raise :class:`ClusterUnreachable` if there is no valid one."""
     try:
         return from_json(state["record"])
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A planned switch, step by step. Sans-IO: the shell runs what it says and reports what came of it.
+"""A planned switch, step by step. Sans-IO: the shell carries out its actions and reports their results.
 
 Invariants (DESIGN §3, §4.5): nothing is switched before the target has every message of the source and equals it in
 every replicated subscription (1, 5: lost 0, repeated 0); and until the epoch is written everything can be taken back.
@@ -85,7 +85,7 @@ class AnnounceEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let the source take clients again; it was ``reason`` that ended the switch."""
+    """Let the source take clients again, because ``reason`` ended the switch."""
 
     reason: str
 
@@ -122,7 +122,7 @@ class PlannedSwitch:
     def on_fenced(self, goals: Mapping[str, Goal], subscribed: Sequence[str]) -> list[Action]:
         """Begin to drain the fenced source.
 
-        ``subscribed`` are the topics with replicated subscriptions, all of which links carry.
+        ``subscribed`` are the topics with replicated subscriptions; links carry all of them.
         """
         assert self.step is Step.FENCE, self.step
         self.step = Step.DRAIN

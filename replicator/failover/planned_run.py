@@ -188,7 +188,7 @@ class PlannedRun:
         return self._core.on_written()
 
     async def _find_out(self, reason: str) -> Any:
-        """The target fell silent when it was to write: did it?"""
+        """Find out whether the target wrote the epoch, after it fell silent when it was to write."""
         report = self._report
         for _ in range(DOUBT_TRIES):
             try:

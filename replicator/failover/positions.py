@@ -1,4 +1,4 @@
-"""How far the topics of one worker are: what it answers for the checks and the reports of a switch."""
+"""Positions of the topics of one worker, which it answers for the checks and the reports of a switch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from replicator.failover.served_clients import ServedClients
 from snapshots.position import BEFORE_ALL, Position
 
 COUNT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of one topic's log, read to count messages that another cluster lacks: past that the count is an upper bound."""
+"""Limit of bytes that are read of one topic's log to count messages that another cluster lacks. Beyond it, the count is
+an upper bound.
+"""
 PAGE_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -24,7 +26,7 @@ Earlier = Mapping[str, Mapping[str, Sequence[Position]]]
 
 
 class Positions:
-    """Those of ``engine``, and of the clients of its cluster."""
+    """Positions of the topics of ``engine``, and how far its cluster's clients are served."""
 
     def __init__(self, engine: Engine, clients: ServedClients) -> None:
         self._engine = engine
@@ -88,7 +90,7 @@ class Positions:
         }
 
     def marks_of(self, origin: str) -> dict[str, dict[str, Any]]:
-        """Up to where every topic has the messages of ``origin``."""
+        """Return the position up to which every topic has the messages of ``origin``."""
         marks = {
             topic.name: topic.origins.high_water(origin)
             for topic in self._engine.topics()
@@ -106,10 +108,11 @@ class Positions:
         upto: Mapping[str, Position] | None = None,
         names: Collection[str] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """How many messages of this cluster's own lie above these positions of its own, by topic; a topic that is not
-        in ``marks`` counts from its beginning. With ``names`` these topics alone are counted. ``upto`` gives where
+        """Count, by topic, this cluster's own messages above these positions of its own; a topic that is not in
+        ``marks`` counts from its beginning. With ``names`` these topics alone are counted. ``upto`` gives where
         counting ends; else it is the log's end. ``exact`` is False where there was too much to count: then it is an
-        upper bound."""
+        upper bound.
+        """
         found: dict[str, dict[str, Any]] = {}
         for topic in self._named(names):
             if topic.name == EPOCHS_TOPIC or topic.deleted is not None:

@@ -41,7 +41,7 @@ class TopicReport:
 
 @dataclass(slots=True)
 class SwitchReport:
-    """What a switch did, or would do. ``outcome`` is ``done``, ``dry run`` or ``refused``."""
+    """Result of a switch, or of a dry run. ``outcome`` is ``done``, ``dry run`` or ``refused``."""
 
     kind: str
     source: str
@@ -55,19 +55,22 @@ class SwitchReport:
     unknown_since_ms: int | None = None
     """Without the source: the wall clock when the target heard of it last; None if it never did since it started."""
     source_unknown: str = ""
-    """What the source's worker does not know of its own cluster; empty if it knows everything."""
+    """Why the source's worker does not know everything about its own cluster; empty if it does."""
     topics: list[TopicReport] = field(default_factory=list)
     announced: dict[str, str] = field(default_factory=dict)
     steps: list[tuple[str, float]] = field(default_factory=list)
     """Each step that was begun, and its seconds."""
     notes: list[str] = field(default_factory=list)
     differences: list[str] | None = None
-    """Where the target treats clients of the source otherwise; None where they were not compared."""
+    """Differences between the clusters that clients of the source would notice at the target; None if they were not
+    compared.
+    """
 
     @property
     def not_received(self) -> int | None:
-        """Messages of the source that the target does not have (RPO); None where the source does not answer, or does
-        not know all that its clients published."""
+        """Return how many messages of the source the target lacks (RPO); None if the source does not answer, or does
+        not know all that its clients published.
+        """
         carried = [topic.missing_messages for topic in self.topics if topic.carried]
         if not self.source_answers or self.source_unknown or any(missing is None for missing in carried):
             return None
@@ -75,7 +78,7 @@ class SwitchReport:
 
     @property
     def may_be_repeated(self) -> int | None:
-        """See :class:`SubscriptionReport`."""
+        """Return how many messages may be repeated; see :class:`SubscriptionReport`."""
         found = [each.may_be_repeated for topic in self.topics for each in topic.subscriptions]
         if not self.source_answers or any(each is None for each in found):
             return None
@@ -117,7 +120,7 @@ class Stranded:
 
 @dataclass(slots=True)
 class StatusReport:
-    """How a deployment stands: each worker's own word, and what came of the newest switch."""
+    """State of a deployment: each worker's own answer, and the outcome of the newest switch."""
 
     epoch: int
     writer: str
@@ -126,13 +129,15 @@ class StatusReport:
     switch: Any = None
     """The newest record, if there was a switch."""
     stranded: Sequence[Stranded] | None = None
-    """None where that is not known: there was no switch, or one of the two does not answer."""
+    """Messages that the target lacked; None if unknown: there was no switch, or one of the two clusters does not
+    answer.
+    """
     unknown: str = ""
     """Why it is not known, or not all of it."""
 
     @property
     def agreed(self) -> bool:
-        """Whether all that answer know the same record."""
+        """Return whether all workers that answer know the same record."""
         return len({str(state["record"]) for state in self.states.values() if "error" not in state}) <= 1
 
     def as_json(self) -> FailoverStatus:

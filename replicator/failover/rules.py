@@ -24,22 +24,22 @@ LISTED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What clients are held to in one cluster. ``places`` are tenants, namespaces and topics by name."""
+    """Rules for clients in one cluster. ``places`` are tenants, namespaces and topics by name."""
 
     cluster: str
     asks: bool = False
     """Whether it asks who somebody is; else nobody is refused there."""
     superusers: frozenset[str] = frozenset()
     roles: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """By place and role, the actions that were granted, by operators and by the topology."""
+    """Actions that were granted by operators and by the topology, by place and role."""
     subscriptions: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """By namespace and subscription, the roles that alone may use it."""
+    """Roles that alone may use a subscription, by namespace and subscription."""
     prefixed: frozenset[str] = frozenset()
     """Namespaces whose subscriptions have to begin with their role."""
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By namespace or topic, what is set there."""
+    """Policies that are set, by namespace or topic."""
     schemas: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By topic, the versions of its schemas."""
+    """Versions of schemas, by topic."""
     partitions: Mapping[str, int] = field(default_factory=dict)
     terminated: frozenset[str] = frozenset()
     tenants: frozenset[str] | None = None

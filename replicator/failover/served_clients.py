@@ -1,4 +1,4 @@
-"""What a failover needs of those who are connected to a cluster: to turn them away, and to know what they have done.
+"""Interface to the clients of a cluster that a failover needs: to turn them away, and to know what they have done.
 
 There is one implementation a kind of cluster: the engine's own clients (:mod:`replicator.failover.engine_clients`), and
 those of the brokers that a worker runs beside (:mod:`replicator.apache.broker_clients`).
@@ -19,30 +19,31 @@ class ServedClients(Protocol):
     """The clients of one cluster."""
 
     origin: str
-    """Of the messages that they publish."""
+    """Origin of the messages that the clients publish."""
 
     def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
-        """Where the clients of each cluster connect; ``service_urls`` where those of the binary protocol do."""
+        """Take over where the clients of each cluster connect; ``service_urls`` is for the binary protocol."""
 
     def set_gate(self, gate: Gate) -> None:
-        """Take and refuse them, from now on. Does not wait; what cannot be done at once is tried until it is done."""
+        """Let ``gate`` decide from now on which clients are taken. Do not wait; repeat what cannot be done at once."""
 
     async def settle(self, operation: str, *, keep_consumers: bool) -> int:
-        """In a planned switch, after the gate was closed: returns when nobody publishes, or, unless they are kept,
-        acknowledges any more, and all that they did is durable in the engine. Returns how many entries consumers held
-        unacknowledged then. Raises :class:`EngineError` if it cannot be had."""
+        """Settle a planned switch after the gate was closed. Return when nobody publishes any more, nor acknowledges
+        unless ``keep_consumers``, and all of it is durable in the engine. Return how many entries consumers then
+        held unacknowledged. Raise :class:`EngineError` if that cannot be reached.
+        """
 
     async def ended(self) -> None:
-        """Returns when the gate is closed and all that was published before is in the engine."""
+        """Wait until the gate is closed and all that was published before is in the engine."""
 
     def in_log(self, topic: Topic, position: Position) -> Position:
-        """Where in the engine's log an entry lies of which the origin position is known."""
+        """Translate an origin position to a local one."""
 
     def served_through(self, topic: Topic, origin: str) -> Position | None:
-        """Up to where they are served messages of an origin, where that is not all that the engine has of it."""
+        """Return the last position of ``origin`` that clients can receive, or None if they can receive everything."""
 
     def state_lags(self, topic: Topic, subscription: str) -> str:
-        """Why a subscription is not for them as it is in the engine; empty if it is."""
+        """Return why a subscription differs between these clients and the engine; empty if it does not."""
 
     def unknown(self) -> str:
-        """Why the engine may lack what they did; empty if it has all of it."""
+        """Return why the engine may lack what the clients did; empty if it has all of it."""

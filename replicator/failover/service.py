@@ -53,11 +53,13 @@ from snapshots.position import Position
 POLL_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 0.5
 SWITCHES_KEPT: Final = 10
-"""Of the newest switches to and from this cluster the positions are kept: some 100 kilobytes a thousand topics."""
+"""Number of newest switches to and from this cluster whose positions are kept: some 100 kilobytes for a thousand
+topics.
+"""
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
 ENDS: Final = "failover_ends"
-"""By record that fenced this cluster, its last own positions then."""
+"""Table of this cluster's last own positions, by the record that fenced it."""
 
 log = structlog.get_logger(__name__)
 
@@ -77,18 +79,17 @@ async def learn_newest(engine: Engine, records: Iterable[FailoverEpoch]) -> tupl
 
 
 class EpochIndex(Protocol):
-    """Where epochs and what operators did are indexed for people; nothing is read from it to work (invariant 9)."""
+    """Index of epochs and of operators' actions, for people; nothing is read from it to work (invariant 9)."""
 
     def failover_epoch(self, record: FailoverEpoch) -> None: ...
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
 class FailoverService:
-    """The failover of the worker of ``engine``'s cluster.
-
-    ``addresses`` has the HTTP address of every cluster of the topology, this one included; ``service_urls`` where
-    clients connect, for clusters of which that is another address; ``origins`` of what their clients publish, for
-    clusters of which that is not the name. ``clients`` are those of this cluster; None for those of the engine.
+    """The failover of the worker of ``engine``'s cluster. ``addresses`` has the HTTP address of every cluster of the
+    topology, this one included. ``service_urls`` has the address for clients, and ``origins`` the origin of their
+    messages, for clusters where these are different ones. ``clients`` are those of this cluster; None for those of
+    the engine.
     """
 
     def __init__(
@@ -111,11 +112,11 @@ class FailoverService:
         self._clients.on_addresses(self._urls(), self._service_urls)
         self._positions = Positions(engine, self._clients)
         self._on_gate: Callable[[Gate], None] = lambda gate: None
-        """Told of each gate, before anybody is let go of."""
+        """Function that is called with each gate, before any client is disconnected."""
         self._log = EpochsLog(engine, self.adopt)
         self._peers = Peers({name: at for name, at in addresses.items() if name != engine.cluster})
         self._heard_ms: dict[str, int] = {}
-        """By cluster, the wall clock when it answered last."""
+        """Wall clock of each cluster's last answer."""
         self._silent: dict[str, str] = {}
         """Clusters that did not answer when they were asked last, each with why."""
         self._proposing = asyncio.Lock()
@@ -126,7 +127,7 @@ class FailoverService:
     # Life.
 
     def close_gate(self) -> None:
-        """Before the API is there: no client is taken until the others were asked."""
+        """Close the gate before the API is there: no client is taken until the others were asked."""
         stored = self.engine.store.meta(RECORD)
         self.engine.add_listener(self._log)
         actions = self._core.start(None if stored is None else from_json(stored), self._log.records())
@@ -134,12 +135,12 @@ class FailoverService:
         self._run_gates(actions)
 
     def watch_gate(self, on_gate: Callable[[Gate], None]) -> None:
-        """Call ``on_gate`` with what holds now, and whenever that changes."""
+        """Call ``on_gate`` with the present gate, and again whenever it changes."""
         self._on_gate = on_gate
         on_gate(self._core.gate)
 
     async def start(self) -> None:
-        """Ask the others, and open the gate if nobody has taken over. Returns when that is decided, in about 2 s."""
+        """Ask the others, and open the gate if nobody has taken over. Return when that is decided, in about 2 s."""
         for action in self._asking_at_start:
             await self._run(action)
         record = self._core.record
@@ -169,7 +170,7 @@ class FailoverService:
         service_urls: Mapping[str, MovedTo] | None = None,
         origins: Mapping[str, str] | None = None,
     ) -> None:
-        """The topology is another one."""
+        """Take over a new topology."""
         self._addresses = dict(addresses)
         self._service_urls = dict(service_urls or {})
         self._origins = dict(origins or {})
@@ -179,14 +180,14 @@ class FailoverService:
         self._set_gate(self._core.gate)
 
     def resync(self) -> None:
-        """The index lost what it had."""
+        """Index everything again: the index lost what it had."""
         if self._index is not None and self._core.record.epoch:
             self._index.failover_epoch(self._core.record)
 
     # Carrying out what the core says.
 
     def _spawn(self, actions: Sequence[Action]) -> None:
-        """The gate at once; the rest as soon as it can be."""
+        """Set the gate at once, and do the other actions as soon as possible."""
         self._run_gates(actions)
         rest = [action for action in actions if not isinstance(action, SetGate)]
         if rest:
@@ -244,7 +245,9 @@ class FailoverService:
         await self.engine.remember(RECORD, as_json(record))
 
     async def _remember_end(self, record: FailoverEpoch) -> None:
-        """What clients had published here when the record fenced this cluster, once all of it is in the engine."""
+        """Store what clients had published here when the record fenced this cluster, once all of it is in the
+        engine.
+        """
         await self._clients.ended()
         if self._core.record == record:
             await self._remember(ENDS, record.record_id, self._positions.marks_of(self._clients.origin))
@@ -285,7 +288,7 @@ class FailoverService:
             self._spawn(self._core.on_tick(_now_ms()))
 
     def link_opened(self, cluster: str) -> None:
-        """A link from there has connected: it may know more."""
+        """Poll a cluster whose link has connected: it may know a newer record."""
         if cluster in self._peers.addresses:
             self._task(self._ask_one(cluster))
 
@@ -316,13 +319,12 @@ class FailoverService:
         }
 
     def not_ready(self) -> str | None:
-        """Why no client is taken for the moment; a fenced worker is ready: links and readers use it."""
+        """Return why no client is taken for the moment. A fenced worker is ready: links and readers use it."""
         return None if self._core.learned else "the other clusters are being asked whether one of them took over"
 
     def service_url(self, home: str) -> tuple[dict[str, str], FailoverEpoch]:
-        """In the form that Pulsar's clients poll: where the clients of ``home`` connect, and the record behind it.
-
-        Raises :class:`KeyError` for a cluster that the topology does not have.
+        """Return where the clients of ``home`` connect, in the form that Pulsar's clients poll, and the record behind
+        it. Raise :class:`KeyError` for a cluster that the topology does not have.
         """
         if home not in self._addresses:
             raise KeyError(home)
@@ -347,8 +349,9 @@ class FailoverService:
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """See :meth:`Positions.missing`; with the ``record_id`` of a switch that fenced this cluster, only what was
-        here then."""
+        """Return :meth:`Positions.missing`. With the ``record_id`` of a switch that fenced this cluster, count only
+        messages that were here then.
+        """
         ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
         upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
         return await self._positions.missing(marks, upto, names)
@@ -356,7 +359,7 @@ class FailoverService:
     async def hold(
         self, operation: str, target: str, expected: Precedence, lease_ms: int, *, keep_consumers: bool
     ) -> dict[str, Any]:
-        """Fence this cluster for a planned switch; returns its topics when nobody changes them any more."""
+        """Fence this cluster for a planned switch; return its topics when nobody changes them any more."""
         until_ms = _now_ms() + min(lease_ms, HOLD_MS_MAX)
         self._run_gates(self._core.hold_clients(operation, target, expected, until_ms, keep_consumers=keep_consumers))
         self._audit("failover hold", self.engine.cluster, target=target)
@@ -365,7 +368,7 @@ class FailoverService:
         return {"held_entries": held, "topics": self._positions.topics()}
 
     def renew(self, operation: str, lease_ms: int) -> None:
-        """Raises :class:`EpochConflict`."""
+        """Renew the lease of a switch. Raise :class:`EpochConflict`."""
         self._core.renew(operation, _now_ms() + min(lease_ms, HOLD_MS_MAX))
 
     def release(self, operation: str) -> None:
@@ -381,9 +384,8 @@ class FailoverService:
     async def propose(
         self, *, kind: str, homes: Sequence[str], expected: Precedence, keep_consumers: bool
     ) -> dict[str, Any]:
-        """Take over. Returns the record, and what is here of the former server's messages, when it is durable.
-
-        Raises :class:`EpochConflict`, and the store's errors.
+        """Take over. When that is durable, return the record, and which messages of the former server are here. Raise
+        :class:`EpochConflict`, and the store's errors.
         """
         async with self._proposing:
             try:
@@ -410,17 +412,19 @@ class FailoverService:
             return switch
 
     def adopt(self, record: FailoverEpoch) -> None:
-        """A record came, by a marker or told by another worker or a coordinator."""
+        """Adopt a record that came by a marker, or from another worker or a coordinator."""
         self._spawn(self._core.on_record(record))
 
     def switches(self) -> list[dict[str, Any]]:
-        """The newest switches to this cluster, each with what it had of the former server's messages, newest first."""
+        """Return the newest switches to this cluster, newest first. Each has the former server's messages that were
+        here.
+        """
         stored = self.engine.store.meta(SWITCHES) or []
         found = (self.engine.store.meta(f"{SWITCHES} {name}") for name in reversed(stored))
         return [switch for switch in found if switch is not None]
 
     async def _remember(self, table: str, name: str, value: Any) -> None:
-        """Keep ``value`` under a name of a switch; of the newest so many."""
+        """Keep ``value`` under the name of a switch; drop the oldest beyond :data:`SWITCHES_KEPT`."""
         names = [each for each in self.engine.store.meta(table) or [] if each != name] + [name]
         for old in names[:-SWITCHES_KEPT]:
             await self.engine.writer.put("meta", f"{table} {old}".encode(), None)

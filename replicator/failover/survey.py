@@ -1,4 +1,4 @@
-"""What every cluster answers before a switch: how it stands, and the record that a switch builds upon."""
+"""Answers of every cluster before a switch: its state, and the record that a switch builds upon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED_SECONDS_MAX: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """By cluster, its state or why it does not answer; ``base`` is the highest record of those that do."""
+    """State of each cluster, or why it does not answer; ``base`` is the highest record of those that answer."""
 
     states: Mapping[str, dict[str, Any]]
     silent: Mapping[str, str]
@@ -42,12 +42,14 @@ class Survey:
         return cls(states, silent, max(records, key=precedence, default=FIRST))
 
     def need(self, cluster: str, remedy: str = "") -> None:
-        """Raises :class:`ClusterUnreachable` if the cluster does not answer."""
+        """Raise :class:`ClusterUnreachable` if the cluster does not answer."""
         if cluster in self.silent:
             raise ClusterUnreachable(f"{self.silent[cluster]}{remedy}")
 
     def home_to_promote(self, target: str, clusters: Collection[str]) -> str:
-        """The only home that ``target`` does not serve, or the only one of those whose server does not answer."""
+        """Return the only home that ``target`` does not serve, or the only one of those whose server does not
+        answer.
+        """
         candidates = [name for name in clusters if serving(self.base, name) != target]
         silent = [name for name in candidates if serving(self.base, name) in self.silent]
         for found in (candidates, silent):

@@ -50,7 +50,7 @@ class Switch:
         dry_run: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
     ) -> SwitchReport:
-        """Every home that ``source`` serves is served by ``target``."""
+        """Let ``target`` serve every home that ``source`` serves."""
         survey = await self._survey((source, target), needed=(source, target) if planned else (target,))
         homes = homes_served(survey.base, source)
         if not homes:
@@ -73,7 +73,7 @@ class Switch:
     async def failback(
         self, home: str, *, dry_run: bool = False, timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
     ) -> SwitchReport:
-        """``home`` serves its own clients again, planned."""
+        """Let ``home`` serve its own clients again, by a planned switch."""
         survey = await self._survey((home,), needed=(home,))
         source = serving(survey.base, home)
         if source in survey.silent:
@@ -85,15 +85,16 @@ class Switch:
         )
 
     async def promote(self, target: str, home: str | None = None, *, dry_run: bool = False) -> SwitchReport:
-        """The clients of ``home`` are served by ``target``, without asking who serves them. Without a ``home`` it is
-        the only one that ``target`` does not serve, or the only one of those whose server does not answer."""
+        """Let ``target`` serve the clients of ``home``, without asking the cluster that serves them. Without ``home``,
+        take the only one that ``target`` does not serve, or the only one of those whose server does not answer.
+        """
         survey = await self._survey((target,) if home is None else (target, home), needed=(target,))
         home = home or survey.home_to_promote(target, self._topology.names)
         source = serving(survey.base, home)
         return await self._switch(survey, "promote", (home,), source, target, planned=False, dry_run=dry_run)
 
     async def status(self) -> StatusReport:
-        """How things stand. Raises nothing: what does not answer is in the report."""
+        """Return the state of the deployment. Raise nothing: a cluster that does not answer is in the report."""
         survey = await self._survey(())
         base = survey.base
         states = {name: survey.states.get(name) or {"error": survey.silent[name]} for name in self._topology.names}
@@ -178,7 +179,9 @@ class Switch:
         return report
 
     async def _differences(self, source: str, target: str, report: SwitchReport) -> list[str] | None:
-        """Where ``target`` treats clients of ``source`` otherwise; None, with a note, where one cannot say."""
+        """Return the differences between ``source`` and ``target`` that clients would notice; None, with a note, if
+        they are unknown.
+        """
         try:
             ours, theirs = await asyncio.gather(self._peers.rules(source), self._peers.rules(target))
         except FailoverError as error:

@@ -17,7 +17,7 @@ WRITE_SECONDS_MAX: Final = 10.0
 
 
 class Takeover:
-    """Of the switch that ``report`` is of, upon the record ``base``."""
+    """Takeover of the switch of ``report``, built upon the record ``base``."""
 
     def __init__(
         self,
@@ -35,9 +35,8 @@ class Takeover:
         self.keep_consumers = keep_consumers
 
     async def propose(self) -> Any:
-        """The target takes over; returns its answer: the record, and what it has of the source's messages.
-
-        Raises :class:`SwitchRefused` and :class:`ClusterUnreachable`.
+        """Let the target take over. Return its answer: the record, and the source's messages that it has. Raise
+        :class:`SwitchRefused` and :class:`ClusterUnreachable`.
         """
         body = {
             "kind": self._report.kind,
@@ -50,7 +49,7 @@ class Takeover:
         )
 
     async def announce_all(self, record: FailoverEpoch) -> None:
-        """Tell the others; what does not answer learns by link, poll or at its start."""
+        """Tell the others; a cluster that does not answer learns by link, poll or at its start."""
         report = self._report
 
         async def announce(cluster: str) -> None:

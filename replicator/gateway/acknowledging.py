@@ -52,7 +52,7 @@ class Acknowledging:
         self._extended = extended
         self._responses = AckResponseWriter(consumer_id)
         self.unseen = 0
-        """Restarts that the client may not know of yet. What it says until it does is of the former place."""
+        """Restarts that the client may not know of yet. Until it does, its commands are about the former position."""
         self.consumer: EngineConsumer
 
     def acknowledge(self, commands: Sequence[CommandAck]) -> Iterator[None] | None:
@@ -316,7 +316,7 @@ class _Outcome:
     __slots__ = ("_begun", "_error", "_tell", "_waiting")
 
     def __init__(self, tell: Callable[[BaseException | None], None]) -> None:
-        """``tell`` is called once, with the first error if there is one."""
+        """Make the answer. ``tell`` is called once, with the first error if there is one."""
         self._tell = tell
         self._waiting = 0
         self._begun = False

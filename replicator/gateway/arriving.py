@@ -29,7 +29,7 @@ class Commanded(Protocol):
         """Yield the commands in ``data``. Raise :class:`ProtocolError` if the connection must be closed."""
 
     def carry_out(self, command: Any) -> Iterator[None] | None:
-        """Carry a command out. What it leaves for later slices it returns as an iterator, whose steps are short."""
+        """Carry a command out. Return an iterator over the work left for later slices; its steps are short."""
 
     def carried_out(self) -> None:
         """Look at what the commands of this slice have changed."""
@@ -81,7 +81,7 @@ class Arrivals:
         self._dropped = False
 
     def came(self, data: bytes) -> None:
-        """Carry out what came, or keep it for the client's turn."""
+        """Carry out the commands that came, or keep them for the client's turn."""
         if self._dropped:
             return
         if self.behind or not self._turns.may_begin(self._share):

@@ -1,4 +1,4 @@
-"""What a client asks of a consumer that is there: permits, acknowledgements, redelivery, seek, and how far it is."""
+"""Requests of a client to a connected consumer: permits, acknowledgements, redelivery, seek, and how far it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = BaseCommand.Type
 
 
 def flow(connection: Connection, frame: Frame) -> None:
-    """FLOW. What comes for a consumer that is not there (any more) is dropped, here and below, as upstream does."""
+    """FLOW: grant permits. Here and below, a command for a consumer that is gone is dropped, as Apache Pulsar does."""
     command = frame.command.flow
     session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
     if session is not None:
@@ -24,14 +24,14 @@ def flow(connection: Connection, frame: Frame) -> None:
 
 
 def redeliver(connection: Connection, frame: Frame) -> Iterator[None] | None:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all of them, or those that are listed."""
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: deliver all of them again, or those that are listed."""
     command = frame.command.redeliverUnacknowledgedMessages
     session: ConsumerSession | None = connection.state.consumers.get(command.consumer_id)
     return None if session is None else session.redeliver(command)
 
 
 def seek(connection: Connection, frame: Frame) -> None:
-    """SEEK to a message id or a time; the client is disconnected from the subscription, and comes back."""
+    """SEEK: move to a message id or a time. The client is disconnected from the subscription, and comes back."""
     wanted = frame.command.seek
     session = _session(connection, wanted.consumer_id, wanted.request_id)
     if session is None:
@@ -49,14 +49,14 @@ def seek(connection: Connection, frame: Frame) -> None:
 
 
 def restarted(connection: Connection, frame: Frame) -> None:
-    """RESTARTED: the client has seen that the subscription was put elsewhere."""
+    """RESTARTED: note that the client has seen that the subscription's position was moved."""
     session: ConsumerSession | None = connection.state.consumers.get(frame.command.restarted.consumer_id)
     if session is not None:
         session.restart_seen()
 
 
 def last_message_id(connection: Connection, frame: Frame) -> None:
-    """GET_LAST_MESSAGE_ID."""
+    """GET_LAST_MESSAGE_ID: answer with the topic's last message."""
     wanted = frame.command.getLastMessageId
     session = _session(connection, wanted.consumer_id, wanted.request_id)
     if session is not None:
@@ -66,7 +66,7 @@ def last_message_id(connection: Connection, frame: Frame) -> None:
 
 
 def stats(connection: Connection, frame: Frame) -> None:
-    """CONSUMER_STATS."""
+    """CONSUMER_STATS: answer with the consumer's figures."""
     wanted = frame.command.consumerStats
     session: ConsumerSession | None = connection.state.consumers.get(wanted.consumer_id)
     if session is None:

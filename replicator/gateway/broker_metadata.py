@@ -1,8 +1,8 @@
-"""What stands before an entry for clients that ask for a broker's own metadata of it, where the cluster tells that.
+"""Broker metadata before an entry, for clients that ask for it, if the cluster gives it.
 
-The index of an entry counts the messages of the topic in this cluster, from 0 on: that of the entry's last message,
-as upstream has it, so that clients find those of a batch by counting back. Links and markers are no gaps in it, and
-trimming changes none. The time is when the entry was stored by the cluster that published it.
+The index counts the messages of the topic in this cluster, from 0 on. As in Apache Pulsar, an entry has the index of
+its last message: clients count back to the others of a batch. Links and markers leave no gaps in it, and trimming
+changes no index. The time is when the entry was stored by the cluster that published it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class BrokerMetadataWriter:
-    """Of one consumer. Counts along with entries that follow each other, and looks up where others lie."""
+    """Writer of broker metadata for one consumer. For successive entries it counts along; for others it looks the index
+    up.
+    """
 
     __slots__ = ("_following", "_messages_through", "_topic")
 
@@ -26,7 +28,9 @@ class BrokerMetadataWriter:
         self._messages_through = 0
 
     def before(self, delivery: Delivery) -> bytes:
-        """Empty for an entry that is only left in the compacted view: how many came before it is not known any more."""
+        """Return the metadata for an entry; empty if it is left in the compacted view only, because the number of
+        messages before it is not known any more.
+        """
         topic, position = self._topic, delivery.position
         if position not in topic.log:
             return b""

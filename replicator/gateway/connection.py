@@ -60,7 +60,7 @@ from snapshots.position import Position
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 CALLS_MAX: Final = 1_000
 CLOSE_SECONDS_MAX: Final = 2.0
-"""How long the last bytes of a connection that is over may take."""
+"""Time limit for sending the last bytes of a connection that is over."""
 SOFTWARE: Final = f"replicator {__version__}"
 FEATURES: Final = FeatureFlags(
     supports_topic_watchers=True,
@@ -77,7 +77,7 @@ Handler = Callable[["Connection", Frame], Iterator[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What lookups answer: where clients reach this worker."""
+    """Addresses at which clients reach this worker, for lookups."""
 
     url: str
     """``pulsar://host:port``."""
@@ -86,14 +86,14 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What all connections of one gateway serve."""
+    """Things that all connections of one gateway share."""
 
     engine: Engine
     addresses: Addresses
     watchers: TopicWatchers
     schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
-    """By the type of a command."""
+    """Handlers by the type of a command."""
     authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone()
     """Makes the one of a connection, which may ask for the certificate that its client showed."""
     guard: Guard = EVERYBODY
@@ -109,7 +109,9 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, served: Served, on_made: Callable[[Connection], None], on_over: Callable[[Connection], None]
     ) -> None:
-        """``on_made`` is called when there is a transport, which may be a while after the socket was accepted."""
+        """Make the connection. ``on_made`` is called when there is a transport, which may be a while after the socket
+        was accepted.
+        """
         self.engine = served.engine
         self.addresses = served.addresses
         self.watchers = served.watchers
@@ -120,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._broker_metadata = served.broker_metadata
         self.known_as: Sought[KnownAs] = Sought()
         self.put_at: Sought[Position] = Sought()
-        """Where seeks left subscriptions that went with their consumers."""
+        """Positions where seeks left subscriptions that were removed with their consumers."""
         self.lookups_waiting: list[Frame] = []
         """See :mod:`replicator.gateway.lookups`."""
         self._loop = asyncio.get_running_loop()
@@ -141,7 +143,7 @@ class Connection(asyncio.Protocol):
         self.share = Share("", lambda: self.fail("an operator closed the connection"))
         self._host = ""
         self._counted_as = ""
-        """As which role it is counted."""
+        """Role under which the connection is counted."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._calls: set[asyncio.Task[None]] = set()
@@ -210,7 +212,7 @@ class Connection(asyncio.Protocol):
             self.fail(too_many)
 
     async def _find_out(self, pending: Pending) -> None:
-        """Who the client is; bounded in time by the handshake's limit."""
+        """Identify the client, within the handshake's time limit."""
         outcome: Admitted | NotAuthenticated
         try:
             outcome = await pending.find_out()
@@ -227,12 +229,12 @@ class Connection(asyncio.Protocol):
             self._set_alarm()
 
     def _certificate(self) -> Certificate | None:
-        """What TLS has checked of the client."""
+        """Return the client's certificate, which TLS has checked."""
         found: Certificate | None = self._transport.get_extra_info("peercert")
         return found
 
     def _send(self, sends: Sends) -> None:
-        """SEND, for a producer that is there; what comes for one that the engine let go of, the client sends again."""
+        """Handle SENDs for one producer. If the engine has closed it, drop them: the client sends them again."""
         session = self.state.producers.receiving(sends.producer_id)
         if session is not None:
             session.send(sends)
@@ -335,7 +337,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def host(self) -> str:
-        """The address from which the client came."""
+        """Return the address from which the client came."""
         return self._host
 
     @property
@@ -345,12 +347,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def role(self) -> str:
-        """Who the client is; empty where nobody is told apart."""
+        """Return the client's role; empty without authentication."""
         return self.state.name
 
     @property
     def client(self) -> ClientInfo:
-        """Who is at the other end, for figures."""
+        """Return address and software of the client, for figures."""
         host, port = (self._transport.get_extra_info("peername") or ("", 0))[:2]
         return ClientInfo(f"/{plain_host(str(host))}:{port}", self.state.peer.software, self._connected_at_ms)
 
@@ -421,8 +423,9 @@ class Connection(asyncio.Protocol):
         return self.state.consumers.let_go(consumer_id, session)
 
     def request(self, request_id: int, call: Coroutine[Any, Any, None], name: str, *, waits: bool = False) -> None:
-        """Run a call that answers by itself; what is refused is answered as an error. One that ``waits`` for others may
-        take any time: what bounds it is the number of sessions."""
+        """Run a call that answers by itself, and answer a refusal as an error. A call that ``waits`` for others may
+        take any time: the limit of sessions bounds their number.
+        """
 
         async def answered() -> None:
             try:

@@ -119,7 +119,7 @@ class ConsumerSession:
         self._acknowledging.unseen -= 1
 
     async def unsubscribe(self, *, force: bool) -> None:
-        """Delete the subscription. Raises what the engine does; then the consumer goes on."""
+        """Delete the subscription. Raise the engine's errors; then the consumer goes on."""
         told, self.consumer.on_closed = self.consumer.on_closed, None
         try:
             await self.consumer.unsubscribe(force=force)

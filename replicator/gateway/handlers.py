@@ -1,4 +1,4 @@
-"""Which handler a command has; SEND goes to its producer's session straight away."""
+"""Handlers of commands, by type; SEND goes to its producer's session straight away."""
 
 from __future__ import annotations
 

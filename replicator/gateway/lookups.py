@@ -1,4 +1,4 @@
-"""Where a topic is served, how many partitions it has, and which topics a namespace has."""
+"""Answers about topics: where one is served, how many partitions it has, and which topics a namespace has."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def lookup(connection: Connection, frame: Frame) -> None:
     up at the address that they were given, each time. One that is being switched, or does not know yet who serves it,
     lets them try again. Where only producers are sent away, consumers, who ask in the same way, are let in.
 
-    "Try again" makes the clients in Java and Go close the connection. So it is said last: after the receipts of what
-    the connection's producers had sent, which they would send again, and after its consumers have finished.
+    "Try again" makes the clients in Java and Go close the connection. So it is said last: after its producers got their
+    receipts, because they would send again, and after its consumers have finished.
     """
     waiting = connection.lookups_waiting
     if len(waiting) >= SESSIONS_MAX or not (waiting or _has_something_first(connection)):
@@ -150,10 +150,9 @@ def _answer_partitions(
 
 
 def topics_of_namespace(connection: Connection, frame: Frame) -> None:
-    """GET_TOPICS_OF_NAMESPACE: each partition by itself, as upstream.
-
-    A pattern is matched here if this side can read it (:mod:`replicator.engine.topics.topic_patterns`), and told to be;
-    else the client gets all names, and matches them itself.
+    """GET_TOPICS_OF_NAMESPACE: list each partition by itself, as Apache Pulsar does. If this worker can read the
+    pattern (:mod:`replicator.engine.topics.topic_patterns`), it matches the names, and says so. Otherwise the client
+    gets all names, and matches them itself.
     """
     wanted = frame.command.getTopicsOfNamespace
     answer = CommandGetTopicsOfNamespaceResponse(request_id=wanted.request_id, filtered=False)
@@ -192,7 +191,7 @@ def _pattern(text: str, namespace: str) -> TopicPattern | None:
 
 
 def matching(pattern: TopicPattern, names: Iterable[str]) -> list[str]:
-    """Those that match; a partition does if the topic does that it is a partition of."""
+    """Return the names that match. A partition matches if its topic does."""
     return [name for name in names if pattern.matches(_without_partition(name.rpartition("/")[2]))]
 
 
@@ -202,6 +201,6 @@ def _without_partition(local_name: str) -> str:
 
 
 def expanded(engine: Engine, name: str) -> tuple[str, ...]:
-    """The topics that somebody who asks for ``name`` consumes: its partitions, or itself if it has none."""
+    """Return the topics that a consumer of ``name`` consumes: its partitions, or itself if it has none."""
     partitions = engine.partitioned.count(name)
     return tuple(f"{name}-partition-{number}" for number in range(partitions)) or (name,)

@@ -3,9 +3,9 @@
 Official clients keep the ids of the cluster that they came from. The message is found by the exact mapping
 (:mod:`replicator.engine.log.foreign_positions`), or the request is refused.
 
-A client that starts at a message, or seeks to it, is sent that message, and drops it (or the first part of its batch)
-by itself if it does not want it. It knows it by its id. So to that client the message goes under the id that it gave,
-and under no other: else a reader would be shown again what it has read.
+A client that starts at a message, or seeks to it, is sent that message. If it does not want it, it drops it (or the
+first part of its batch) by itself, and knows it by its id. So that client gets the message under the id that it gave.
+Otherwise a reader would see a message again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KnownAs:
 
 
 class Sought(Generic[V]):
-    """Where consumers of one connection were put by a seek, until they come back; of at most :data:`SOUGHT_MAX`."""
+    """Places where a seek put consumers of one connection, until they come back; at most :data:`SOUGHT_MAX`."""
 
     __slots__ = ("_by_consumer",)
 
@@ -53,8 +53,8 @@ class Sought(Generic[V]):
 
 
 def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[Position, KnownAs | None]:
-    """Where a message lies here, or an end of the log; and by which id its client knows it, if that is not this place.
-    The ``extended`` are clients of ours, which know themselves whose id is whose: they bring none along.
+    """Return the local position of a message, or of an end of the log. Also return the id by which its client knows the
+    message, if that is another one; not for ``extended`` clients, which are ours and translate ids themselves.
 
     Raises :class:`MessageIdUnknown`, :class:`MessageNotHereYet`.
     """
@@ -66,8 +66,9 @@ def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[P
 
 
 def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, KnownAs | None]:
-    """The last position that is not sent to somebody who subscribes, None if that is not asked for; and as
-    :func:`place_of`. Of a subscription that is there its start does not count.
+    """Return the last position that is not sent to a subscribing client, or None if it does not ask for one; and the id
+    by which it knows the message, as :func:`place_of` does. If the subscription exists, the start in the command
+    does not count.
 
     Raises :class:`MessageNotHereYet`, and :class:`NotAllowedError` where clients are to stop: those who are told
     another reason try again until their time is over.

@@ -48,7 +48,7 @@ class MixedPort:
         *,
         tls_alone: bool = False,
     ) -> None:
-        """With ``tls_alone`` whoever begins otherwise is let go of."""
+        """Serve the port. With ``tls_alone``, connections without TLS are closed."""
         self._bound = bound
         self._tls = tls
         self._tls_alone = tls_alone
@@ -125,7 +125,7 @@ class MixedPort:
             self._shares.give_back(host)
 
     def _no_longer_waits(self, connection: socket.socket) -> str:
-        """Its address, by which it is counted still."""
+        """Stop waiting for a connection; return its address, by which it is still counted."""
         timer, host = self._waiting.pop(connection)
         timer.cancel()
         self._loop.remove_reader(connection)

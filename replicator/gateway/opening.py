@@ -34,7 +34,9 @@ T = BaseCommand.Type
 
 
 def produce(connection: Connection, frame: Frame) -> None:
-    """PRODUCER. One that is there already is answered again: the first answer may have come too late for the client."""
+    """PRODUCER: connect a producer. If it is connected already, answer again: the first answer may have come too late
+    for the client.
+    """
     wanted = frame.command.producer
     session: ProducerSession | None = connection.state.producers.get(wanted.producer_id)
     if session is not None:
@@ -103,7 +105,7 @@ def _check_room(connection: Connection) -> None:
 
 
 async def _make_subscription(topic: Topic, name: str) -> None:
-    """Of a producer of a dead letter topic: what it publishes is kept for this subscription from the first on."""
+    """Make the subscription for a dead letter topic's producer, so that its messages are kept from the first on."""
     if name in topic.subscriptions:
         return
     options = SubscribeOptions(type=SubscriptionType.SHARED, initial=InitialPosition.EARLIEST)
@@ -124,7 +126,7 @@ def _answer_producer(connection: Connection, request_id: int, session: ProducerS
 
 
 def close_producer(connection: Connection, frame: Frame) -> None:
-    """CLOSE_PRODUCER; of one that is not there it succeeds as well."""
+    """CLOSE_PRODUCER: close a producer. It succeeds also if there is none."""
     wanted = frame.command.close_producer
     session: ProducerSession | None = connection.state.producers.close(wanted.producer_id)
     if session is not None:
@@ -133,7 +135,7 @@ def close_producer(connection: Connection, frame: Frame) -> None:
 
 
 def subscribe(connection: Connection, frame: Frame) -> None:
-    """SUBSCRIBE."""
+    """SUBSCRIBE: connect a consumer."""
     wanted = frame.command.subscribe
     if connection.state.consumers.get(wanted.consumer_id) is not None:
         connection.succeeded(wanted.request_id)
@@ -189,7 +191,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
 
 
 def close_consumer(connection: Connection, frame: Frame) -> None:
-    """CLOSE_CONSUMER; of one that is not there it succeeds as well."""
+    """CLOSE_CONSUMER: close a consumer. It succeeds also if there is none."""
     wanted = frame.command.close_consumer
     connection.known_as.take(wanted.consumer_id)
     connection.put_at.take(wanted.consumer_id)
@@ -200,7 +202,7 @@ def close_consumer(connection: Connection, frame: Frame) -> None:
 
 
 def unsubscribe(connection: Connection, frame: Frame) -> None:
-    """UNSUBSCRIBE: the subscription goes, and this consumer with it."""
+    """UNSUBSCRIBE: delete the subscription and this consumer."""
     wanted = frame.command.unsubscribe
     session: ConsumerSession | None = connection.state.consumers.get(wanted.consumer_id)
 

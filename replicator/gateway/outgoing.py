@@ -33,14 +33,14 @@ class Outgoing:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, became_flooded: Callable[[], None]) -> None:
-        """``became_flooded`` is called when the client has left too much lying."""
+        """Make the buffer. ``became_flooded`` is called when the client leaves too many bytes unread."""
         self._loop = loop
         self._became_flooded = became_flooded
         self._transport: asyncio.Transport
         self.writable = True
         """Whether the socket takes more."""
         self.flooded = False
-        """Whether the client does not take what it asked for."""
+        """Whether the client does not read the answers to its requests."""
         self._unread_bytes = 0
         self._unsent: list[bytes] = []
         """Frames of this turn of the event loop."""

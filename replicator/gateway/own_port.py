@@ -41,7 +41,7 @@ class OwnPort:
         limits: ClientLimits,
         tls: ServerTls | None = None,
     ) -> None:
-        """``accepted`` makes the protocol of a connection; with ``tls`` of one whose handshake is over."""
+        """Make the port. ``accepted`` makes the protocol of a connection; with ``tls``, after its handshake."""
         self._bound: socket.socket | None = bound
         self._family = bound.family
         self._place = bound.getsockname()
@@ -54,7 +54,7 @@ class OwnPort:
         self._task = supervisor.task("gateway", "the port of the binary protocol", self._change, until_done=True)
 
     def set_open(self, is_open: bool) -> None:
-        """To be open, or closed, from soon on; :meth:`settled` waits for that."""
+        """Open or close the port soon; :meth:`settled` waits for that."""
         self._wanted = is_open
         if self._wanted is not (self._server is not None):
             self._task.start()
@@ -91,7 +91,9 @@ class OwnPort:
             self._server = None
 
     async def _bind(self) -> socket.socket:
-        """The socket that keeps the port. One that was closed is so only a turn of the event loop later."""
+        """Bind and return the socket that keeps the port. A closed one frees the port only a turn of the event loop
+        later.
+        """
         loop = asyncio.get_running_loop()
         tell_at: float | None = loop.time() + TELL_SECONDS
         while self._bound is None:

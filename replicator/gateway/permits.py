@@ -1,4 +1,4 @@
-"""How many of a client's permits the engine may have, so that a slow reader fills no memory. Sans-IO.
+"""Permits of a client that the engine may have, so that a slow reader fills no memory. Sans-IO.
 
 The engine sends what it has permits for, without asking how fast the socket is (invariant 11). So:
 
@@ -17,7 +17,7 @@ from replicator.engine.types import Delivery
 from replicator.protocol.errors import OutOfOrder
 
 PERMITS_MAX: Final = 1_000_000
-"""What a client may allow without getting anything."""
+"""Limit of permits that a client may give without getting anything."""
 GRANT_BYTES_MAX: Final = 16 * 1024 * 1024
 GRANT_MESSAGES_MIN: Final = 16
 """Fewer only of entries that are so large that as many would be over :data:`LARGE_GRANT_BYTES_MAX`."""
@@ -32,7 +32,9 @@ class Permits:
     __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested")
 
     def __init__(self, entry_bytes_max: int) -> None:
-        """``entry_bytes_max``: how large the first ones may be, of which nothing is known."""
+        """Make the permits. ``entry_bytes_max`` is the assumed size of the first entries, whose real size is not
+        known.
+        """
         self._requested = 0
         self._granted = 0
         self._blocked = False
@@ -40,19 +42,20 @@ class Permits:
 
     @property
     def unused(self) -> int:
-        """What the client allowed and has not got."""
+        """Return the permits that the client gave and that are not used yet."""
         return max(0, self._requested + self._granted)
 
     def requested(self, permits: int) -> int:
-        """The client allows more; raises :class:`OutOfOrder` for a number that makes no sense."""
+        """Add permits of the client; raise :class:`OutOfOrder` for a number that makes no sense."""
         if permits <= 0 or self._requested + permits > PERMITS_MAX:
             raise OutOfOrder(f"{permits} permits; a consumer may have 1 to {PERMITS_MAX} without a message")
         self._requested += permits
         return self._grant()
 
     def used(self, deliveries: Sequence[Delivery]) -> int:
-        """By the engine, for what goes to the socket now; how many messages that is. Batches are not split, so it may
-        use more than it has."""
+        """Count permits for entries that the engine sends to the socket now; return how many messages these are.
+        Batches are not split, so it may use more permits than it has.
+        """
         messages, largest = 0, max(self._entry_bytes // 2, 1)
         for delivery in deliveries:  # most often one
             messages += delivery.batch_size
@@ -63,11 +66,11 @@ class Permits:
         return messages
 
     def more(self) -> int:
-        """The socket took the entries, unless it was :meth:`blocked` meanwhile."""
+        """Return permits to grant after the socket took the entries; none if it was :meth:`blocked` meanwhile."""
         return self._grant()
 
     def blocked(self) -> int:
-        """The socket takes no more for now. Returns how many permits the engine is to give back."""
+        """Stop granting: the socket takes no more for now. Return how many permits the engine must give back."""
         self._blocked = True
         returned = max(0, self._granted)
         self._granted -= returned

@@ -5,13 +5,14 @@
 3. A call of several entries that the engine refuses for one of them is made again in halves, so that only the wrong
    one is refused. What was sent behind it waits until that is over, or is published again after it
    (:mod:`replicator.engine.producing.publish_order`).
-4. With deduplication, nothing is stored behind an entry that was refused, unless nothing can be stored any more: if
-   the client sends it again, and it is taken then, it would be confirmed as a duplicate of what is not here
-   (invariant 1). So the producer is closed, and the client connects it again. Which errors make a client give up its
-   message differs among those of C++, Java and Go, so it is done at each.
-5. What a quota holds counts as held by the connection. When that has no room for more, it would not hear any more the
+4. With deduplication, nothing is stored behind a refused entry, unless nothing can be stored any more. If later
+   entries were stored, and the client sent the refused one again, it would be confirmed as a duplicate of an entry that
+   is not here (invariant 1). So the producer is closed, and the client connects it again. Clients of C++, Java and Go
+   give up their message at different errors, so this is done at each error.
+5. Messages that a quota holds count as held by the connection. If it has no room for more, it could not read the
    acknowledgements that make the backlog smaller. So such producers are closed, and their clients connect again, which
-   is refused until the backlog is within its quota. The same where all that a topic may have waiting does.
+   is refused until the backlog is within its quota. This also happens if a topic has all the messages waiting that it
+   may have.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ProducerSession:
         self._calls: deque[_Call] = deque()
         self._order = PublishOrder()
         self._refused = False
-        """A call was refused, and what was sent behind it is not settled."""
+        """Whether a call was refused, and later entries are not settled yet."""
         self._settling: asyncio.Task[list[Position]] | None = None
         """Task that publishes the entries of a refused call again."""
         self._answering = False
@@ -129,7 +130,7 @@ class ProducerSession:
         self._waiting: list[asyncio.Future[None]] = []
         self._over = False
         self._given_up = False
-        """Nobody waits for what is not answered yet."""
+        """Whether the unanswered entries are given up, because nobody waits for them."""
         self._farewell: CommandCloseProducer | None = None
         """Command that tells the client why its producer was closed. It is sent after all earlier answers."""
         producer.on_closed = self._let_go

@@ -1,4 +1,6 @@
-"""What a client is told of an error of the engine: upstream's code, so that it retries what passes and stops else."""
+"""Codes that clients get for errors of the engine: those of Apache Pulsar, so that a client retries what passes and
+stops otherwise.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,10 @@ _CODES: Final[tuple[tuple[type[errors.EngineError], ServerError], ...]] = (
 
 
 def server_error(error: errors.EngineError) -> ServerError:
-    """The code that clients know for ``error``."""
+    """Return the code that clients know for ``error``."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)
 
 
 def moved_to_of(fence: errors.EngineError | None) -> errors.MovedTo | None:
-    """Where those belong whom ``fence`` keeps out, if that is settled."""
+    """Return the cluster to which clients refused by ``fence`` must go, if that is settled."""
     return fence.moved_to if isinstance(fence, errors.ClusterFenced) else None

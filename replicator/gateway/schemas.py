@@ -22,12 +22,12 @@ T = BaseCommand.Type
 
 
 def schema_of(command: Any) -> TopicSchema | None:
-    """The schema that a PRODUCER or SUBSCRIBE brings; None if it brings none."""
+    """Return the schema that a PRODUCER or SUBSCRIBE brings; None if it brings none."""
     return schema_from(command.schema) if command.HasField("schema") else None
 
 
 async def version_for_producer(connection: Connection, topic: str, schema: TopicSchema | None) -> bytes:
-    """What the producer is to write into its messages; raises :class:`IncompatibleSchema`."""
+    """Return the schema version that the producer must write into its messages; raise :class:`IncompatibleSchema`."""
     if schema is None:
         connection.schemas.check_without(topic)
         return b""
@@ -35,13 +35,13 @@ async def version_for_producer(connection: Connection, topic: str, schema: Topic
 
 
 async def check_consumer(connection: Connection, topic: str, schema: TopicSchema | None) -> None:
-    """Raises :class:`IncompatibleSchema`."""
+    """Check a consumer's schema. Raise :class:`IncompatibleSchema`."""
     if schema is not None:
         await connection.schemas.add_or_check_consumer(topic, schema)
 
 
 def get(connection: Connection, frame: Frame) -> None:
-    """GET_SCHEMA: of a version, or the newest."""
+    """GET_SCHEMA: answer with the schema of a version, or the newest."""
     wanted = frame.command.getSchema
     answer = CommandGetSchemaResponse(request_id=wanted.request_id)
     try:
@@ -56,7 +56,7 @@ def get(connection: Connection, frame: Frame) -> None:
 
 
 def get_or_create(connection: Connection, frame: Frame) -> None:
-    """GET_OR_CREATE_SCHEMA: of producers that change their schema, or find it out as they go."""
+    """GET_OR_CREATE_SCHEMA: register the schema of a producer that changes it, or learns it while it runs."""
     connection.work(_get_or_create(connection, frame.command.getOrCreateSchema), "registering of a schema")
 
 

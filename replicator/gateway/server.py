@@ -66,7 +66,7 @@ class Gateway:
         self._ports: list[OwnPort] = []
 
     def connection(self) -> Connection:
-        """A protocol for a socket that was just accepted."""
+        """Return a protocol for a socket that was just accepted."""
         return Connection(self._served, self._made, self._connections.discard)
 
     def _made(self, connection: Connection) -> None:
@@ -76,20 +76,22 @@ class Gateway:
             connection.close()
 
     async def listen(self, bound: socket.socket, *, backlog: int = BACKLOG) -> None:
-        """Serve the binary protocol alone on a bound socket."""
+        """Serve only the binary protocol on a bound socket."""
         port = self.own_port(bound, backlog=backlog)
         port.set_open(True)
         await port.settled()
 
     def own_port(self, bound: socket.socket, *, backlog: int = BACKLOG, tls: ServerTls | None = None) -> OwnPort:
-        """The same on a port that is opened and closed, with TLS if there is any; closed at first."""
+        """Return a port for only the binary protocol, with TLS if given. It can be opened and closed, and is closed at
+        first.
+        """
         accepted = self.connection if tls is None else self._accepted_with_tls
         port = OwnPort(bound, accepted, self._engine.supervisor, backlog=backlog, tls=tls, limits=self._limits)
         self._ports.append(port)
         return port
 
     def _accepted_with_tls(self) -> asyncio.Protocol:
-        """A connection is made when the handshake is over."""
+        """Return a protocol that makes a connection when the TLS handshake is over."""
         return FirstByte(self.connection, self.connection, self._limits)
 
     async def share(
@@ -101,8 +103,9 @@ class Gateway:
         tls: ServerTls | None = None,
         tls_alone: bool = False,
     ) -> None:
-        """Serve both on a bound socket, with ``tls`` also those who use that, and with ``tls_alone`` nobody else;
-        ``http`` makes the protocol of an HTTP connection."""
+        """Serve both protocols on a bound socket; with ``tls`` also clients that use TLS, with ``tls_alone`` nobody
+        else. ``http`` makes the protocol of an HTTP connection.
+        """
 
         turns = self._engine.turns
 
@@ -117,11 +120,11 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        """Those of clients that are open."""
+        """Return the number of open connections of clients."""
         return len(self._connections)
 
     async def stop(self) -> None:
-        """Accept nobody any more, and close all connections."""
+        """Accept no new connection, and close all connections."""
         self._stopped = True
         for server in self._servers:
             server.close()
@@ -132,7 +135,9 @@ class Gateway:
 
 
 class FirstByte(asyncio.Protocol):
-    """A connection of which nothing is known yet. It is counted by its address; so are those that it becomes."""
+    """Connection whose protocol is not known yet. It is counted by its address, as the connection that it becomes
+    is.
+    """
 
     def __init__(
         self, http: Callable[[], asyncio.Protocol], binary: Callable[[], asyncio.Protocol], limits: ClientLimits

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 
 class ServerTls:
-    """``make`` reads the files, and raises where they cannot be used."""
+    """TLS of ports. ``make`` reads the files, and raises an error if they cannot be used."""
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
         self._make = make
         self.context = make()
-        """For those who come now."""
+        """Context for new connections."""
         self._read: ssl.SSLContext | None = None
 
     def read_files(self) -> None:
@@ -25,6 +25,6 @@ class ServerTls:
         self._read = self._make()
 
     def use_files(self) -> None:
-        """Who comes from now on gets what was read last."""
+        """Use the files that were read last for new connections."""
         if self._read is not None:
             self.context, self._read = self._read, None

@@ -39,7 +39,7 @@ _SHAPES: Final[dict[int, tuple[str, BaseCommand.Type, str, type[Any]]]] = {
         )
     },
 }
-"""By the type of a request: its field, the type and field of its answer, and the answer's message."""
+"""Shape of each request type: its field, the type and field of its answer, and the answer's message."""
 
 
 def refuse(connection: Connection, frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""What clients ask for as they connect, as the engine has it. No I/O."""
+"""Options of clients as they connect, in the engine's form. No I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MODES: Final = tuple(AccessMode)
 
 
 def subscribe_options(command: CommandSubscribe, start: Position | None, client: ClientInfo) -> SubscribeOptions:
-    """What a client asks for as it subscribes; ``start`` is the last position that is not sent to it."""
+    """Return the options of a SUBSCRIBE; ``start`` is the last position that is not sent to the client."""
     key_shared = KeySharedPolicy()
     if command.HasField("keySharedMeta"):
         meta = command.keySharedMeta
@@ -61,7 +61,7 @@ def subscribe_options(command: CommandSubscribe, start: Position | None, client:
 
 
 def producer_options(command: CommandProducer, client: ClientInfo) -> ProducerOptions:
-    """What a client asks for as it produces."""
+    """Return the options of a PRODUCER command."""
     return ProducerOptions(
         name=command.producer_name or None,
         access_mode=_MODES[command.producer_access_mode],

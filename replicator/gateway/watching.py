@@ -27,7 +27,9 @@ T = BaseCommand.Type
 
 
 def watch(connection: Connection, frame: Frame) -> None:
-    """WATCH_TOPIC_LIST. A watcher that is there already is answered again, as upstream: so clients poll."""
+    """WATCH_TOPIC_LIST: begin to watch. A watcher that is there already is answered again, as in Apache Pulsar: so
+    clients poll.
+    """
     wanted = frame.command.watchTopicList
     session: WatcherSession | None = connection.state.watchers.get(wanted.watcher_id)
     if session is not None:
@@ -57,7 +59,7 @@ def close_watch(connection: Connection, frame: Frame) -> None:
 
 
 class WatcherSession:
-    """One watcher. Raises what :meth:`TopicWatchers.open` does."""
+    """One watcher. Raises the errors of :meth:`TopicWatchers.open`."""
 
     def __init__(self, connection: Connection, wanted: CommandWatchTopicList, slot: Slot[WatcherSession]) -> None:
         self._connection = connection
@@ -73,7 +75,7 @@ class WatcherSession:
         self._connection.watchers.list(self._watch, None, lambda listing: self._listed(wanted, listing))
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """End the watch: the client is told nothing more."""
         self._connection.watchers.close(self._watch)
 
     def _listed(self, wanted: CommandWatchTopicList, listing: TopicListing | EngineError) -> None:

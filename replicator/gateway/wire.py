@@ -1,4 +1,4 @@
-"""What a session of a producer or a consumer needs of its connection."""
+"""Interface of a connection that the sessions of its producers and consumers use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Wire(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the socket takes more; the sessions are told when it does again."""
+        """Return whether the socket takes more; the sessions are told when it does again."""
 
     def send(self, command: BaseCommand) -> None:
         """Send a command that has nothing behind it."""
@@ -37,13 +37,13 @@ class Wire(Protocol):
         """Send frames that are encoded already."""
 
     def fail(self, reason: str) -> None:
-        """The client broke the protocol: close the connection."""
+        """Close the connection, because the client broke the protocol."""
 
     def understands(self, since: int) -> bool:
-        """Whether the client knows what came with that version of the protocol."""
+        """Return whether the client knows what came with that version of the protocol."""
 
     def knows_end_of_topic(self) -> bool:
-        """Whether the client may be told that it has reached the end of a terminated topic."""
+        """Return whether the client may be told that it has reached the end of a terminated topic."""
 
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> object:
         """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
@@ -53,13 +53,19 @@ class Wire(Protocol):
         method's calls."""
 
     def held(self, size_bytes: int) -> None:
-        """So many bytes more (or, if negative, less) of the client wait for the engine."""
+        """Count bytes of the client that wait for the engine; ``size_bytes`` is negative if fewer wait."""
 
     def producer_gone(self, producer_id: int, session: object) -> bool:
-        """The engine let go of a producer: the client may connect it again. False if it is not there any more."""
+        """Tell the client that the engine closed a producer, so that it connects again; False if it is not there any
+        more.
+        """
 
     def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None:
-        """A seek put it there; its subscription goes with it, and is to begin there when the client comes back."""
+        """Keep the position of a seek for a consumer whose subscription is removed with it: it begins there when the
+        client comes back.
+        """
 
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
-        """The engine let go of a consumer: the client may connect it again. False if it is not there any more."""
+        """Tell the client that the engine closed a consumer, so that it connects again; False if it is not there any
+        more.
+        """

@@ -35,7 +35,7 @@ class AuditQueue:
         self._keys: dict[UUID, bytes] = {}
         """The oldest first."""
         self.found: list[AuditEntry] = []
-        """Those that waited when the worker started."""
+        """Entries that waited when the worker started."""
         with engine.store.env.begin(db=engine.store.tables[TABLE]) as txn:
             for key, value in txn.cursor():
                 entry = _decoded(bytes(value))
@@ -46,7 +46,7 @@ class AuditQueue:
         return len(self._keys)
 
     def keep(self, entry: AuditEntry) -> None:
-        """From now on, if the store takes it."""
+        """Keep an entry from now on, if the store takes it."""
         rows: list[tuple[str, bytes, bytes | None]] = []
         while len(self._keys) >= KEPT_MAX:
             rows.append((TABLE, self._keys.pop(next(iter(self._keys))), None))
@@ -56,7 +56,7 @@ class AuditQueue:
         in_background(self._put(rows), "keeping of an audit entry")
 
     def written(self, ids: Iterable[UUID]) -> None:
-        """The database has these."""
+        """Delete the rows of entries that the database has now."""
         keys = [key for each in ids if (key := self._keys.pop(each, None)) is not None]
         if keys:
             in_background(self._put([(TABLE, key, None) for key in keys]), "tidying up after audit entries")

@@ -31,7 +31,7 @@ class BatchWriter:
         self.rows_refused = 0
 
     async def write(self, repository: SnapshotRepository, changes: Changes) -> None:
-        """Raises :class:`RepositoryUnavailable`."""
+        """Write changes. Raise :class:`RepositoryUnavailable`."""
         try:
             await self._write(repository, changes)
         except RowsRefused:  # step 2

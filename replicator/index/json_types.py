@@ -1,4 +1,4 @@
-"""What the JSON of drills that are kept holds: names, types, and one line of meaning each.
+"""Types of the JSON of kept drills, with one line of meaning for each field. docs/reference/json.md is made from here.
 
 docs/reference/json.md is made from here.
 """

@@ -1,9 +1,9 @@
 """``mapping rebuild``: rows of the index made again from the log, and the store's extents checked by it (invariant 9).
 
-Of each topic, while traffic flows:
+For each topic, while traffic flows:
 
-1. The headers of its blocks up to the LAC are read in slices, between which others have their turn. They say which
-   entries of which origin lie where: the extents, without a look at the table of extents.
+1. The headers of its blocks up to the LAC are read in slices, between which others have their turn. They tell
+   the origin and place of each entry: the extents, without a look at the table of extents.
 2. As a segment of them is full, it is compared with what that table says of the same stretch. Where it differs, the
    log is right: the rows are replaced, and that is said loudly.
 3. Segments are written over those that begin where they do. The mappings in the log's local snapshots that memory
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class RebuildProgress:
-    """How far it is. ``state`` is ``idle``, ``running``, ``done`` or ``failed``; then ``detail`` says why."""
+    """Progress of a rebuild. ``state`` is ``idle``, ``running``, ``done`` or ``failed``; then ``detail`` says why."""
 
     state: str = "idle"
     detail: str = ""
@@ -86,7 +86,7 @@ class IndexRebuild:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, topic: str | None = None) -> bool:
-        """Begin, for one topic or all; False if it runs already."""
+        """Begin, for one topic or all; return False if it runs already."""
         if self.progress.state == "running":
             return False
         self.progress = RebuildProgress("running")
@@ -113,7 +113,9 @@ class IndexRebuild:
             log.info("mapping rebuild done", cluster=self._engine.cluster, **progress.as_json())
 
     async def rebuild(self, only: str | None = None) -> None:
-        """All topics, or one. Raises :class:`RepositoryUnavailable`, :class:`RowsRefused`, :class:`BlockCorrupt`."""
+        """Rebuild the rows of all topics, or of one. Raise :class:`RepositoryUnavailable`, :class:`RowsRefused` or
+        :class:`BlockCorrupt`.
+        """
         names = [topic.name for topic in self._engine.topics() if only in (None, topic.name)]
         self.progress.topics = len(names)
         for name in names:
@@ -201,9 +203,9 @@ class IndexRebuild:
         self.progress.segments += 1
 
     async def _compare(self, topic: Topic, key: ExtentKey, stretch: _Stretch, *, through: Position | None) -> None:
-        """Make the store's rows from where it was compared to ``through`` say what the table says.
-
-        ``through`` is None for a mapping of which the log has nothing: then what was trimmed may still be there.
+        """Correct the store's rows from the last compared position to ``through``, so that they agree with the
+        stretch's table. ``through`` is None for a mapping without entries in the log: rows of trimmed entries may
+        still be there.
         """
         rows = self._rows(topic, key, after=stretch.compared_through, through=through)
         told = ExtentTable()
@@ -240,7 +242,7 @@ class IndexRebuild:
     def _rows(
         self, topic: Topic, key: ExtentKey, *, after: Position, through: Position | None
     ) -> list[tuple[bytes, Extent]]:
-        """The store's rows of a mapping that reach above ``after`` and begin at or below ``through``."""
+        """Return the store's rows of a mapping that reach above ``after`` and begin at or below ``through``."""
         at = Position(after.ledger, after.entry + 1)
         found: list[tuple[bytes, Extent]] = []
         while True:
@@ -277,7 +279,9 @@ class IndexRebuild:
 
 
 def _within(extent: Extent, stretch: _Stretch, topic: Topic) -> Extent | None:
-    """What of a row of the store is to be compared with the stretch: neither trimmed, nor of the segments beside it."""
+    """Return the part of a row of the store to compare with the stretch: neither trimmed, nor in the segments beside
+    it.
+    """
     rest = part(extent, after=stretch.compared_through)
     if rest is None or rest.local_last <= topic.log.trimmed:
         return None

@@ -36,7 +36,7 @@ class SubscriptionStates:
         self._vector = vector
 
     def counted(self, state: SubscriptionState) -> SubscriptionState:
-        """The state with what is acknowledged beyond its mark-delete position, as it is now."""
+        """Return the state with its present acknowledgements beyond the mark-delete position."""
         topic = None if self._engine is None else self._engine.find(state.topic)
         subscription = None if topic is None else topic.subscriptions.get(state.subscription)
         if topic is None or subscription is None or state.tombstone:
@@ -44,7 +44,7 @@ class SubscriptionStates:
         return self.exact(topic, subscription)
 
     def exact(self, topic: Topic, subscription: Subscription) -> SubscriptionState:
-        """A subscription's state as its cursor has it."""
+        """Return a subscription's state from its cursor."""
         cursor = subscription.cursor
         beyond = cursor.state.individually_deleted
         small = len(beyond) <= VECTOR_POSITIONS_MAX
@@ -65,7 +65,7 @@ class SubscriptionStates:
 
 
 def summary_of(vector: AckVector) -> dict[str, Any]:
-    """For people: of each origin how far all is acknowledged, and how much beyond."""
+    """Return a summary for people: for each origin, how far everything is acknowledged, and how much beyond."""
     return {
         origin: {
             "through": str(acks.ranges[0][1]) if acks.ranges else None,

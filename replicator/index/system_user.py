@@ -19,11 +19,15 @@ from typing import Final
 SYSTEM_USER: Final = "pgserver"
 """The name that the wheel has in its code; it takes the account that is there."""
 SBIN: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Where systems keep ``useradd``; searched after the ``PATH``."""
+"""Directories in which systems keep ``useradd``; searched after the ``PATH``."""
 _LOCKED_STATUSES: Final = (1, 10)
-"""Of ``useradd``: the list of users, or of groups, cannot be written. Another program may have it locked."""
+"""Exit statuses of ``useradd`` if the list of users or of groups cannot be written. Another program may have it
+locked.
+"""
 _LOCKED_SECONDS_MAX: Final = 10.0
-"""``useradd`` gives up at once where it is locked; whoever has it adds a line or two."""
+"""Time to wait while another program has the user list locked: ``useradd`` gives up at once, and others add only a line
+or two.
+"""
 _RETRY_SECONDS: Final = 0.2
 
 
@@ -32,9 +36,8 @@ class SystemUserMissing(Exception):
 
 
 def ensure_system_user() -> None:
-    """As root: make :data:`SYSTEM_USER` if there is none. As anybody else nothing is needed.
-
-    Raises :class:`SystemUserMissing`. Blocks.
+    """Make :data:`SYSTEM_USER` if this process is root and there is none. Do nothing as another user. Raise
+    :class:`SystemUserMissing`. Blocks.
     """
     useradd = needed_useradd()
     if useradd is None:

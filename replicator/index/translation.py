@@ -39,7 +39,7 @@ class PositionTrimmed(EngineError):
 
 
 class PositionIsMarker(EngineError):
-    """The entry speaks to workers; it is no message."""
+    """The entry is a marker, meant for workers; it is no message."""
 
     status = 422
 
@@ -58,8 +58,9 @@ class OtherIncarnation(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an entry is everywhere. ``source`` says where that was looked up: ``postgres``, ``store``, or ``log`` for an
-    entry that was published here."""
+    """Identity of an entry, the same everywhere. ``source`` tells where it was looked up: ``postgres``, ``store``, or
+    ``log`` for an entry that was published here.
+    """
 
     origin: str
     incarnation: int
@@ -69,7 +70,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry lies in this cluster."""
+    """Position of an entry in this cluster."""
 
     position: Position
     source: str
@@ -83,7 +84,7 @@ class Translator:
         self._writer = writer
 
     async def identity(self, topic_name: str, position: Position) -> Identity:
-        """Which entry lies at ``position`` here.
+        """Return the identity of the entry at ``position`` here.
 
         Raises :class:`TopicNotFound`, :class:`PositionBeyondEnd`, :class:`PositionUnknown`, :class:`PositionTrimmed`,
         :class:`PositionIsMarker`, :class:`BlockCorrupt`.
@@ -109,7 +110,7 @@ class Translator:
         return Identity(header.origin, header.incarnation, at_origin, LOG if own else STORE)
 
     async def place(self, topic_name: str, origin: str, incarnation: int, position: Position) -> Place:
-        """Where the entry of ``origin`` lies here.
+        """Return the place here of the entry of ``origin`` at ``position``.
 
         Raises :class:`TopicNotFound`, :class:`NotCopied`, :class:`PositionTrimmed`, :class:`OtherIncarnation`, and for
         an entry that should have been published here what :meth:`identity` raises.
@@ -136,7 +137,7 @@ class Translator:
         return Place(local, source)
 
     def _check(self, topic: Topic, position: Position) -> None:
-        """Raises unless a message lies at ``position``."""
+        """Raise an error unless a message lies at ``position``."""
         log, where = topic.log, self._engine.cluster
         if position > log.last:
             raise PositionBeyondEnd(f"{topic.name} ends at {log.last} in {where}; there is nothing at {position} yet")
@@ -150,7 +151,7 @@ class Translator:
             raise PositionIsMarker(f"{position} of {topic.name} in {where} is a marker: it is delivered to nobody")
 
     def _missing(self, topic: Topic, origin: str, incarnation: int, position: Position) -> EngineError:
-        """Why an entry of another cluster is not here."""
+        """Return the error that tells why an entry of another cluster is not here."""
         where, name = self._engine.cluster, f"{position} of {topic.name} at {origin}"
         high_water = topic.origins.high_water(origin)
         if high_water is None:

@@ -1,9 +1,9 @@
-"""What waits to be written to the index. Pure; invariant 11: by key, and no more than the limits say.
+"""Rows that wait to be written to the index. Pure; invariant 11: by key, and no more than the limits say.
 
-1. A change replaces the one with its key that waits, so what moves a thousand times a second is written once.
-2. A topic that was deleted takes along what waited of it; what comes after is of the topic made anew.
-3. Past :data:`WAITING_MAX` all that the worker can give again is dropped, and :attr:`Waiting.overflowed` says so.
-   Failover epochs and audit entries cannot be given again: of those the oldest are dropped, and counted.
+1. A change replaces the waiting one with its key, so a row that changes a thousand times a second is written once.
+2. With a deleted topic, its waiting rows are dropped; later ones are of the topic made anew.
+3. Past :data:`WAITING_MAX`, rows that the worker can give again are dropped, and :attr:`Waiting.overflowed` says so.
+   Failover epochs and audit entries cannot be given again: the oldest of them are dropped, and counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Changes:
         return taken
 
     def one_by_one(self) -> Iterable[tuple[str, Changes]]:
-        """Each row by itself, with its key in words."""
+        """Yield each row by itself, with its key in words."""
         for at, table in enumerate(self._tables()):
             for key, row in table.items():
                 single = Changes()
@@ -61,7 +61,7 @@ class Changes:
                 yield " ".join(map(str, key)) if isinstance(key, tuple) else str(key), single
 
     def without(self, topics: Iterable[str]) -> Changes:
-        """The same but for what is of ``topics``."""
+        """Return the changes without those of ``topics``."""
         gone = frozenset(topics)
         return Changes(
             {key: row for key, row in self.mappings.items() if key[0] not in gone},
@@ -78,11 +78,11 @@ class Waiting:
     def __init__(self) -> None:
         self._changes = Changes()
         self.gone_links: dict[str, None] = {}
-        """Whose rows in the database are to be deleted, before what waits is written."""
+        """Links whose rows in the database are deleted before the waiting rows are written."""
         self.deleted_topics: dict[str, None] = {}
-        """Whose rows in the database are to be deleted, before what waits is written."""
+        """Topics whose rows in the database are deleted before the waiting rows are written."""
         self._stale: set[str] = set()
-        """Those of them of which rows wait that came before the deletion."""
+        """Deleted topics that still have waiting rows from before the deletion."""
         self.overflowed = False
         self.dropped = 0
         """Epochs and audit entries that were lost to the limit."""
@@ -100,7 +100,9 @@ class Waiting:
         self._of(state.topic).links[state.link_key, state.topic] = state
 
     def link_gone(self, link_key: str) -> None:
-        """What is known of that link is outdated; what comes after this is of one that begins anew."""
+        """Drop the waiting rows of a link, and delete those in the database. Later rows are of a link that begins
+        anew.
+        """
         rows = self._changes.links
         for key in [key for key in rows if key[0] == link_key]:
             del rows[key]
@@ -119,26 +121,26 @@ class Waiting:
         self._stale.add(topic)
 
     def check_limit(self) -> None:
-        """Step 3; not called while a resync gives."""
+        """Do step 3; not called while a resync gives rows."""
         rows = self._changes
         if len(rows.mappings) + len(rows.states) + len(rows.links) + len(self.deleted_topics) > WAITING_MAX:
             self.clear()
             self.overflowed = True
 
     def clear(self) -> None:
-        """Drop what the worker can give again."""
+        """Drop the rows that the worker can give again."""
         self._changes = Changes(epochs=self._changes.epochs, audit=self._changes.audit)
         self.deleted_topics.clear()
         self.gone_links.clear()
         self._stale.clear()
 
     def take(self) -> Changes:
-        """Remove and return a batch; topics that were deleted must have been taken care of."""
+        """Remove and return a batch; topics that were deleted must have been dealt with."""
         self._drop_stale()
         return self._changes.take(BATCH_MAX)
 
     def give_back(self, taken: Changes) -> None:
-        """What was taken could not be written; newer rows, and topics deleted since, go before it."""
+        """Put back rows that could not be written. Newer rows, and later deletions of topics, take precedence."""
         self._drop_stale()
         older, newer = taken.without(self.deleted_topics), self._changes
         older.links = {key: row for key, row in older.links.items() if key[0] not in self.gone_links}
@@ -167,7 +169,7 @@ class Waiting:
         return self._changes
 
     def _drop_stale(self) -> None:
-        """Drop what waits of topics that were deleted; all of them at once, and only when it begins to matter."""
+        """Drop the waiting rows of deleted topics: all at once, and only when it begins to matter."""
         if self._stale:
             self._changes = self._changes.without(self._stale)
             self._stale.clear()

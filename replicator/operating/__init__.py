@@ -1,1 +1,1 @@
-"""What an operator's machine does: plan, rollout, status, processes, local `up`."""
+"""Work on an operator's machine: plan, rollout, status, processes, local `up`."""

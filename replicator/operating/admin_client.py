@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from replicator.topology import Topology
 
 ANSWER_SECONDS_MAX: Final = 60.0
-"""How long an answer may take. Deleting a large topic, or making thousands of partitions, takes seconds."""
+"""Time limit of an answer. Deleting a large topic, or making thousands of partitions, takes seconds."""
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
 UNAVAILABLE_STATUS_MIN: Final = 500
@@ -29,10 +29,8 @@ NOT_IMPLEMENTED: Final = 501
 def worker_url(
     url: str | None, topology_file: Path | None, cluster: str | None, load: Callable[[Path], Topology]
 ) -> str:
-    """The address of the worker to ask: ``--url``, or the topology's, of ``--cluster`` or of its only one; ``load``
-    reads the file.
-
-    Raises :class:`InvalidAddress`, :class:`TopologyError`.
+    """Return the address of the worker to ask: ``--url``, or from the topology that of ``--cluster`` or of its only
+    cluster; ``load`` reads the file. Raise :class:`InvalidAddress` or :class:`TopologyError`.
     """
     if url is not None:
         if topology_file is not None or cluster is not None:
@@ -56,33 +54,33 @@ def worker_url(
 
 
 def topic_path(topic: str, *parts: str) -> str:
-    """The path of a topic, by any form of its name; raises :class:`InvalidTopicName`."""
+    """Return the path of a topic, from any form of its name; raise :class:`InvalidTopicName`."""
     name = parse_topic(topic)
     return _path("persistent", name.tenant, name.namespace, name.local, *parts)
 
 
 def subscription_path(topic: str, subscription: str, *parts: str) -> str:
-    """Raises :class:`InvalidTopicName`, :class:`InvalidSubscriptionName`."""
+    """Return the path of a subscription. Raise :class:`InvalidTopicName` or :class:`InvalidSubscriptionName`."""
     return topic_path(topic, "subscription", check_subscription_name(subscription), *parts)
 
 
 def namespace_path(namespace: str, *parts: str) -> str:
-    """Raises :class:`InvalidTopicName`."""
+    """Return the path of a namespace. Raise :class:`InvalidTopicName`."""
     return _path("namespaces", *parse_namespace(namespace).split("/"), *parts)
 
 
 def topics_path(namespace: str, *parts: str) -> str:
-    """Where the topics of a namespace are listed; raises :class:`InvalidTopicName`."""
+    """Return the path that lists the topics of a namespace; raise :class:`InvalidTopicName`."""
     return _path("persistent", *parse_namespace(namespace).split("/"), *parts)
 
 
 def tenant_path(tenant: str) -> str:
-    """Raises :class:`InvalidTopicName`."""
+    """Return the path of a tenant. Raise :class:`InvalidTopicName`."""
     return _path("tenants", check_tenant(tenant))
 
 
 def namespaces_path(tenant: str) -> str:
-    """Where the namespaces of a tenant are listed; raises :class:`InvalidTopicName`."""
+    """Return the path that lists the namespaces of a tenant; raise :class:`InvalidTopicName`."""
     return _path("namespaces", check_tenant(tenant))
 
 
@@ -106,15 +104,16 @@ class AdminClient:
         await self._session.close()
 
     async def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
-        """What the worker answers: JSON, or None where it has nothing to say.
-
-        Raises :class:`RequestRefused`, :class:`WorkerUnavailable`.
+        """Send a request; return the JSON of the answer, or None if it is empty. Raise :class:`RequestRefused` or
+        :class:`WorkerUnavailable`.
         """
         _, content = await self._answer(method, path, body, parameters)
         return self._decoded(content) if content else None
 
     async def call_replication(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
-        """The same of a path under ``/replication/v1`` that answers with JSON."""
+        """Send a request to a path under ``/replication/v1``, and return the JSON of the answer. Raise as :meth:`call`
+        does.
+        """
         _, content = await self._answer(method, path, body, parameters, root="replication/v1")
         return self._decoded(content)
 
@@ -125,7 +124,7 @@ class AdminClient:
             raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
 
     async def linked(self) -> tuple[str, frozenset[str]] | None:
-        """The worker's cluster, and those that its links lead to; None if it does not say."""
+        """Return the worker's cluster, and those that its links lead to; None if it does not say."""
         assert self._session is not None
         try:
             async with self._session.get(f"{self._url}/replication/v1/status") as response:
@@ -135,7 +134,7 @@ class AdminClient:
             return None
 
     async def message(self, path: str) -> tuple[Mapping[str, str], bytes]:
-        """A single message: its headers and payload. Raises as :meth:`call` does."""
+        """Return a single message: its headers and payload. Raise as :meth:`call` does."""
         return await self._answer("GET", path, None, {})
 
     async def _answer(

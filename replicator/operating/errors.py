@@ -1,4 +1,5 @@
-"""What a request to a worker's admin paths may end with. Commands turn these into exit statuses, so they need nothing.
+"""Errors of a request to a worker's admin paths. Commands turn these into exit statuses, so this module imports
+nothing.
 
 They are of two kinds: what the worker refuses, with the reason it gives, and what keeps it from answering.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 
 class AdminError(Exception):
-    """A request that was not done."""
+    """A request failed."""
 
 
 class InvalidAddress(AdminError):
@@ -15,7 +16,7 @@ class InvalidAddress(AdminError):
 
 
 class RequestRefused(AdminError):
-    """The worker refuses it; the text is its reason."""
+    """The worker refuses the request; the text is its reason."""
 
     def __init__(self, status: int, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -24,7 +25,7 @@ class RequestRefused(AdminError):
 
 
 class NotThere(AdminError):
-    """What was looked for is not there: an answer, and not a mistake."""
+    """The requested thing does not exist: an answer, not a mistake."""
 
 
 class WorkerUnavailable(AdminError):

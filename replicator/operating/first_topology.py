@@ -24,14 +24,16 @@ DEFAULT_NAMES: Final = ("us-east", "eu-west")
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 ADMIN_URL: Final = "http://127.0.0.1:8080"
 CLUSTERS_MAX: Final = 200
-"""Of a file that is written by answers. All links between more of them would not fit into a topology file."""
+"""Limit of clusters in a file that is written from answers. Links between all of more clusters would not fit into a
+topology file.
+"""
 _PLAIN: Final = re.compile(r"[A-Za-z./][A-Za-z0-9._/:-]*")
 _WORDS_OF_YAML: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Links(StrEnum):
-    """Which clusters copy to which."""
+    """Links between the clusters."""
 
     ALL = "all"
     ONE_WAY = "one-way"
@@ -39,14 +41,14 @@ class Links(StrEnum):
 
 
 class Engine(StrEnum):
-    """What carries the links."""
+    """Engine that carries the links."""
 
     EMBEDDED = "embedded"
     SPARK = "spark"
 
 
 class Kind(StrEnum):
-    """What a cluster is."""
+    """Kind of a cluster."""
 
     EMBEDDED = "embedded"
     PULSAR = "pulsar"
@@ -54,7 +56,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Where the brokers of an Apache Pulsar cluster are."""
+    """Addresses of the brokers of an Apache Pulsar cluster."""
 
     service_url: str = SERVICE_URL
     admin_url: str = ADMIN_URL
@@ -62,7 +64,7 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class FirstCluster:
-    """What was answered of one cluster. With ``brokers`` its worker runs beside them."""
+    """Answers about one cluster. With ``brokers``, its worker runs beside them."""
 
     name: str
     address: str
@@ -71,20 +73,22 @@ class FirstCluster:
 
     @property
     def reached_by_others(self) -> bool:
-        """Whether its address is no loopback: a worker binds there only with ``auth``, or told so."""
+        """Return whether its address is not a loopback one: a worker binds there only with ``auth``, or if it is told
+        to.
+        """
         return self.address.rpartition(":")[0].lower() not in _LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTopology:
-    """All that was answered."""
+    """All answers."""
 
     clusters: Sequence[FirstCluster]
     links: Links = Links.ALL
     engine: Engine = Engine.EMBEDDED
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The ends of the links: both ways with ``all``, else from the first cluster to each other."""
+        """Return the ends of the links: both ways with ``all``, else from the first cluster to each other."""
         names = [each.name for each in self.clusters]
         if self.links is Links.ALL:
             return list(combinations(names, 2))
@@ -92,12 +96,14 @@ class FirstTopology:
 
 
 def default_address(index: int) -> str:
-    """Of the cluster with that index, on this machine."""
+    """Return the default address on this machine of the cluster with that index."""
     return f"127.0.0.1:{FIRST_PORT + index}"
 
 
 def checked(first: FirstTopology, path: Path) -> str:
-    """The file's text, which the reader takes. Raises :class:`ValueError` with one line that says what is wrong."""
+    """Return the file's text, which the reader accepts. Raise :class:`ValueError` with one line that says what is
+    wrong.
+    """
     if len(first.clusters) > CLUSTERS_MAX:
         raise ValueError(f"{len(first.clusters)} clusters are more than the {CLUSTERS_MAX} that this writes")
     names = [each.name for each in first.clusters]
@@ -116,7 +122,7 @@ def checked(first: FirstTopology, path: Path) -> str:
 
 
 def written(first: FirstTopology, path: Path) -> str:
-    """The file's text, not checked."""
+    """Return the file's text, not checked."""
     return "\n".join(_lines(first, path.name)) + "\n"
 
 
@@ -153,7 +159,7 @@ def _lines(first: FirstTopology, name: str) -> Iterator[str]:
 
 
 def _cluster(cluster: FirstCluster, *, explained: bool) -> Iterator[str]:
-    """The comments stand at the first cluster; at the others, what differs."""
+    """Yield the lines of a cluster. Only the first cluster has the comments."""
     yield f"  {_scalar(cluster.name)}:"
     if explained:
         yield "    # HOST:PORT where its worker serves HTTP and clients, and where the other workers reach it."
@@ -221,7 +227,7 @@ def _pipeline(engine: Engine) -> Iterator[str]:
 
 
 def _scalar(text: str) -> str:
-    """As a plain scalar where it certainly is text, else in quotes."""
+    """Return the text as a plain scalar if YAML surely reads it as text, else in quotes."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML and not text.endswith(":"):
         return text
     quoted = json.dumps(text, ensure_ascii=False)

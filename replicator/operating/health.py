@@ -19,7 +19,9 @@ _ANY_INTERFACE: Final = {"0.0.0.0": "127.0.0.1", "[::]": "127.0.0.1", "*": "127.
 
 
 async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = False) -> str:
-    """What the worker answers. Raises :class:`WorkerUnavailable`, and :class:`SecurityError` for its certificate."""
+    """Return a worker's answer about its health. Raise :class:`WorkerUnavailable`, or :class:`SecurityError` for its
+    certificate.
+    """
     url = f"{cluster.http_scheme}://{_place(cluster)}/{'readyz' if ready else 'healthz'}"
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
     connector = aiohttp.TCPConnector(ssl=_context(cluster) if topology.tls.required else True)
@@ -57,13 +59,15 @@ async def ask_any(topology: Topology, *, ready: bool = False) -> tuple[str, str]
 
 
 def _place(cluster: Cluster) -> str:
-    """Where it is reached on this host."""
+    """Return the address of a worker on this host."""
     host, _, port = (cluster.listen or cluster.address).rpartition(":")
     return f"{_ANY_INTERFACE.get(host, host)}:{port}"
 
 
 def _context(cluster: Cluster) -> ssl.SSLContext:
-    """Shows the worker's own certificate, and does not check who answers: nothing is told to it."""
+    """Return a TLS context that shows the worker's own certificate. It does not check who answers, because it sends no
+    secret.
+    """
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False

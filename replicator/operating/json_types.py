@@ -1,4 +1,5 @@
-"""What the JSON of an operator's commands holds: names, types, and one line of meaning each.
+"""Types of the JSON of an operator's commands, with one line of meaning for each field. docs/reference/json.md is made
+from here. Classes in two parts have a field that is a word of Python.
 
 docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
 """
@@ -9,7 +10,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 
 class RunningDigest(TypedDict):
-    """Which topology a worker runs."""
+    """Topology that a worker runs, as a digest."""
 
     digest: Annotated[str | None, "of it; null: the worker does not answer"]
     same: Annotated[bool, "whether that is the file's"]
@@ -29,7 +30,7 @@ class TopologyChange(TypedDict):
 
 
 class WorkersChanges(TypedDict):
-    """What changes at some workers."""
+    """Changes at some workers."""
 
     workers: Annotated[list[str], "their clusters"]
     changes: Annotated[list[TopologyChange], "what changes there"]
@@ -46,14 +47,14 @@ class RolloutAnswer(TypedDict):
 
 
 class ReloadOutcome(TypedDict):
-    """What a worker said to a reload."""
+    """Answer of a worker to a reload."""
 
     changed: Annotated[list[str], "what it changed, in words"]
     problems: Annotated[list[str], "why it refuses; empty if it does not"]
 
 
 class ApplyAnswer(RolloutAnswer):
-    """What came of applying a file."""
+    """Result of applying a file."""
 
     applied: Annotated[bool, "whether all workers run it"]
     workers: Annotated[dict[str, ReloadOutcome], "by cluster, what its worker said; empty where none was asked"]
@@ -103,7 +104,7 @@ class PlannedStore(TypedDict):
 
 
 class PlanWarning(TypedDict):
-    """What deserves a second look."""
+    """Something in a plan that deserves a second look."""
 
     kind: Annotated[str, "of what kind"]
     subject: Annotated[str, "of which cluster or link"]
@@ -125,7 +126,7 @@ class PlanAnswer(TypedDict):
 
 
 class DoctorCounts(TypedDict):
-    """How many findings there are."""
+    """Numbers of findings."""
 
     ok: Annotated[int, "of what is well", "findings"]
     warning: Annotated[int, "of what deserves a look", "findings"]
@@ -133,7 +134,7 @@ class DoctorCounts(TypedDict):
 
 
 class DoctorFinding(TypedDict):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     check: Annotated[
         str,
@@ -147,8 +148,9 @@ class DoctorFinding(TypedDict):
 
 
 class DoctorAnswer(TypedDict):
-    """What the doctor found. Clocks are beside this machine's; two workers are apart by at most the sum of both errors
-    more or less than what their offsets say."""
+    """Result of the doctor. Clocks are compared with this machine's. The difference of two workers is that of their
+    offsets, plus or minus at most the sum of both errors.
+    """
 
     counts: Annotated[DoctorCounts, "how many findings there are"]
     findings: Annotated[list[DoctorFinding], "all of them"]

@@ -44,7 +44,7 @@ async def run_all(topology: Topology, file: Path, console: Console) -> int:
 
 
 class _LocalWorkers:
-    """The worker processes, and what is done with them."""
+    """The worker processes of a topology on this machine, and actions on them."""
 
     def __init__(self, file: Path, console: Console, stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
         self._file = file
@@ -105,7 +105,7 @@ class _LocalWorkers:
         await asyncio.gather(*(self._workers[name][1].ready() for name in names))
 
     async def _end(self, names: Iterable[str]) -> None:
-        """Stop these workers and clear away what is left of them."""
+        """Stop these workers, and remove what they leave behind."""
         ending = [(name, *self._workers.pop(name)) for name in names]
         watchers = [self._watchers.pop(name) for name, _, _ in ending if name in self._watchers]
         for watcher in watchers:
@@ -139,8 +139,9 @@ class _LocalWorkers:
                 raise
 
     async def _reload(self, topology: Topology) -> None:
-        """All that run are asked whether they can; the workers of new clusters come first, and those of old ones go
-        last, so that at no time a link leads to a worker that was never there."""
+        """Carry the topology out at all running workers, after asking whether they can. Workers of new clusters start
+        first, and those of removed ones stop last, so that no link ever leads to a worker that does not exist.
+        """
         rollout = await ask_workers(topology)
         ours = {name for name, (_, worker) in self._workers.items() if worker.running}
         if worst_status(checked := await carry_out(rollout, dry_run=True)):

@@ -31,7 +31,7 @@ from replicator.topology.diff import masked
 from replicator.topology.fields import flattened
 
 PROBE_TIMEOUT_S: Final = 1.0
-"""How long a worker may take to answer. From the next continent it takes a quarter of a second."""
+"""Time limit of a worker's answer. From the next continent it takes a quarter of a second."""
 PROBES_AT_ONCE_MAX: Final = 64
 RESPONSE_BYTES_MAX: Final = 1024 * 1024
 WARNINGS_SHOWN_MAX: Final = 15
@@ -44,7 +44,7 @@ class Probe:
 
     reachable: bool
     detail: str
-    """In words; for an unreachable worker the reason."""
+    """Details in words; for an unreachable worker the reason."""
     serves: str | None = None
     """The cluster that the worker says it serves, if it said so."""
     native: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Plan:
         )
 
     def _engine_of_links(self) -> str:
-        """The engine of most links. The table shows it for those that have another one."""
+        """Return the engine of most links. The table shows the engine only for other links."""
         pipeline = self.topology.pipeline
         if pipeline.engine != SPARK:
             return "Links: copied by the workers themselves."
@@ -284,7 +284,9 @@ async def _is_failed(response: aiohttp.ClientResponse) -> bool:
 
 
 async def _identify(session: aiohttp.ClientSession, cluster: Cluster) -> Probe:
-    """A worker that is alive but still starting may not have a status yet; it is reachable all the same."""
+    """Ask a cluster who it is. A worker that is alive but still starting may not have a status yet; it is reachable all
+    the same.
+    """
     serves = None
     native: Mapping[str, Sequence[str]] = {}
     async with session.get(f"{cluster.url}/replication/v1/status", allow_redirects=False) as response:

@@ -33,9 +33,9 @@ from replicator.topology.diff import Change, diff_of_worker, digest, masked, mov
 from replicator.topology.reader import parse_topology
 
 ASK_SECONDS_MAX: Final = 3.0
-"""How long a worker may take to answer. From the next continent it takes a quarter of a second."""
+"""Time limit of a worker's answer. From the next continent it takes a quarter of a second."""
 RELOAD_SECONDS_MAX: Final = 60.0
-"""How long a reload may take. Links that are removed first finish what they are sending."""
+"""Time limit of a reload. Links that are removed first finish what they are sending."""
 ASKED_AT_ONCE_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """The largest answer: a topology file of the largest size, with JSON's escapes."""
@@ -112,7 +112,7 @@ class Rollout:
 
     @property
     def nothing_to_do(self) -> bool:
-        """Whether every worker that should answer does, and runs it."""
+        """Return whether every worker that should answer does, and runs the topology."""
         return not self.missing and all(map(self.runs_it, self.taking_part))
 
     def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
@@ -272,7 +272,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 class _NoAnswer(Exception):
-    """In words why a worker did not answer."""
+    """Text that says why a worker did not answer."""
 
 
 async def _call(

@@ -72,7 +72,7 @@ _RANDOM: Final = re.compile(f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
 
 
 class NotArrived(NotThere):
-    """Messages that did not come in time."""
+    """Messages did not arrive in time."""
 
 
 class NotRemoved(NotThere):
@@ -95,8 +95,8 @@ async def run_roundtrip(
     seconds more if workers do not answer while the topic is removed. ``tell`` is called with notices for the user, such
     as topics of interrupted roundtrips that were removed.
 
-    Raises :class:`NotArrived` if a message did not come in time, :class:`NotRemoved` if the topic could not be removed,
-    :class:`AdminError` if a worker does not answer or refuses, and :class:`TopologyError` if the topology has no
+    Raise :class:`NotArrived` if a message did not come in time, and :class:`NotRemoved` if the topic could not be
+    removed. Raise :class:`AdminError` if a worker does not answer or refuses, and :class:`TopologyError` for an unknown
     cluster ``name``.
     """
     clock = asyncio.get_running_loop().time
@@ -302,7 +302,7 @@ async def _publish(cluster: Cluster, topic: str, payloads: list[bytes]) -> None:
 
 
 async def _consume(cluster: Cluster, consumer: Consumer | MultiTopicsConsumer, payloads: list[bytes]) -> None:
-    """All of them, once and in order."""
+    """Consume all messages, and check that each comes once and in order."""
     for number, expected in enumerate(payloads):
         message = await consumer.receive()
         if message.data() != expected:
@@ -315,7 +315,9 @@ async def _consume(cluster: Cluster, consumer: Consumer | MultiTopicsConsumer, p
 
 @asynccontextmanager
 async def _consumer(cluster: Cluster, topic: str) -> AsyncIterator[Consumer | MultiTopicsConsumer]:
-    """Where namespaces are not made by use, the topic is there when the link has brought it."""
+    """Yield a consumer. Repeat while the topic is missing: unless namespaces are made by use, it is there only when the
+    link has brought it.
+    """
     async with _client(cluster) as client:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((TopicNotFound, ServiceUnitNotReady)),
@@ -330,7 +332,7 @@ async def _consumer(cluster: Cluster, topic: str) -> AsyncIterator[Consumer | Mu
 
 @asynccontextmanager
 async def _client(cluster: Cluster) -> AsyncIterator[Client]:
-    """A client that shows what this process shows. Raises :class:`AdminError`."""
+    """Yield a client with this process's credentials. Raise :class:`AdminError`."""
     try:
         async with Client(cluster.pulsar_url, **_options(access())) as client:
             yield client

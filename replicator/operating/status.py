@@ -27,7 +27,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 TOPICS_SECONDS_MAX: Final = 30.0
 """Time limit for a status with all topics. An idle worker needs a second for ten thousand topics."""
 LISTED_TOPICS_MAX: Final = 20
-"""All topics are listed if no cluster has more than this."""
+"""Limit of topics in a cluster: beyond it, the status shows a summary of topics."""
 WRONG_SHOWN_MAX: Final = 10
 """Most lines on faults of one worker and its links, unless ``--all`` is given."""
 REASON_CHARS_MAX: Final = 500

@@ -1,1 +1,1 @@
-"""What every room may use to keep its tasks alive: the supervisor, and the helpers for short tasks."""
+"""Tools for every room to keep its tasks alive: the supervisor, and the helpers for short tasks."""

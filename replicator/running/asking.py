@@ -1,4 +1,4 @@
-"""Who asks for what is done now: known where a request comes in, and wanted where its effects are noted."""
+"""Address and role behind the current request: set where a request comes in, and read where its effects are noted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Python's garbage collector does not look through what stands from the start of a process to its end.
+"""Settings of Python's garbage collector: it skips objects that live from the start of a process to its end.
 
-A worker imports half a million objects. To look for garbage among them took 0.3 s of the 2.4 s of CPU of its start, and
-later 0.15 s for each full collection, in which its event loop stood still. What is made later is looked through less
+A worker imports half a million objects. To look for garbage among them took 0.3 s of the 2.4 s of CPU of its start.
+Later, each full collection took 0.15 s, in which its event loop stood still. What is made later is looked through less
 often than Python does by default: where a thousand subscriptions moved, that took a fourteenth of a worker's CPU.
 """
 
@@ -13,13 +13,16 @@ from contextlib import contextmanager
 from typing import Final
 
 THRESHOLDS: Final = (5_000, 10, 10)
-"""Of :func:`gc.set_threshold`: objects, most of them gone by then, and how often younger generations come first."""
+"""Thresholds for :func:`gc.set_threshold`: a number of objects, most of them gone by then, and how often younger
+generations come first.
+"""
 
 
 @contextmanager
 def made_to_stay() -> Iterator[None]:
-    """What is made meanwhile, or was made before, is never garbage. Only for a process that has one thing to do: where
-    that is one of many, as in tests, what it made would stay when it has ended."""
+    """Keep all objects that exist or are made in this context out of garbage collection for ever. Use it only in a
+    process with a single purpose: in others, such as tests, the objects would stay after their use.
+    """
     gc.disable()
     try:
         yield

@@ -1,7 +1,7 @@
-"""Ends supervised tasks at random, for tests of what goes on then. Off unless the environment asks for it.
+"""Ends supervised tasks at random, to test that the worker goes on. Off unless the environment asks for it.
 
 ``REPLICATOR_END_TASKS=SEED:SECONDS`` makes a worker end one of its tasks about every so many seconds, chosen by chance
-from that seed: half of the times by a cancellation, half of the times by an exception out of what the task awaits.
+from that seed: half of the times by a cancellation, half of the times by an exception out of its current await.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskEnder:
         return _through(_Thrown(work, self._to_throw))
 
     def throw(self, task: SupervisedTask, error: BaseException) -> bool:
-        """Let what the task awaits now raise ``error``. Returns whether it runs."""
+        """Let the task's current await raise ``error``. Return whether the task runs."""
         inner = task.inner
         if inner is None or inner.done():
             return False
@@ -45,11 +45,11 @@ class TaskEnder:
         return inner.cancel()
 
     def end(self, task: SupervisedTask, *, by_error: bool) -> bool:
-        """End it in either way. Returns whether it ran."""
+        """End the task in either way. Return whether it ran."""
         return self.throw(task, TaskEnded("ended for a test")) if by_error else task.interrupt()
 
     def start(self, supervisor: Supervisor) -> SupervisedTask:
-        """End tasks of ``supervisor`` now and then, until what is returned is stopped."""
+        """End tasks of ``supervisor`` now and then, until the returned task is stopped."""
         return supervisor.start("task ender", "task ender", lambda: self._run(supervisor))
 
     async def _run(self, supervisor: Supervisor) -> None:
@@ -100,7 +100,9 @@ async def _through(thrown: _Thrown) -> Any:
 
 
 def ender_of_environment(environment: Mapping[str, str]) -> TaskEnder | None:
-    """What the variable asks for; None where it is not set. Raises :class:`ValueError` for another form."""
+    """Return the ender that the variable asks for; None if it is not set. Raise :class:`ValueError` for another
+    form.
+    """
     wanted = environment.get(VARIABLE)
     if not wanted:
         return None

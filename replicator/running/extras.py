@@ -30,7 +30,7 @@ def is_installed(extra: str) -> bool:
 
 
 def require_extra(extra: str, wanted: str) -> None:
-    """Raises :class:`ExtraMissing` if ``extra`` is not installed; ``wanted`` is what needs it."""
+    """Raise :class:`ExtraMissing` if ``extra`` is not installed; ``wanted`` is the feature that needs it."""
     if not is_installed(extra):
         raise extra_missing(extra, wanted)
 
@@ -48,6 +48,6 @@ def how_to_install(extra: str) -> str:
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:
-    """The extra whose package an import did not find; None for a package that belongs to none."""
+    """Return the extra whose package an import did not find; None for a package that belongs to none."""
     package = (error.name or "").partition(".")[0]
     return next((extra for extra, known in PACKAGE_OF_EXTRA.items() if known == package), None)

@@ -87,7 +87,9 @@ class LimitedLog:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, tell: Callable[[LeftOut], None] | None = None
     ) -> None:
-        """``tell`` writes the line about what was left out; by default it goes to the log of the worker."""
+        """Make the limiter. ``tell`` writes the line about what was left out; by default it goes to the log of the
+        worker.
+        """
         self._clock = clock
         self._tell_of = tell or _tell
         self._limits = LineLimits()

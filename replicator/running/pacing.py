@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def due(self) -> bool:
-        """Whether the slice is used up, so that :meth:`pause` is to be awaited."""
+        """Return whether the slice is used up, so that :meth:`pause` must be awaited."""
         return self._turns.clock() >= self._until
 
     async def pause(self) -> None:

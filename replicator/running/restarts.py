@@ -23,14 +23,14 @@ WINDOW_SECONDS: Final = 600.0
 
 
 class Chance(Protocol):
-    """What is needed of :class:`random.Random`."""
+    """The part of :class:`random.Random` that is needed."""
 
     def random(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What to do about an end. ``newly_failing``: the task was not failing before it."""
+    """Answer to an end. ``newly_failing``: the task was not failing before it."""
 
     pause_seconds: float
     newly_failing: bool
@@ -46,10 +46,10 @@ class RestartHistory:
         self._ends: deque[float] = deque(maxlen=FAILING_ENDS)
         self._pause_seconds = 0.0
         self.ends = 0
-        """How often it ended."""
+        """Number of ends so far."""
 
     def ended(self, now_seconds: float, *, ran_seconds: float) -> Restart:
-        """The task ended, and nobody had asked for it; it had run for so long."""
+        """Record that the task ended unasked after a run of ``ran_seconds``, and return what to do."""
         was_failing = self.failing(now_seconds)
         self._ends.append(now_seconds)
         self.ends += 1
@@ -65,5 +65,5 @@ class RestartHistory:
 
     @property
     def healthy_at(self) -> float:
-        """When the task stops to be failing, if it does not end again; in the past if it is healthy."""
+        """Return when the task stops to count as failing, if it does not end again; a past time if it is healthy."""
         return self._ends[0] + WINDOW_SECONDS if len(self._ends) == FAILING_ENDS else float("-inf")

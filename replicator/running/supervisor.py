@@ -33,7 +33,7 @@ Around = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
 
 
 class Log(Protocol):
-    """Where ends are told."""
+    """Logger for the ends of tasks."""
 
     def error(self, event: str, /, **fields: Any) -> Any: ...
     def info(self, event: str, /, **fields: Any) -> Any: ...
@@ -93,27 +93,27 @@ class SupervisedTask:
 
     @property
     def running(self) -> bool:
-        """Whether it is to run: it does, or will again after a pause."""
+        """Return whether the task is to run: it does, or will again after a pause."""
         return self._timer is not None or (self._task is not None and not self._task.done())
 
     @property
     def pausing(self) -> bool:
-        """Whether it ended, and starts again after a pause."""
+        """Return whether the task ended, and starts again after a pause."""
         return self._timer is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the task that asks."""
+        """Return whether the caller runs in this task."""
         return self._task is not None and self._task is asyncio.current_task()
 
     @property
     def inner(self) -> asyncio.Task[Any] | None:
-        """The task as asyncio has it; another one after each start."""
+        """Return the present asyncio task; each start makes another one."""
         return self._task
 
     @property
     def restarts(self) -> int:
-        """How often it ended although nobody had asked for it."""
+        """Return how often the task ended although nobody had asked for it."""
         return 0 if self._history is None else self._history.ends
 
     @property
@@ -121,7 +121,7 @@ class SupervisedTask:
         return self._history is not None and self._history.failing(self._supervisor.clock())
 
     def start(self) -> None:
-        """Run it, if it does not run. To be called on the event loop, and not while it is being stopped."""
+        """Run the task, if it does not run. Call it on the event loop, and not while the task is being stopped."""
         if self._task is not None and self._task.done():
             self._has_ended(self._task)  # its callback has not come yet
         if not self.running:
@@ -130,9 +130,8 @@ class SupervisedTask:
             self._begin()
 
     async def stop(self) -> None:
-        """End it; returns when it has ended, or at once when the task itself asks.
-
-        It is cancelled once and given time to tidy up, and again if it still runs then: a cancellation can be lost.
+        """End the task; return when it has ended, or at once if the task itself asks. It is cancelled once and given
+        time to tidy up, and again if it still runs then: a cancellation can be lost.
         """
         self.cancel()
         while (task := self._task) is not None and task is not asyncio.current_task():
@@ -142,7 +141,7 @@ class SupervisedTask:
             task.cancel()
 
     def cancel(self) -> None:
-        """End it, without waiting for that."""
+        """End the task, without waiting for that."""
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -152,7 +151,7 @@ class SupervisedTask:
             self._task.cancel()
 
     async def done(self) -> None:
-        """Returns when it does not run any more: it was stopped, or is done; not when it only pauses."""
+        """Wait until the task does not run any more: it was stopped, or is done. A pause does not count."""
         while self.running:
             if self._task is not None:
                 await asyncio.wait([self._task])
@@ -160,7 +159,7 @@ class SupervisedTask:
                 await asyncio.sleep(PAUSE_SECONDS_MIN)
 
     def interrupt(self) -> bool:
-        """For tests: cancel it as something foreign would, which is no :meth:`stop`. Returns whether it runs."""
+        """Cancel the task from outside, unlike :meth:`stop`; for tests. Return whether it runs."""
         return self._task is not None and self._task.cancel()
 
     def _begin(self) -> None:
@@ -173,7 +172,7 @@ class SupervisedTask:
         self._task.add_done_callback(self._has_ended)
 
     async def _made_and_run(self) -> Any:
-        """The coroutine is made inside the task: where that fails, the task ends like any other."""
+        """Make the coroutine inside the task, and run it: if making it fails, the task ends like any other."""
         return await self._work()
 
     def _has_ended(self, task: asyncio.Task[Any]) -> None:
@@ -252,33 +251,33 @@ class Supervisor:
         until_done: bool = False,
         cancel_again_seconds: float = CANCEL_AGAIN_SECONDS,
     ) -> SupervisedTask:
-        """A task that is not started yet. ``work`` makes its coroutine, anew for each start."""
+        """Return a task that is not started yet. ``work`` makes its coroutine, anew for each start."""
         self._restarts.setdefault(kind, 0)
         return SupervisedTask(self, kind, name, work, until_done, cancel_again_seconds)
 
     def start(self, kind: str, name: str, work: Work) -> SupervisedTask:
-        """A task that runs for ever, started."""
+        """Start a task that runs for ever, and return it."""
         task = self.task(kind, name, work)
         task.start()
         return task
 
     async def stop(self) -> None:
-        """End all tasks that run; whoever started them has stopped them before, in an order that loses nothing."""
+        """End all tasks that run. Those who started tasks have stopped them before, in an order that loses nothing."""
         while self._running:
             await asyncio.gather(*(task.stop() for task in list(self._running)))
 
     # What there is to see.
 
     def running(self) -> list[SupervisedTask]:
-        """All tasks that run, or start again after a pause."""
+        """Return all tasks that run, or start again after a pause."""
         return list(self._running)
 
     def failing(self) -> list[SupervisedTask]:
-        """The tasks that ended five times within ten minutes."""
+        """Return the tasks that ended five times within ten minutes."""
         return [task for task in self._running if task.failing]
 
     def restarts(self) -> Mapping[str, int]:
-        """By kind of task, how often one ended although nobody had asked for it."""
+        """Return, by kind of task, how often one ended although nobody had asked for it."""
         return dict(self._restarts)
 
     # What the tasks tell.

@@ -13,12 +13,12 @@ from types import TracebackType
 
 
 def timeout(seconds: float | None) -> Timeout:
-    """``async with timeout(seconds):`` raises ``TimeoutError`` where its body takes longer; None is no limit."""
+    """Return a context manager whose body raises ``TimeoutError`` if it takes longer; None is no limit."""
     return Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 def timeout_at(when: float) -> Timeout:
-    """The same, for a moment of the event loop's clock."""
+    """Return a context manager whose body raises ``TimeoutError`` at a moment of the event loop's clock."""
     return Timeout(when)
 
 
@@ -35,11 +35,11 @@ class Timeout:
         self._cancellations = 0
 
     def expired(self) -> bool:
-        """Whether the limit was reached."""
+        """Return whether the limit was reached."""
         return self._expired
 
     def lift(self) -> None:
-        """There is no limit from now on."""
+        """Remove the limit from now on."""
         if self._handle is not None:
             self._handle.cancel()
 

@@ -64,7 +64,9 @@ def _returned(task: asyncio.Task[Any]) -> bool:
 
 
 async def _end_all(tasks: list[asyncio.Task[Any]]) -> None:
-    """Returns when all have ended, also when whoever waits is cancelled meanwhile; then raise that."""
+    """Cancel all tasks, and wait until they have ended. If the waiting task is cancelled meanwhile, raise that
+    afterwards.
+    """
     cancelled: asyncio.CancelledError | None = None
     for task in tasks:
         task.cancel()

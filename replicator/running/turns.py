@@ -48,7 +48,7 @@ class Share:
     __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
 
     def __init__(self, address: str, end: Callable[[], None] | None = None) -> None:
-        """``end`` closes the client's connection; None for work that is no client's."""
+        """Make the client. ``end`` closes its connection; None for work that is not a client's."""
         self.address = address
         """``host:port`` of its connection."""
         self.role = ""
@@ -94,7 +94,9 @@ class Turns:
     """Decides which client's work runs next, and when the event loop looks at its sockets again."""
 
     def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
-        """``clock`` gives seconds that never go backwards. ``soon`` has a call made on the next turn of the loop."""
+        """Make the turns. ``clock`` gives seconds that never go backwards. ``soon`` has a call made on the next turn of
+        the loop.
+        """
         self.clock = clock
         self._soon = soon
         self._spent = 0.0

@@ -1,1 +1,1 @@
-"""Who somebody is, what they may do, and what this process shows to others."""
+"""Identities of clients, their permissions, and the credentials that this process shows to others."""

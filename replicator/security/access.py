@@ -1,4 +1,4 @@
-"""What this process shows to the workers that it asks: a token or a certificate; and whether it asks them by TLS.
+"""Credentials that this process shows to the workers that it asks, a token or a certificate, and whether it uses TLS.
 
 A worker, a tool and a Spark task each ask workers over HTTP. What they show comes from the topology, from options, or
 from the environment (:func:`of_environment`), which is how Spark's processes get it: their command lines, plans and
@@ -30,7 +30,7 @@ KEY: Final = "REPLICATOR_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What is shown, and how workers are asked."""
+    """Credentials to show, and how workers are asked."""
 
     token_file: Path | None = None
     token: str | None = field(default=None, repr=False)
@@ -40,25 +40,27 @@ class Access:
     trust: Path | None = None
     """The authorities of workers' certificates; those of this host without it."""
     trust_pem: str | None = field(default=None, repr=False)
-    """The same as text, for machines that do not have the file."""
+    """Certificates of :attr:`trust` as text, for machines that do not have the file."""
     certificate: Path | None = None
     key: Path | None = None
     header: str | None = field(default=None, repr=False)
-    """What somebody showed for whom a worker asks others, shown as it is in the place of a token."""
+    """Value of the header ``Authorization`` of somebody for whom a worker asks others. It is sent unchanged, in place
+    of a token.
+    """
 
     def for_somebody(self, header: str | None) -> Access:
-        """The same places and authorities, and of whom shown is what they showed themselves, and nothing of ours."""
+        """Return the same places and authorities, with the credentials ``header`` in place of our own."""
         return replace(self, token_file=None, token=None, certificate=None, key=None, header=header)
 
     def authorization(self) -> str | None:
-        """The header that shows the token; None where there is none. Raises :class:`SecurityError`."""
+        """Return the value of the header ``Authorization``; None without a token. Raise :class:`SecurityError`."""
         if self.header is not None:
             return self.header
         token = self.current_token()
         return None if token is None else f"Bearer {token}"
 
     def current_token(self) -> str | None:
-        """The token as it is now. Raises :class:`SecurityError`."""
+        """Return the token as it is now. Raise :class:`SecurityError`."""
         if self.token_file is None:
             return self.token
         try:
@@ -75,16 +77,16 @@ class Access:
         return token
 
     def url(self, address: str) -> str:
-        """The base URL of the worker at ``HOST:PORT``."""
+        """Return the base URL of the worker at ``HOST:PORT``."""
         return f"{'https' if self.tls else 'http'}://{address}"
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For asking by TLS; None where nothing is said of it. Raises :class:`SecurityError`."""
+        """Return the context for requests by TLS; None if no setting is about TLS. Raise :class:`SecurityError`."""
         said = self.tls or self.trust or self.trust_pem or self.certificate
         return self.make_ssl_context() if said else None
 
     def make_ssl_context(self) -> ssl.SSLContext:
-        """The same, wanted in any case."""
+        """Return the context for requests by TLS, also without any setting. Raise :class:`SecurityError`."""
         try:
             context = ssl.create_default_context(cafile=self.trust, cadata=None if self.trust else self.trust_pem)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -97,7 +99,9 @@ class Access:
         return context
 
     def as_environment(self, *, with_secrets: bool = False) -> dict[str, str]:
-        """For a process on this host; ``with_secrets`` for one that may run where the files are not."""
+        """Return environment variables for a process on this host; with ``with_secrets``, for one that may run where
+        the files are not.
+        """
         files = {TOKEN_FILE: self.token_file, TRUST: self.trust, CERTIFICATE: self.certificate, KEY: self.key}
         found = {name: str(path) for name, path in files.items() if path is not None}
         if self.tls:
@@ -114,7 +118,7 @@ class Access:
 
 
 def of_environment(environment: Mapping[str, str]) -> Access:
-    """What the variables say; files that are not there are passed over where the environment has what they hold."""
+    """Read the variables. A missing file is ignored if the environment has its content."""
     trust = _path(environment, TRUST)
     trust_pem = environment.get(TRUST_PEM) or None
     if trust is not None and trust_pem is not None and not trust.exists():
@@ -140,7 +144,7 @@ _in_context: ContextVar[Access | None] = ContextVar("ACCESS", default=None)
 
 
 def access() -> Access:
-    """What is shown here: by this task and those that it started, else by this process, else by the environment."""
+    """Return the credentials of this task and those that it started, else of this process, else of the environment."""
     found = _in_context.get()
     if found is not None:
         return found
@@ -148,10 +152,10 @@ def access() -> Access:
 
 
 def use_in_process(shown: Access) -> None:
-    """From now on in this process, all threads included."""
+    """Use these credentials from now on in this process, in all threads."""
     _in_process[:] = [shown]
 
 
 def use_in_context(shown: Access) -> None:
-    """From now on in this task, and in those that it starts."""
+    """Use these credentials from now on in this task, and in those that it starts."""
     _in_context.set(shown)

@@ -12,9 +12,8 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 def worker_session(*, at_once_max: int = 100, **options: Any) -> aiohttp.ClientSession:
-    """A session for asking workers; ``options`` are those of aiohttp. To be used on the event loop, and closed.
-
-    Raises :class:`SecurityError` for files that cannot be used.
+    """Return a session for asking workers; ``options`` are those of aiohttp. Use it on the event loop, and close it.
+    Raise :class:`SecurityError` for files that cannot be used.
     """
     uses = access()
     context = uses.ssl_context()
@@ -34,5 +33,5 @@ def worker_session(*, at_once_max: int = 100, **options: Any) -> aiohttp.ClientS
 
 
 def worker_url(address: str) -> str:
-    """The base URL of the worker at ``HOST:PORT``."""
+    """Return the base URL of the worker at ``HOST:PORT``."""
     return access().url(address)

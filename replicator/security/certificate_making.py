@@ -23,7 +23,7 @@ RSA_BITS: Final = 2048
 
 
 class Authority:
-    """Keeps its key in memory alone; its certificate is written to ``ca.pem`` in the directory."""
+    """Certificate authority. Its key stays in memory; its certificate is written to ``ca.pem`` in the directory."""
 
     def __init__(self, directory: Path, name: str = "an authority of one's own") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -31,12 +31,13 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
         self.file = directory / "ca.pem"
-        """Whom to trust."""
+        """Certificate to trust."""
         replace_private(self.file, self._signed(self._name, self._key.public_key(), ca=True).public_bytes(Encoding.PEM))
 
     def give(self, common_name: str, *hosts: str, rsa: bool = False) -> tuple[Path, Path]:
-        """A certificate for ``127.0.0.1``, ``localhost`` and ``hosts``, and its key, in files named after
-        ``common_name``; those that are there are replaced. ``rsa`` is for who reads no other kind of key."""
+        """Make a certificate for ``127.0.0.1``, ``localhost`` and ``hosts``, and its key, in files named after
+        ``common_name``; replace existing ones. Use ``rsa`` for clients that read no other kind of key.
+        """
         key = rivest.generate_private_key(65537, RSA_BITS) if rsa else ec.generate_private_key(ec.SECP256R1())
         files = self.directory / f"{common_name}.pem", self.directory / f"{common_name}.key"
         replace_private(files[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

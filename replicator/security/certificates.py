@@ -1,4 +1,4 @@
-"""Who somebody is by the certificate that TLS has checked."""
+"""Identification of a client by the certificate that TLS has checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from replicator.security.errors import NotIdentified
 from replicator.security.identity import ROLE_CHARS_MAX, Identity
 
 Certificate = Mapping[str, Any]
-"""As :meth:`ssl.SSLSocket.getpeercert` gives it."""
+"""Certificate in the form of :meth:`ssl.SSLSocket.getpeercert`."""
 
 
 class RoleFrom(StrEnum):
-    """What of a certificate is the role."""
+    """Part of a certificate that names the role."""
 
     COMMON_NAME = "common-name"
     SAN = "san"
@@ -25,7 +25,7 @@ _NAMES: Final = ("DNS", "email", "URI")
 
 
 def identify_certificate(certificate: Certificate | None, role_from: RoleFrom) -> Identity:
-    """Raises :class:`NotIdentified`."""
+    """Return the identity in the certificate. Raise :class:`NotIdentified`."""
     if not certificate:
         raise NotIdentified("no client certificate was shown")
     if role_from is RoleFrom.SAN:

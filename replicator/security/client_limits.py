@@ -18,8 +18,9 @@ from typing import Final
 CONNECTIONS_OF_ADDRESS_MAX: Final = 10_000
 CONNECTIONS_OF_ROLE_MAX: Final = 10_000
 HANDSHAKES_OF_ADDRESS_MAX: Final = 2_000
-"""Where TLS is spoken: connections that have not shaken hands yet. Each costs a millisecond of the CPU, so when all
-clients of an address come back at once some of them are told to come again."""
+"""Limit of TLS connections that have not shaken hands yet. Each costs a millisecond of the CPU: when all clients of an
+address come back at once, some are refused and must try again.
+"""
 REQUESTS_OF_ADDRESS_MAX: Final = 1_000
 """A request may hold a body of some megabytes, so there may be fewer of them than of connections."""
 REQUESTS_OF_ROLE_MAX: Final = 1_000
@@ -32,7 +33,7 @@ FILES_WANTED: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What there may be at once."""
+    """Limits of what clients may have at once."""
 
     connections_of_address: int = CONNECTIONS_OF_ADDRESS_MAX
     connections_of_role: int = CONNECTIONS_OF_ROLE_MAX
@@ -52,8 +53,9 @@ class Shares:
         self._held: Counter[str] = Counter()
 
     def take(self, holder: str) -> str | None:
-        """One more; returns why it is too many, if it is. It counts until :meth:`give_back` in any case. The empty
-        holder, of all where nobody is told apart, is not counted."""
+        """Count one more; return the reason if it is too many. It counts until :meth:`give_back` in any case. The empty
+        holder, which everybody has without authentication, is not counted.
+        """
         if not holder:
             return None
         self._held[holder] += 1
@@ -62,7 +64,7 @@ class Shares:
         return None
 
     def give_back(self, holder: str) -> None:
-        """One of those that were taken is over."""
+        """Count one less."""
         if holder not in self._held:
             return
         self._held[holder] -= 1
@@ -71,7 +73,7 @@ class Shares:
 
 
 class ClientLimits:
-    """What the clients of one worker have, of all its ports and protocols."""
+    """Shares of the clients of one worker, over all its ports and protocols."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
@@ -85,8 +87,9 @@ class ClientLimits:
 
 
 def limits_of_process() -> Limits:
-    """Those of this process, which takes as many open files as the system lets it have. One address gets some five of
-    eight of them at most, so that others can connect in any case."""
+    """Return the limits of this process, and raise its limit of open files as far as the system lets it. One address
+    gets at most some five of eight of the files, so that others can connect in any case.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""What those are told who are not let in."""
+"""Errors for clients that are not let in."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class SecurityError(Exception):
 
 
 class NotIdentified(EngineError):
-    """Nobody, or not who they say they are: the credentials are missing, wrong or expired."""
+    """The credentials are missing, wrong or expired."""
 
     status = 401
 
 
 class NotPermitted(EngineError):
-    """Somebody who may not do that."""
+    """The client may not do that."""
 
     status = 403

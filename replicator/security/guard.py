@@ -15,26 +15,28 @@ from replicator.security.permissions import Action, Permissions, shown
 
 
 class Guard(Protocol):
-    """What gateway and API ask. ``topic`` is a name in any form; one that is none is for who reads it to refuse."""
+    """Guard that gateway and API ask. ``topic`` is a name in any form; a malformed name is left for its reader to
+    refuse.
+    """
 
     def check(self, role: str, actions: tuple[Action, ...], place: str) -> None:
-        """One of ``actions`` at ``tenant`` or ``tenant/namespace``."""
+        """Check one of ``actions`` at ``tenant`` or ``tenant/namespace``."""
 
     def check_topic(self, role: str, actions: tuple[Action, ...], topic: str) -> None:
-        """One of ``actions`` with a topic."""
+        """Check one of ``actions`` with a topic."""
 
     def check_subscription(self, role: str, topic: str, subscription: str) -> None:
-        """Consuming by that subscription."""
+        """Check consuming by that subscription."""
 
     def check_superuser(self, role: str) -> None:
-        """What concerns the whole cluster."""
+        """Check a request that concerns the whole cluster."""
 
     def check_anywhere(self, role: str, actions: tuple[Action, ...]) -> None:
-        """One of ``actions``, for something at least: what is asked for names no place."""
+        """Check that the role has one of ``actions`` for something at least: the request names no place."""
 
 
 class Everybody:
-    """Nobody is told apart, and everybody may do everything."""
+    """Guard without authentication: everybody may do everything."""
 
     def check(self, role: str, actions: tuple[Action, ...], place: str) -> None:
         pass
@@ -56,10 +58,10 @@ EVERYBODY: Final = Everybody()
 
 
 class PermissionGuard:
-    """By permissions as they are now: a reload of the topology replaces them."""
+    """Guard by the present permissions: a reload of the topology replaces them."""
 
     def __init__(self, permissions: Callable[[], Permissions], granted_names: Callable[[], Iterable[str]]) -> None:
-        """``granted_names`` are those for which an operator granted anything."""
+        """Make the guard. ``granted_names`` are those for which an operator granted anything."""
         self._permissions = permissions
         self._granted_names = granted_names
 

@@ -1,4 +1,4 @@
-"""Who somebody is, by whatever they show: a token, a name with a password, or a certificate.
+"""Identification of a client by its credentials: a token, a name with a password, or a certificate.
 
 One :class:`Identifying` is one worker's configuration. The binary protocol (:func:`authenticator_of`) and HTTP
 (:meth:`Identifying.of_request`) show the same in their own ways. Where nothing is configured nobody is told apart:
@@ -29,17 +29,17 @@ ShownCertificate = Callable[[], Certificate | None]
 
 @dataclass(frozen=True, slots=True)
 class Identifying:
-    """The ways to say who one is; None where a way is not configured."""
+    """Ways to authenticate; None if a way is not configured."""
 
     tokens: Tokens | None = None
     passwords: Passwords | None = None
     certificates: RoleFrom | None = None
     clock: Callable[[], float] = time.time
-    """By which credentials expire."""
+    """Clock by which credentials expire."""
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """By the names that clients have for them."""
+        """Return the names that clients have for the ways."""
         ways = {"token": self.tokens, "basic": self.passwords, "tls": self.certificates}
         return tuple(name for name, way in ways.items() if way is not None)
 
@@ -61,7 +61,9 @@ class Identifying:
 
 
 def authenticator_of(ways: Callable[[], Identifying], certificate: ShownCertificate) -> Authenticator:
-    """For one connection; ``ways`` are asked each time, since a reload may replace them while it is open."""
+    """Return the authenticator of one connection. It calls ``ways`` each time, because a reload may replace them while
+    the connection is open.
+    """
     return _OfConnection(ways, certificate)
 
 
@@ -110,7 +112,9 @@ class _OfConnection:
             raise NotAuthenticated(str(error)) from None
 
     def _admitted(self, identity: Identity, now: float) -> Admitted:
-        """Newer credentials are of whom the former were: what the connection has open was opened for that role."""
+        """Admit an identity, which must have the same role as before: what the connection has open was opened for that
+        role.
+        """
         if self._role not in (None, identity.role):
             raise NotAuthenticated("newer credentials must be of the same role")
         self._role = identity.role

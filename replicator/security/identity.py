@@ -1,4 +1,4 @@
-"""Who somebody is. A value; what it is made from is in the modules beside this."""
+"""Identity of a client: a value. The modules beside this one make it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TOKEN_CHARS_MAX: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is, and until when that counts."""
+    """Role of a client, and until when it is valid."""
 
     role: str
     expires_at: float | None = None
-    """In seconds since the epoch."""
+    """Time at which the identity expires, in seconds since the epoch; None: never."""

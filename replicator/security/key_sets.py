@@ -35,13 +35,15 @@ class KeySet:
     """The keys at one URL."""
 
     def __init__(self, url: str, former: KeySet | None = None) -> None:
-        """The keys of ``former`` count until those of this URL are there."""
+        """Make the key set. The keys of ``former`` count until those of this URL are there."""
         self.url = url
         self._keys: Mapping[str, Key] = {} if former is None else former._keys
         self._wanted = asyncio.Event()
 
     def key_for(self, key_id: str | None) -> Key | None:
-        """By the id that a token names; one that names none gets the only key, where there is one alone."""
+        """Return the key of the id that a token names. A token without an id gets the only key, if there is exactly
+        one.
+        """
         if key_id is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         key = self._keys.get(key_id)
@@ -53,7 +55,7 @@ class KeySet:
         return supervisor.start("keys of tokens", f"keys of tokens {self.url}", self._run)
 
     async def fetch(self) -> None:
-        """Raises :class:`SecurityError`; then the keys that were there go on counting."""
+        """Fetch the keys. Raise :class:`SecurityError`; then the former keys go on counting."""
         try:
             async with (
                 timeout(ANSWER_SECONDS_MAX),
@@ -92,7 +94,7 @@ class KeySet:
 
 
 def read_key_set(body: bytes, url: str) -> dict[str, Key]:
-    """The public keys that can be used; others are passed over. Raises :class:`SecurityError` where there are none."""
+    """Return the public keys that can be used; ignore others. Raise :class:`SecurityError` if there are none."""
     try:
         listed: Any = json.loads(body)["keys"]
         jwks = [each for each in listed if isinstance(each, dict)][:KEYS_MAX]

@@ -31,12 +31,12 @@ HASHING_MAX: Final = 2
 WAITING_MAX: Final = 100
 NAME_BYTES_MAX: Final = 255
 PASSWORD_BYTES_MAX: Final = 72
-"""Of bcrypt, which would pass over what is beyond."""
+"""Limit of bcrypt: it would ignore further bytes."""
 _WRONG: Final = "the name or the password is wrong"
 
 
 class _Hashing:
-    """The threads of this process that hash, and what waits for them."""
+    """The threads of this process that hash, and the requests that wait for them."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(HASHING_MAX, "passwords")
@@ -45,7 +45,7 @@ class _Hashing:
     async def run(
         self, check: Callable[[HtpasswdFile, str, str], bool], file: HtpasswdFile, name: str, password: str
     ) -> bool:
-        """Raises :class:`TooBusy`."""
+        """Run a check on a thread. Raise :class:`TooBusy`."""
         if self._waiting >= WAITING_MAX:
             raise TooBusy("too many passwords are being checked; try again")
         self._waiting += 1
@@ -62,21 +62,21 @@ class Passwords:
     """The users of one file, as it is when this is made; a reload makes another."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`SecurityError`."""
+        """Read the file. Raise :class:`SecurityError`."""
         self._path = path
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, str] = OrderedDict()
-        """By digest of name and password, the hash that it was right for."""
+        """Hashes for which a name and password were right, by the digest of both."""
         self._file = self._read()
 
     def known(self, credentials: bytes) -> Identity | None:
-        """Who it is, if these were found right before; costs no hash."""
+        """Return the identity if these credentials were found right before; this computes no hash."""
         name, password = split_credentials(credentials)
         stored = self._stored(name)
         return Identity(name) if stored and self._right.get(self._digest(name, password)) == stored else None
 
     async def identify(self, credentials: bytes) -> Identity:
-        """``NAME:PASSWORD``. Raises :class:`NotIdentified`, :class:`TooBusy`."""
+        """Return the identity for ``NAME:PASSWORD``. Raise :class:`NotIdentified` or :class:`TooBusy`."""
         if (known := self.known(credentials)) is not None:
             return known
         name, password = split_credentials(credentials)
@@ -116,7 +116,9 @@ class Passwords:
 
 
 def _is_right(file: HtpasswdFile, name: str, password: str) -> bool:
-    """A name that is not there takes as long as the first one that is, so that nobody learns which are."""
+    """Return whether a password is right. An unknown name takes as long as the first known one, so that nobody learns
+    which names exist.
+    """
     users = file.users()
     if name not in users:
         if users:
@@ -126,7 +128,7 @@ def _is_right(file: HtpasswdFile, name: str, password: str) -> bool:
 
 
 def split_credentials(credentials: bytes) -> tuple[str, str]:
-    """``NAME:PASSWORD``. Raises :class:`NotIdentified`."""
+    """Split ``NAME:PASSWORD``. Raise :class:`NotIdentified`."""
     if len(credentials) > CREDENTIALS_BYTES_MAX or b"\0" in credentials:
         raise NotIdentified(_WRONG)
     try:
@@ -141,7 +143,7 @@ def split_credentials(credentials: bytes) -> tuple[str, str]:
 
 
 def from_header(text: str) -> bytes:
-    """What ``Authorization: Basic …`` holds. Raises :class:`NotIdentified`."""
+    """Return the content of ``Authorization: Basic …``. Raise :class:`NotIdentified`."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""What a role may do. Pure: asks what was granted, and decides.
+"""Permissions of roles. Pure: reads what was granted, and decides.
 
 Roles are names. A superuser may do everything. Else it is what was granted to the role, for a topic, its namespace or
 its tenant, by an operator (:mod:`replicator.engine.topics.grants`) or by the topology file; what nobody granted is
@@ -22,7 +22,7 @@ from replicator.security.errors import NotPermitted
 
 
 class Action(StrEnum):
-    """What can be granted; those without use here are kept for tools that set them."""
+    """Action that can be granted; those without use here are kept for tools that set them."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -45,24 +45,24 @@ class Permissions:
     """Answers for one cluster; made anew when the topology changes."""
 
     granted: Callable[[str], Grants]
-    """What an operator granted for a tenant, namespace or topic."""
+    """Function that returns what an operator granted for a tenant, namespace or topic."""
     written: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """What the topology grants: by the same names, by role its actions."""
+    """Grants of the topology, by tenant, namespace or topic: each role with its actions."""
     superusers: frozenset[str] = frozenset()
 
     def is_superuser(self, role: str) -> bool:
         return role in self.superusers
 
     def allows(self, role: str, actions: tuple[str, ...], place: str | TopicName) -> bool:
-        """Whether the role may do one of ``actions`` with ``tenant``, ``tenant/namespace`` or a topic."""
+        """Return whether the role may do one of ``actions`` with ``tenant``, ``tenant/namespace`` or a topic."""
         return self._allows_one_of(role, actions, _places(place))
 
     def allows_anywhere(self, role: str, actions: tuple[Action, ...], names: Iterable[str]) -> bool:
-        """Whether the role has one of the actions for anything at all; ``names`` are those that have grants."""
+        """Return whether the role has one of the actions for anything at all; ``names`` are those that have grants."""
         return self._allows_one_of(role, actions, (*self.written, *names))
 
     def allows_subscription(self, role: str, topic: TopicName, subscription: str) -> bool:
-        """Whether the role may consume by that subscription."""
+        """Return whether the role may consume by that subscription."""
         if not self.allows(role, (Action.CONSUME,), topic):
             return False
         if self.allows(role, (Action.ADMIN,), topic):
@@ -74,7 +74,7 @@ class Permissions:
         return named is None or role in named
 
     def check(self, role: str, actions: tuple[Action, ...], place: str | TopicName) -> None:
-        """Raises :class:`NotPermitted`."""
+        """Raise :class:`NotPermitted` unless the role may do one of ``actions``."""
         if not self.allows(role, actions, place):
             raise NotPermitted(f"role {shown(role)} may not {' or '.join(actions)} at {place}")
 
@@ -90,12 +90,14 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def shown(role: str) -> str:
-    """A role in a message: what it is, shortened."""
+    """Return a role for use in a message, shortened."""
     return repr(role[:100])
 
 
 def _places(place: str | TopicName) -> Iterator[str]:
-    """By what something can be granted for it: itself, and what it is in. A partition has what its topic has."""
+    """Yield the names for which permissions count at a place: its own, and those it is in. A partition has its topic's
+    permissions.
+    """
     if isinstance(place, TopicName):
         yield str(place)
         if place.partition >= 0:

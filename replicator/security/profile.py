@@ -1,4 +1,6 @@
-"""What an operator's tools show to workers: an option, the environment, or the operator's profile, a small file."""
+"""Credentials that an operator's tools show to workers, from an option, the environment, or the operator's profile, a
+small file.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,16 @@ _FIELDS: Final = ("token_file", "trust", "certificate", "key")
 
 
 def access_of_tool(environment: Mapping[str, str] | None = None, token_file: Path | None = None) -> Access:
-    """What a tool shows: what its option says, then the environment, then the operator's profile. Raises
-    :class:`SecurityError`."""
+    """Return a tool's credentials: those of its option, then of the environment, then of the operator's profile. Raise
+    :class:`SecurityError`.
+    """
     environment = os.environ if environment is None else environment
     found = _over(of_environment(environment), _profile(environment))
     return found if token_file is None else replace(found, token_file=token_file.expanduser(), token=None)
 
 
 def _over(first: Access, second: Access) -> Access:
-    """What ``first`` says, and ``second`` where it says nothing."""
+    """Return ``first``, with values of ``second`` where it has none."""
     if first.token_file is None and first.token is None:
         first = replace(first, token_file=second.token_file)
     if first.trust is None and first.trust_pem is None:
@@ -39,7 +42,7 @@ def _over(first: Access, second: Access) -> Access:
 
 
 def _profile(environment: Mapping[str, str]) -> Access:
-    """Paths by name, in YAML; relative ones are beside the profile."""
+    """Read the paths in the profile, which is YAML; relative paths are beside the profile."""
     named = environment.get(PROFILE)
     path = Path(named or PROFILE_PLACE).expanduser()
     try:

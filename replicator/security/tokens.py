@@ -1,8 +1,8 @@
 """Tokens: JSON Web Tokens as Pulsar's clients send them, checked, made and shown. The cryptography is PyJWT's.
 
 Whoever holds a token is who its claim ``sub`` says. It has to be signed by a key that is configured here, in an
-algorithm of that kind of key (so a public key is never taken for a secret), not expired, and for this audience if one
-is configured. Keys come from a file or from a URL (JWKS, :mod:`replicator.security.key_sets`).
+algorithm of that kind of key: so a public key is never taken for a secret. It must not be expired, and must be for this
+audience if one is configured. Keys come from a file or from a URL (JWKS, :mod:`replicator.security.key_sets`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DATA_PREFIX: Final = "data:;base64,"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a token may be signed by, and how."""
+    """Key that may sign tokens, and its algorithms."""
 
     material: Any
     algorithms: tuple[str, ...]
@@ -67,15 +67,15 @@ _SIGNATURE_ALONE: Final[Options] = {
 
 
 class Keys(Protocol):
-    """Where keys come from."""
+    """Source of keys."""
 
     def key_for(self, key_id: str | None) -> Key | None:
-        """The key that a token names, or the only one; None if there is none (yet)."""
+        """Return the key that a token names, or the only one; None if there is none (yet)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneKey:
-    """A key of a file; what a token says of keys is passed over."""
+    """The only key, from a file. The key id in a token is ignored."""
 
     key: Key
 
@@ -85,7 +85,7 @@ class OneKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """Which claims count."""
+    """Claims that count."""
 
     role_claim: str = "sub"
     audience: str | None = None
@@ -171,7 +171,7 @@ def _reason(error: jwt.PyJWTError) -> str:
 
 
 def read_secret(source: str | Path) -> Key:
-    """The secret of HS256, as bytes in a file or as ``data:;base64,…``. Raises :class:`SecurityError`."""
+    """Return the secret of HS256, from bytes in a file or ``data:;base64,…``. Raise :class:`SecurityError`."""
     material = _material(source, "the secret key")
     if len(material) < SECRET_BYTES_MIN:
         raise SecurityError(f"{_name(source)}: a secret key has at least {SECRET_BYTES_MIN} bytes")
@@ -183,7 +183,7 @@ def read_secret(source: str | Path) -> Key:
 
 
 def read_public_key(source: str | Path) -> Key:
-    """A public key of RSA or of a NIST curve, in PEM or DER. Raises :class:`SecurityError`."""
+    """Return a public key of RSA or of a NIST curve, in PEM or DER. Raise :class:`SecurityError`."""
     material = _material(source, "the public key")
     try:
         load = load_pem_public_key if material.lstrip().startswith(b"-----") else load_der_public_key
@@ -195,7 +195,7 @@ def read_public_key(source: str | Path) -> Key:
 
 
 def read_private_key(source: str | Path) -> Key:
-    """The private one of such a pair. Raises :class:`SecurityError`."""
+    """Return a private key of RSA or of a NIST curve, in PEM or DER. Raise :class:`SecurityError`."""
     material = _material(source, "the private key")
     try:
         load = load_pem_private_key if material.lstrip().startswith(b"-----") else load_der_private_key
@@ -216,7 +216,7 @@ def _asymmetric(key: Any) -> Key:
 
 
 def key_of_jwk(jwk: Mapping[str, Any]) -> Key:
-    """A key as key sets have it; raises :class:`SecurityError`. Secrets are not taken from there."""
+    """Return a key in the form of key sets; raise :class:`SecurityError`. A secret is refused."""
     try:
         found = jwt.PyJWK.from_dict(dict(jwk)).key
         return _asymmetric(found)
@@ -251,7 +251,7 @@ def _name(source: str | Path) -> str:
 def create_token(
     key: Key, role: str, *, expires_at: float | None = None, claims: Mapping[str, Any] | None = None
 ) -> str:
-    """A token for ``role``, in the first algorithm of the key. Raises :class:`SecurityError`."""
+    """Return a token for ``role``, in the first algorithm of the key. Raise :class:`SecurityError`."""
     if not role or len(role) > ROLE_CHARS_MAX:
         raise SecurityError(f"a role has 1 to {ROLE_CHARS_MAX} characters")
     content: dict[str, Any] = {**(claims or {}), "sub": role}
@@ -261,7 +261,7 @@ def create_token(
 
 
 def show_token(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims, which nobody has checked. Raises :class:`SecurityError`."""
+    """Return a token's header and claims, unchecked. Raise :class:`SecurityError`."""
     try:
         whole = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError):
@@ -274,7 +274,7 @@ def new_secret() -> bytes:
 
 
 def new_key_pair(kind: str) -> tuple[bytes, bytes]:
-    """A private and a public key of ``RS256`` or ``ES256``, in PEM."""
+    """Return a private and a public key of ``RS256`` or ``ES256``, in PEM."""
     made: Any
     if kind == "ES256":
         made = ec.generate_private_key(ec.SECP256R1())

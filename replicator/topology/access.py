@@ -1,4 +1,6 @@
-"""What those show to workers who go by a topology: the worker of one of its clusters, or a tool of an operator."""
+"""Credentials that clients of a topology's workers show: the worker of one of its clusters, or a tool of an
+operator.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from replicator.topology.values import Topology
 
 
 def access_of_worker(topology: Topology, cluster: Cluster) -> Access:
-    """What the worker of ``cluster`` shows to others: the token of the file, and its own certificate where
-    certificates count."""
+    """Return the credentials that the worker of ``cluster`` shows to others: the file's token, and its own certificate
+    if certificates count.
+    """
     shown = cluster.tls if topology.auth.certificates is not None else None
     return Access(
         token_file=(cluster.token_file or topology.auth.token_file) if topology.auth.enabled else None,
@@ -24,8 +27,9 @@ def access_of_worker(topology: Topology, cluster: Cluster) -> Access:
 
 
 def with_topology(shown: Access, topology: Topology) -> Access:
-    """What a tool shows to the workers of a topology: what it has, and where it has nothing the workers' own token, if
-    the tool may read it."""
+    """Return the credentials that a tool shows to a topology's workers: its own, or else the workers' token, if the
+    tool may read it.
+    """
     shown = replace(shown, tls=shown.tls or topology.tls.required, trust=shown.trust or topology.tls.trust)
     workers = topology.auth.token_file
     shows_something = shown.token_file or shown.token or shown.certificate

@@ -1,4 +1,6 @@
-"""How a worker of ``kind: pulsar`` reaches the Apache Pulsar cluster that it runs beside, and what it takes from it."""
+"""Settings of a worker of ``kind: pulsar``: how it reaches the Apache Pulsar cluster beside it, and what it copies from
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,16 @@ from replicator.topology.sections import Section
 KINDS: Final = ("embedded", "pulsar")
 EMBEDDED_KIND, PULSAR_KIND = KINDS
 BROKER_SUFFIX: Final = ".pulsar"
-"""Behind a cluster's name it names the origin of what producers publish at that cluster's brokers. No cluster's name
-has a dot, so it is nobody else's."""
+"""Suffix of a cluster's name in the origin of messages that producers publish at that cluster's brokers. No cluster's
+name has a dot, so no other origin has this name.
+"""
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 PENDING_ACKS: Final = "__transaction_pending_ack"
-"""So end the names of topics in which brokers keep what transactions acknowledge. Old ones list them with all."""
+"""Suffix of topics in which brokers keep acknowledgements of transactions. Old brokers list them among all topics."""
 HOSTS_MAX: Final = 32
-"""In one URL. They are tried one after the other."""
+"""Limit of hosts in one URL. They are tried one after the other."""
 PULSAR_NAME_CHARS_MAX: Final = 255
-"""Characters of the name that brokers have for a cluster."""
+"""Limit of characters of the name that brokers have for a cluster."""
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 
@@ -41,7 +44,7 @@ def _checked_url(text: str, ports: dict[str, int]) -> str:
 
 
 def _checked_place(url: str, port_by_default: int, schemes: str) -> str:
-    """``HOST:PORT`` of the URL of one host."""
+    """Return ``HOST:PORT`` of the URL of one host."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -59,12 +62,12 @@ def _one_by_one(url: str) -> tuple[str, ...]:
 
 
 def check_service_url(text: str) -> str:
-    """Where the brokers, or their proxies, speak the binary protocol: one host of the cluster, or several."""
+    """Check the URL of the binary protocol of the brokers or their proxies: one host of the cluster, or several."""
     return _checked_url(text, _SERVICE_PORTS)
 
 
 def check_admin_url(text: str) -> str:
-    """Where the brokers, or their proxies, serve the admin REST API: one host of the cluster, or several."""
+    """Check the URL of the admin REST API of the brokers or their proxies: one host of the cluster, or several."""
     return _checked_url(text, _ADMIN_PORTS)
 
 
@@ -76,7 +79,7 @@ def check_cluster_name(text: str) -> str:
 
 
 class ApacheAuth(Section):
-    """What the worker shows to the brokers, in files that are read for each connection and each request."""
+    """Credentials that the worker shows to the brokers, in files that are read for each connection and each request."""
 
     token_file: Annotated[Path, BeforeValidator(data_path)] | None = None
     password_file: Annotated[Path, BeforeValidator(data_path)] | None = None
@@ -94,7 +97,7 @@ class ApacheAuth(Section):
 
 
 class ApacheTls(Section):
-    """Whom the worker trusts to be a broker."""
+    """Trust of the worker in its brokers' certificates."""
 
     ca: Annotated[Path, BeforeValidator(data_path)] | None = None
     """The authorities of the brokers' certificates; those of this host without it."""
@@ -128,11 +131,11 @@ class ApacheSettings(Section):
 
     @property
     def admin_urls(self) -> tuple[str, ...]:
-        """One for each host of ``admin_url``."""
+        """Return a URL for each host of ``admin_url``."""
         return _one_by_one(self.admin_url)
 
     def bridges(self, topic: str) -> bool:
-        """Whether the topic of that full name is copied out of the brokers and into them."""
+        """Return whether the topic of that full name is copied out of the brokers and into them."""
         _, _, path = topic.partition("://")
         namespace, _, local = path.rpartition("/")
         if namespace == SYSTEM_NAMESPACE or local.startswith("__") or local.endswith(PENDING_ACKS):
@@ -140,11 +143,11 @@ class ApacheSettings(Section):
         return selects(self.topics, self.exclude, topic)
 
     def bridges_subscription(self, name: str) -> bool:
-        """Whether the state of the subscriptions of that name travels."""
+        """Return whether the state of subscriptions of that name is replicated."""
         return not self.subscriptions or any_matches(self.subscriptions, (name,))
 
     def written(self) -> dict[str, Any]:
-        """As the topology file has it."""
+        """Return the settings in the form of the topology file."""
         written: dict[str, Any] = {"service_url": self.service_url, "admin_url": self.admin_url}
         for section in ("auth", "tls"):
             changed = getattr(self, section).model_dump(mode="json", exclude_defaults=True)

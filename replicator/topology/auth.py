@@ -1,5 +1,5 @@
-"""The sections ``auth`` and ``tls`` of a topology file: who may use the workers, what they show each other, and whether
-everything is encrypted. Files and URLs alone stand there, and no secret.
+"""Sections ``auth`` and ``tls`` of a topology file: who may use the workers, the workers' own credentials, and whether
+everything is encrypted. They hold files and URLs only, no secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _File = Annotated[Path, BeforeValidator(data_path)]
 
 
 def check_role(text: str) -> str:
-    """The name of a role."""
+    """Return ``text`` if it is the name of a role."""
     if not text.strip() or len(text) > ROLE_CHARS_MAX or not text.isprintable():
         raise ValueError(f"a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
     return text
@@ -53,14 +53,14 @@ def _is_loopback(host: str) -> bool:
 
 
 class TokenAuth(Section):
-    """Which tokens count: by one of three sources of keys."""
+    """Source of the keys that valid tokens are checked with: one of three."""
 
     secret_key: _File | None = None
-    """Of HS256: who can check tokens can also make them."""
+    """Key of HS256: whoever can check tokens can also make them."""
     public_key: _File | None = None
-    """Of RS256 or ES256."""
+    """Key of RS256 or ES256."""
     jwks: Annotated[str, AfterValidator(_check_url)] | None = None
-    """Where an identity provider publishes its public keys."""
+    """URL at which an identity provider publishes its public keys."""
     role_claim: str = "sub"
     audience: str | None = None
     audience_claim: str = "aud"
@@ -74,7 +74,7 @@ class TokenAuth(Section):
 
 
 def _check_places(value: object) -> object:
-    """Names of tenants, namespaces and topics in their full form, and lists of actions."""
+    """Check that places are tenants, namespaces or topics in their full form, with lists of actions."""
     if not isinstance(value, Mapping):
         return value
     return {_full_name(str(place)): roles for place, roles in value.items()}
@@ -95,20 +95,22 @@ _Actions = Annotated[tuple[Annotated[Action, one_of(Action)], ...], Field(strict
 
 
 class AuthSettings(Section):
-    """Who is let in, and what they may do. Without a way to say who one is, nobody is told apart."""
+    """Authentication of clients, and their permissions. Without a way to authenticate, all clients have the same
+    rights.
+    """
 
     tokens: TokenAuth | None = None
     passwords: _File | None = None
-    """As ``htpasswd`` writes it, with bcrypt or apr1."""
+    """File of user names and passwords in the form of ``htpasswd``, with bcrypt or apr1."""
     certificates: Annotated[RoleFrom, one_of(RoleFrom)] | None = None
-    """What of a client's certificate is its role."""
+    """Part of a client's certificate that names its role."""
     superusers: Roles = ()
     metrics: Roles | Literal["open"] = ()
     """The roles that may read ``/metrics`` beside superusers, or ``open`` for everybody."""
     token_file: _File | None = None
-    """What workers and the pipeline show to workers; the file may be replaced at any time."""
+    """File with the token that workers and the pipeline show to workers; it may be replaced at any time."""
     permissions: Annotated[dict[str, dict[Role, _Actions]], BeforeValidator(_check_places)] = Field(default={})
-    """By tenant, namespace or topic, and by role; beside those that operators grant."""
+    """Permissions by tenant, namespace or topic, and by role. They add to those that operators grant."""
 
     @model_validator(mode="after")
     def _whole(self) -> AuthSettings:
@@ -125,23 +127,23 @@ class AuthSettings(Section):
 
     @property
     def certificates_are_optional(self) -> bool:
-        """Whether there is another way to say who one is, so that clients with ``tls.ca`` need no certificate."""
+        """Return whether there is another way to authenticate, so that clients with ``tls.ca`` need no certificate."""
         return self.certificates is not None and (self.tokens is not None or self.passwords is not None)
 
     @property
     def metrics_roles(self) -> frozenset[str] | None:
-        """Who may read the metrics beside superusers; None if everybody."""
+        """Return the roles that may read the metrics beside superusers; None if everybody may."""
         return None if isinstance(self.metrics, str) else frozenset(self.metrics)
 
     def granted(self) -> Mapping[str, Mapping[str, frozenset[str]]]:
-        """The permissions by place and role."""
+        """Return the permissions by place and role."""
         return {
             place: {role: frozenset(actions) for role, actions in roles.items()}
             for place, roles in self.permissions.items()
         }
 
     def written(self) -> dict[str, Any]:
-        """As the topology file has it."""
+        """Return the settings in the form of the topology file."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -154,5 +156,5 @@ class TlsPolicy(Section):
     """The authorities of the workers' certificates, in PEM; those of this host without it."""
 
     def written(self) -> dict[str, Any]:
-        """As the topology file has it."""
+        """Return the settings in the form of the topology file."""
         return self.model_dump(mode="json", exclude_defaults=True)

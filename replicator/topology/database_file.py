@@ -1,4 +1,4 @@
-"""Which database a cluster has: what the topology says, or what stands in the file that it names.
+"""The database of a cluster: the one that the topology names, or the one in the file that it names.
 
 The file is read by who opens the database, when it does so: on other hosts it need not be there. It has the URL. Where
 user and password are kept one by one, as in a Secret of an operator, it is a directory with a file for each part.
@@ -20,7 +20,7 @@ PARTS: Final = ("host", "user", "password", "dbname")
 
 
 def database_of(cluster: Cluster) -> str:
-    """``embedded`` or a URL. Raises :class:`TopologyError`, whose text never holds a password."""
+    """Return ``embedded`` or a URL. Raise :class:`TopologyError`, whose text never holds a password."""
     if cluster.database_file is None:
         return cluster.database
     place = cluster.database_file

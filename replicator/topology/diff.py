@@ -184,7 +184,7 @@ def words(changes: tuple[Change, ...], clusters: tuple[str, ...] = ()) -> list[s
 
 
 def refusals(changes: tuple[Change, ...], cluster: str) -> list[str]:
-    """Why the running worker of ``cluster`` cannot take the changes: the field and the remedy, a line each."""
+    """Return why the running worker of ``cluster`` cannot take the changes: the field and the remedy, a line each."""
     problems: list[str] = []
     for change in changes:
         if change.kind == CLUSTER_REMOVED and change.subject == cluster:

@@ -1,4 +1,4 @@
-"""What the workers of a topology need that a plain installation does not have."""
+"""Checks for packages that the workers of a topology need and a plain installation does not have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from replicator.topology.values import Topology
 
 
 def check_extras(topology: Topology, *clusters: str) -> None:
-    """Raises :class:`~replicator.running.extras.ExtraMissing` where a worker of ``clusters`` is to start Spark, or to
-    send traces, and what that needs is not installed."""
+    """Raise :class:`~replicator.running.extras.ExtraMissing` if a worker of ``clusters`` needs Spark or tracing, and
+    the package for it is not installed.
+    """
     if topology.traces.endpoint is not None:
         require_extra("traces", "traces.endpoint")
     if topology.pipeline.driver != "worker":

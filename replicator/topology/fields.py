@@ -60,7 +60,9 @@ from replicator.topology.sections import Section
 
 STORE_SIZE_BYTES_MIN: Final = 1024 * 1024
 STORE_SIZE_BYTES_MAX: Final = 64 * 1024**4
-"""LMDB maps the store into the address space, of which a process has 128 TiB on the common machines."""
+"""Limit of the store's size: LMDB maps the store into the address space, and a process has 128 TiB on the common
+machines.
+"""
 MESSAGE_BYTES_MIN: Final = 64 * 1024
 """Clients send commands of a few kilobytes beside it, and their batches are as large as 128 KiB by default."""
 
@@ -83,7 +85,7 @@ _DEFAULT: Final = TopicPolicies()
 
 
 class RetentionSettings(Section):
-    """How much of what every subscription has consumed is kept. Here 0 is a limit: nothing is kept."""
+    """How much consumed data is kept after every subscription has consumed it. Here 0 is a limit: nothing is kept."""
 
     age: Annotated[int | None, limit(DURATION_KIND, parse_duration, off_at_0=False)] = None
     size: Annotated[int | None, limit(SIZE_KIND, parse_size, off_at_0=False)] = None
@@ -119,7 +121,7 @@ class PolicySettings(Section):
     schema_validation_enforced: Flag = _DEFAULT.schema_validation_enforced
 
     def topic_policies(self) -> TopicPolicies:
-        """As the engine takes them."""
+        """Return the policies in the engine's form."""
         return TopicPolicies(
             retention=Retention(age_seconds_max=self.retention.age, bytes_max=self.retention.size),
             message_ttl_seconds=self.message_ttl,
@@ -145,7 +147,7 @@ class PolicySettings(Section):
         )
 
     def changed(self) -> dict[str, Any]:
-        """What is not as it is by default, in the form of the file; reading it gives an equal value."""
+        """Return the values that differ from the defaults, in the form of the file; reading it gives an equal value."""
         return _changed(self, PolicySettings())
 
 
@@ -175,7 +177,7 @@ def _as_written(name: str, value: object) -> object:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with the values of ``over`` in their places, mapping by mapping; what is empty changes nothing."""
+    """Return ``base`` with the values of ``over`` in their places, mapping by mapping; empty values change nothing."""
     both = dict(base)
     for key, value in over.items():
         below = both.get(key)
@@ -187,7 +189,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """``retention.age`` and the like with their values."""
+    """Yield the values with names such as ``retention.age``."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")
@@ -225,7 +227,7 @@ class Cluster(Section):
     """A file with the URL, so that no password stands in the topology. It need be there for the cluster's own worker
     alone."""
     listen: Annotated[str, AfterValidator(check_listen)] | None = None
-    """Where the worker binds, if others reach it elsewhere; its host is that of the further ports too."""
+    """Address that the worker binds, if others reach it elsewhere. Its host counts for the other ports too."""
     insecure: Flag = False
     """Whether it may bind where other hosts reach it, although it asks nobody who they are."""
     hosts: tuple[Annotated[str, AfterValidator(check_host_name)], ...] = Field(default=(), strict=False)
@@ -233,15 +235,15 @@ class Cluster(Section):
     origins: tuple[Annotated[str, AfterValidator(check_origin)], ...] = Field(default=(), strict=False)
     """The sites of pages that may use it from a browser, besides its own."""
     policies: PolicySettings = PolicySettings()
-    """Of all its topics: those of the file's top level, and over them the cluster's own."""
+    """Policies of all its topics: those of the file's top level, and over them the cluster's own."""
     pulsar: Annotated[str, AfterValidator(check_address)] | None = None
     """A further address of the binary protocol alone, such as one with port 6650."""
     pulsar_tls: Annotated[str, AfterValidator(check_address)] | None = None
-    """The same with TLS, such as one with port 6651; needs :attr:`tls`."""
+    """Address of the binary protocol's own port with TLS, such as one with port 6651; needs :attr:`tls`."""
     tls: TlsSettings | None = None
-    """With it TLS is served at :attr:`address` too, beside what is not encrypted."""
+    """Files of TLS. With them TLS is served at :attr:`address`, too, beside unencrypted connections."""
     advertised: Annotated[str, AfterValidator(check_address)] | None = None
-    """Where clients of the binary protocol reach the worker, if not at the address at which it listens."""
+    """Address at which clients of the binary protocol reach the worker, if it is not the one at which it listens."""
     pulsar_while_fenced: Annotated[str, choice((CLOSED, OPEN))] = CLOSED
     """Whether that further address can be connected to while another cluster serves the clients of this one."""
     namespaces_by_use: Flag = True
@@ -249,16 +251,16 @@ class Cluster(Section):
     broker_entry_metadata: Flag = False
     """Whether clients that ask for it are told the index and the time of each entry."""
     token_file: Annotated[Path, BeforeValidator(data_path)] | None = None
-    """What its worker shows to others, where that is not ``auth.token_file``."""
+    """File with the token that its worker shows to others, if that is not ``auth.token_file``."""
     kind: Annotated[str, choice(KINDS)] = EMBEDDED_KIND
     """``embedded``: the worker's own engine is the cluster. ``pulsar``: it runs beside an Apache Pulsar cluster."""
     apache: ApacheSettings | None = None
-    """How the worker of a cluster of that other kind reaches its brokers."""
+    """Settings by which the worker of a cluster of ``kind: pulsar`` reaches its brokers."""
     tls_required: bool = False
     """Whether nothing but TLS is spoken; the file has that once, as ``tls.required``."""
 
     def places(self) -> dict[str, Any]:
-        """What is set of where and how clients are served, as the topology file has it."""
+        """Return the settings of where and how clients are served, in the form of the topology file."""
         places: dict[str, Any] = {
             name: given for name in ("pulsar", "pulsar_tls", "advertised") if (given := getattr(self, name)) is not None
         }
@@ -283,7 +285,7 @@ class Cluster(Section):
         return places if self.tls is None else {**places, "tls": self.tls.written()}
 
     def bound_at(self) -> dict[str, str]:
-        """The places that the worker binds, by the field that says so."""
+        """Return the addresses that the worker binds, by field."""
         if self.listen is None:
             bound = {"address": self.address}
             host = None
@@ -297,14 +299,16 @@ class Cluster(Section):
         return bound
 
     def hosts_of_places(self) -> Iterable[str]:
-        """The names in the addresses at which others reach it."""
+        """Yield the host names in the addresses at which others reach the worker."""
         for place in (self.address, self.advertised, self.pulsar, self.pulsar_tls, self.listen):
             if place is not None:
                 yield place.rpartition(":")[0].strip("[]").lower()
 
     @property
     def broker_origin(self) -> str | None:
-        """The origin of what producers publish at the brokers that the worker runs beside; None if it does not."""
+        """Return the origin of messages that producers publish at the brokers beside the worker; None if it has
+        none.
+        """
         return f"{self.name}{BROKER_SUFFIX}" if self.kind == PULSAR_KIND else None
 
     @property
@@ -314,7 +318,7 @@ class Cluster(Section):
 
     @property
     def pulsar_url(self) -> str:
-        """What lookups answer."""
+        """Return the URL that lookups answer."""
         if self.apache is not None and self.apache.service_url.startswith("pulsar://"):
             return self.apache.service_url
         if self.tls_required and self.pulsar_tls_url is not None:
@@ -323,7 +327,7 @@ class Cluster(Section):
 
     @property
     def pulsar_tls_url(self) -> str | None:
-        """What lookups answer clients that use TLS; None without TLS."""
+        """Return the URL that lookups answer to clients that use TLS; None without TLS."""
         if self.apache is not None:
             return self.apache.service_url if self.apache.service_url.startswith("pulsar+ssl://") else None
         if self.tls is None:
@@ -332,13 +336,15 @@ class Cluster(Section):
 
     @property
     def client_url(self) -> str:
-        """Where clients reach HTTP: at ``advertised``, unless that stands for a port of the binary protocol alone."""
+        """Return the URL at which clients reach HTTP: at ``advertised``, unless that is for a port of the binary
+        protocol only.
+        """
         place = self.advertised if self.advertised and self.pulsar is None else self.address
         return f"{self.http_scheme}://{place}"
 
     @property
     def host(self) -> str:
-        """The host to bind or connect to, without the brackets of IPv6."""
+        """Return the host to bind or connect to, without the brackets of IPv6."""
         return self.address.rpartition(":")[0].strip("[]")
 
     @property
@@ -359,18 +365,18 @@ class Cluster(Section):
 
     @property
     def database_shown(self) -> str:
-        """For people: where it is, without passwords."""
+        """Return the place of the database for people, without passwords."""
         return self.database_masked if self.database_file is None else f"as {self.database_file} says"
 
 
 class PipelineSettings(Section):
-    """Which engine copies, and on which Spark the pipeline runs."""
+    """Engine that copies, and Spark settings of the pipeline."""
 
     engine: Annotated[str, choice(ENGINES)] = SPARK
     """The engine of links that do not name one."""
     master: Annotated[str, AfterValidator(check_master)] = "local[2]"
     driver: Annotated[str, choice(DRIVERS)] = "worker"
-    """Who starts the driver of live copy: ``worker``, each worker its own; or ``external``, the operator."""
+    """Starter of the live copy's driver: ``worker``, each worker starts its own; or ``external``, the operator does."""
     batch: Annotated[int, BeforeValidator(check_batch)] = 10
     """Seconds that a micro-batch of live copy lasts at most."""
     conf: Annotated[dict[str, str], BeforeValidator(check_conf)] = Field(default={}, repr=False)
@@ -382,8 +388,9 @@ class PipelineSettings(Section):
 
 
 class SyncSettings(Section):
-    """What travels of subscriptions, and the pace of it. With ``mark-delete`` what is acknowledged out of order stays
-    where it is, as with brokers that have no more than that."""
+    """Replicated state of subscriptions, and its pace. With ``mark-delete``, acknowledgements out of order stay where
+    they are given, as with brokers that replicate only the mark-delete position.
+    """
 
     mode: Literal["exact", "mark-delete"] = "exact"
     snapshot_interval_ms: int = Field(default=200, ge=10, le=3_600_000)
@@ -403,7 +410,7 @@ class SyncSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Of how much ``/metrics`` has series, so that a scrape stays bounded."""
+    """Limits of the series in ``/metrics``, so that a scrape stays bounded."""
 
     topics: int = Field(default=1000, ge=0, le=100_000)
     """Topics that have series of their own; the others are summed."""

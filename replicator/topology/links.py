@@ -62,37 +62,39 @@ class Link:
     compression: str = "none"
     """One of :data:`COMPRESSIONS`."""
     on_gap: str = "stop"
-    """What happens where the source has trimmed what was to be copied: one of :data:`GAP_POLICIES`."""
+    """Action of the link if its source has trimmed messages before they were copied: one of :data:`GAP_POLICIES`."""
     hold_bytes: int | None = None
     """How much of a topic's log the link may keep from retention; None for no limit."""
     hold_seconds: int | None = None
     """How old the oldest message may be that the link keeps from retention; None for no limit."""
     on_hold_exceeded: str = "hold"
-    """What happens past these limits: one of :data:`HOLD_POLICIES`."""
+    """Action of the link past these limits: one of :data:`HOLD_POLICIES`."""
     engine: str = ""
     """The engine that copies: one of :data:`ENGINES`. Empty means ``pipeline.engine``."""
     where: str = ""
     """The SQL condition that a message meets if it is copied; empty for all. See docs/links.md."""
     masks: tuple[tuple[str, str], ...] = ()
-    """Of payload, key and properties those that are copied as an SQL expression makes them, each with it."""
+    """Payload, key or properties that the link copies through an SQL expression, each with its expression."""
 
     @property
     def select(self) -> dict[str, str]:
-        """``masks`` by field, as in the file."""
+        """Return ``masks`` by field, as in the file."""
         return dict(self.masks)
 
     @property
     def reverse(self) -> Link:
-        """The same the other way round."""
+        """Return the link with its source and destination exchanged."""
         return replace(self, source=self.destination, destination=self.source)
 
     @property
     def key(self) -> str:
-        """``A>B`` or ``A>B#name``: the same as long as the link stands in the file, whatever its settings."""
+        """Return the link's key, ``A>B`` or ``A>B#name``. It stays the same as long as the link is in the file,
+        whatever its settings.
+        """
         return f"{self.source}>{self.destination}{'#' if self.name else ''}{self.name}"
 
     def carries(self, topic: str) -> bool:
-        """Whether the link's patterns let a topic of that full name through.
+        """Return whether the link's patterns let a topic of that full name through.
 
         A pattern stands for the whole of ``persistent://tenant/namespace/local``, ``tenant/namespace/local`` or
         ``tenant/namespace``. A partition is looked at by the name of its partitioned topic, so that all partitions go
@@ -103,7 +105,7 @@ class Link:
         return selects(self.topics, self.exclude, topic)
 
     def as_written(self) -> dict[str, Any]:
-        """What is not as it is by default, in the form of the file, without the two ends."""
+        """Return the values that differ from the defaults, in the form of the file, without the two ends."""
         hold = {
             "size": None if self.hold_bytes is None else format_size(self.hold_bytes),
             "age": None if self.hold_seconds is None else format_duration(self.hold_seconds),
@@ -152,7 +154,7 @@ class HoldSettings(Section):
 
 
 def _check_sql(text: str) -> str:
-    """What can be said of it without Spark, which checks the rest when the link starts."""
+    """Check an SQL expression as far as possible without Spark. Spark checks the rest when the link starts."""
     if not text.strip() or len(text) > SQL_CHARS_MAX:
         raise ValueError(f"must be an SQL expression of 1 to {SQL_CHARS_MAX} characters")
     if ";" in _SQL_TEXTS.sub("", text):
@@ -164,7 +166,7 @@ _Sql = Annotated[str, AfterValidator(_check_sql)]
 
 
 class SelectSettings(Section):
-    """What of a message is copied as an SQL expression makes it."""
+    """SQL expressions through which the parts of a message are copied."""
 
     payload: _Sql | None = None
     key: _Sql | None = None
@@ -172,7 +174,7 @@ class SelectSettings(Section):
 
 
 class LinkSettings(Section):
-    """What an item of ``links`` may hold besides its two ends."""
+    """Fields of an item of ``links`` besides its two ends."""
 
     name: Annotated[str, AfterValidator(_check_name)] = ""
     forward: Flag = False
@@ -187,7 +189,7 @@ class LinkSettings(Section):
     select: SelectSettings = SelectSettings()
 
     def link(self, source: str, destination: str) -> Link:
-        """With these settings, from one cluster to another."""
+        """Return a link with these settings from one cluster to another."""
         return Link(
             source,
             destination,
@@ -208,7 +210,7 @@ class LinkSettings(Section):
 
 
 def written_links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
-    """The links in the form of the file; a link and its reverse that follow each other are one item."""
+    """Return the links in the form of the file; a link and its reverse that follow each other are one item."""
     items: list[dict[str, Any]] = []
     index = 0
     while index < len(links):

@@ -1,7 +1,7 @@
 """YAML that remembers the line of every field, so that an error can point at it.
 
-Owns the reading of one small document that a person wrote: syntax, duplicate keys, and the guards against
-hostile input. It knows nothing of what the fields mean.
+Owns the reading of one small document that a person wrote: syntax, duplicate keys, and the guards against hostile
+input. It does not know the meaning of the fields.
 
 1. The parser's events are scanned first: anchors and aliases (which could expand without bound), foreign tags
    and deep nesting are refused before anything is built from them.
@@ -45,14 +45,14 @@ class LocatedYaml:
     """``(path, line, line of the first)`` for each key given twice in one mapping; the first one counts."""
 
     def line(self, path: FieldPath) -> int:
-        """The line of a field, or of the nearest thing around it when the field itself is missing."""
+        """Return the line of a field; if the field is missing, that of the nearest thing around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def read_yaml(text: str) -> LocatedYaml:
-    """Read one document; an empty one has the value None. Raises :class:`YamlError`."""
+    """Read one document; an empty one has the value None. Raise :class:`YamlError`."""
     try:
         _refuse_hostile(text)
         root = yaml.compose(text, Loader=_Loader)

@@ -1,4 +1,5 @@
-"""Which origins travel over which link, and who gets what: pure functions over the directed links of a topology.
+"""Origins that each link carries, and clusters that each origin reaches: pure functions over the directed links of a
+topology.
 
 Invariant (DESIGN §3): 4, no loops: nothing travels to where it came from, nor twice through one cluster.
 
@@ -31,7 +32,7 @@ class Edge(Protocol):
 
 
 def origins_over(link: Edge, links: Sequence[Edge]) -> frozenset[str]:
-    """The clusters whose messages ``link`` carries, when ``links`` are all that there are."""
+    """Return the clusters whose messages ``link`` carries, if ``links`` are all links."""
     if not link.forward:
         return frozenset((link.source,))
     passable = [each for each in links if link.destination not in (each.source, each.destination)]
@@ -39,12 +40,12 @@ def origins_over(link: Edge, links: Sequence[Edge]) -> frozenset[str]:
 
 
 def reaching(cluster: str, links: Sequence[Edge]) -> frozenset[str]:
-    """The other clusters whose messages come to ``cluster``, straight or forwarded."""
+    """Return the other clusters whose messages reach ``cluster``, directly or forwarded."""
     return _reaching(cluster, links) - {cluster}
 
 
 def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
-    """The other clusters that get what ``origin`` publishes, straight or forwarded."""
+    """Return the other clusters that get messages of ``origin``, directly or forwarded."""
     found: set[str] = set()
     ahead = [each.destination for each in links if each.source == origin]
     while ahead:
@@ -56,7 +57,7 @@ def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
 
 
 def passed_on_by(origin: str, links: Sequence[Edge]) -> frozenset[str]:
-    """The other clusters from which a link passes on what ``origin`` publishes."""
+    """Return the other clusters from which a link passes on messages of ``origin``."""
     return frozenset(
         each.source for each in links if each.forward and each.source != origin and origin in origins_over(each, links)
     )

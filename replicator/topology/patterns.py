@@ -63,7 +63,7 @@ def _whole(topic: str) -> str:
 
 
 def any_matches(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-    """Whether one of the patterns stands for the whole of one of the texts."""
+    """Return whether one of the patterns matches the whole of one of the texts."""
     return any(_compiled(pattern).fullmatch(text) is not None for pattern in patterns for text in texts)
 
 
@@ -77,7 +77,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def check_pattern(text: str) -> str:
-    """The pattern, if it is one; raises ValueError."""
+    """Return the pattern if it is valid; raise ValueError if not."""
     if not text or len(text) > PATTERN_CHARACTERS_MAX:
         raise ValueError(f"a pattern has 1 to {PATTERN_CHARACTERS_MAX} characters, this one has {len(text)}")
     try:
@@ -101,8 +101,9 @@ def _check_patterns(value: object) -> object:
 
 
 def parse_patterns(value: object) -> tuple[str, ...]:
-    """Patterns of topics in the form of a link's ``topics``, from somewhere else; raises ValueError, which says what
-    is wrong with which."""
+    """Read patterns of topics in the form of a link's ``topics``, from outside a topology file; raise ValueError, which
+    names the wrong pattern.
+    """
     texts = _check_patterns(value)
     assert isinstance(texts, tuple)
     if not all(isinstance(text, str) for text in texts):

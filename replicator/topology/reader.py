@@ -51,12 +51,14 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def load_topology(path: Path) -> Topology:
-    """Read and check a topology file; raises :class:`TopologyError` with every problem that it has."""
+    """Read and check a topology file; raise :class:`TopologyError` with every problem that it has."""
     return parse_topology(_read_text(path), path)
 
 
 def parse_topology(text: str, path: Path) -> Topology:
-    """The topology that a text describes, as if it stood in the file ``path``. Raises as :func:`load_topology`."""
+    """Return the topology that a text describes, as if it stood in the file ``path``. Raise like
+    :func:`load_topology`.
+    """
     try:
         document = read_yaml(text)
     except YamlError as error:
@@ -163,7 +165,7 @@ class _Reader:
                 yield cluster
 
     def _refuse_half_kind(self, where: FieldPath, cluster: Cluster) -> None:
-        """What one kind of cluster needs, the other has no use for."""
+        """Refuse fields that a cluster of the other kind needs, and require those of its own kind."""
         if cluster.kind != PULSAR_KIND:
             if cluster.apache is not None:
                 self._problem((*where, "apache"), "is for `kind: pulsar` alone; set that, or take `apache` out")
@@ -189,7 +191,7 @@ class _Reader:
                 )
 
     def _with_policies(self, clusters: Iterator[Cluster], root: Mapping[str, Any]) -> Iterator[Cluster]:
-        """The clusters with the policies of the file's top level below their own."""
+        """Return the clusters with the policies of the file's top level below their own."""
         usable = self._section(PolicySettings, ("policies",), root.get("policies")) is not None
         for cluster in clusters:  # their own were checked where they stand
             if usable and not self._problems:
@@ -217,7 +219,7 @@ class _Reader:
                 yield link
 
     def _link(self, where: FieldPath, raw: object, names: list[str]) -> list[Link]:
-        """One item of ``links`` as one directed link or two; none where it has a problem."""
+        """Return one item of ``links`` as one directed link or two; none if it has a problem."""
         forms = "write {between: [A, B]} for both ways or {from: A, to: B} for one"
         if not isinstance(raw, Mapping):
             self._problem(where, f"must be a mapping, not {_kind(raw)}; {forms}")
@@ -267,7 +269,7 @@ class _Reader:
         return False
 
     def _refuse_sql_without_spark(self, topology: Topology, raw: object) -> None:
-        """Only Spark knows SQL."""
+        """Refuse SQL in links that Spark does not carry: only Spark knows SQL."""
         for index, fields in enumerate(raw if isinstance(raw, list) else ()):
             if not isinstance(fields, Mapping) or (fields.get("engine") or topology.pipeline.engine) == SPARK:
                 continue
@@ -279,7 +281,7 @@ class _Reader:
                     )
 
     def _refuse_unshown(self, clusters: Sequence[Cluster], auth: AuthSettings) -> None:
-        """What TLS and workers that ask each other need."""
+        """Refuse clusters that lack a certificate which ``tls.required`` needs, or a token to ask other workers."""
         for cluster in clusters:
             where: FieldPath = ("clusters", cluster.name)
             if cluster.tls_required and cluster.tls is None:
@@ -293,7 +295,7 @@ class _Reader:
                 return
 
     def _refuse_shared_places(self, clusters: Sequence[Cluster]) -> None:
-        """Two workers can share neither an address nor a directory, nor lie one in the other's directory."""
+        """Refuse two workers that share an address or a directory, or whose directories lie one in the other."""
         for cluster in clusters:
             for field in ("pulsar", "pulsar_tls"):
                 place = getattr(cluster, field)
@@ -337,7 +339,7 @@ class _Reader:
     def _known_fields(
         self, model: type[Section], where: FieldPath, raw: Mapping[str, Any], given: Mapping[str, object]
     ) -> dict[str, Any]:
-        """What of ``raw`` the model knows, also in the sections inside it; an empty section is left out."""
+        """Return the fields of ``raw`` that the model knows, also in inner sections; leave out an empty section."""
         known = [name for name in model.model_fields if name not in given]
         self._refuse_unknown(where, raw, known)
         fields = {key: value for key, value in raw.items() if key in known}
@@ -374,7 +376,9 @@ _PLACES: Final = ("address", "pulsar", "pulsar_tls")
 
 
 def _shared_addresses(first: Cluster, second: Cluster) -> Iterator[tuple[str, str, str]]:
-    """What the second has of the first: its own field, the address, and what it is of the first."""
+    """Yield the addresses that the second cluster shares with the first: its own field, the address, and a word for the
+    first's field.
+    """
     for field in _PLACES:
         for other in _PLACES:
             ours, theirs = getattr(second, field), getattr(first, other)
@@ -392,7 +396,7 @@ def _same_address(first: str, second: str) -> bool:
 
 
 def _section_of(annotation: Any) -> type[Section] | None:
-    """The section that a field holds, if it holds one or none."""
+    """Return the section that a field holds, if it holds one or none."""
     for each in (annotation, *get_args(annotation)):
         if isinstance(each, type) and issubclass(each, Section):
             return each
@@ -400,7 +404,7 @@ def _section_of(annotation: Any) -> type[Section] | None:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without sections that were named and left empty."""
+    """Return the fields without sections that are named and left empty."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -410,7 +414,9 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def _kind(value: object) -> str:
-    """What YAML made of a value. The value itself is not shown, because it may hold a password."""
+    """Return the type that YAML gave a value, in words. The value itself is not shown, because it may hold a
+    password.
+    """
     match value:
         case None:
             return "nothing"

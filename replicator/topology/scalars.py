@@ -53,7 +53,7 @@ _ANY_INTERFACE: Final = frozenset({"0.0.0.0", "[::]", "[::0]"})  # nosec B104
 
 
 def check_listen(text: str) -> str:
-    """As :func:`check_address`, or every address of this host."""
+    """Check an address like :func:`check_address`, but also accept "every address of this host"."""
     host, _, port = text.rpartition(":")
     if host not in _ANY_INTERFACE:
         return check_address(text)
@@ -61,14 +61,14 @@ def check_listen(text: str) -> str:
 
 
 def check_host_name(text: str) -> str:
-    """A name alone, without a port."""
+    """Check a host name without a port."""
     if not _HOST.fullmatch(text):
         raise ValueError(f"{text[:80]!r} is not a host name (write it without a port)")
     return text.lower()
 
 
 def check_origin(text: str) -> str:
-    """The site of a page, as browsers send it."""
+    """Check the origin of a page, as browsers send it."""
     scheme, _, place = text.lower().partition("://")
     host, _, port = place.partition(":")
     if scheme not in ("http", "https") or not _HOST.fullmatch(host) or (port and not port.isdigit()):
@@ -120,7 +120,7 @@ def check_database(text: str) -> str:
 
 
 def mask_password(url: str) -> str:
-    """A database URL that may be shown: every part where a password can stand is masked, well-formed or not."""
+    """Return a database URL that may be shown: every part where a password can stand is masked, well-formed or not."""
     if "://" not in url:
         return url if url == EMBEDDED else "***"
     scheme, _, rest = url.partition("://")
@@ -129,7 +129,7 @@ def mask_password(url: str) -> str:
     except ValueError:
         parts = None
     if parts is None or "@" in parts.path + parts.query + parts.fragment or _odd_port(parts):
-        # The user's part is not where a parser looks for it, so nothing of what follows is safe to show.
+        # The user's part is not where a parser looks for it, so nothing after it is safe to show.
         return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else f"{scheme}://***"
     masked = re.sub(r"^([^:/?#]*):[^/?#]*@", r"\1:***@", rest)
     return f"{scheme}://" + re.sub(r"(?i)((?:^|[?&])[^=&]*password=)[^&]*", r"\1***", masked)
@@ -155,7 +155,9 @@ def data_path(value: object, info: Any) -> object:
 
 
 def parse_size(value: object) -> object:
-    """Bytes of ``64GiB``, ``500MB`` or a plain number; raises ValueError. Other types are left to the caller."""
+    """Return the bytes of ``64GiB``, ``500MB`` or a plain number; raise ValueError. Other types are left to the
+    caller.
+    """
     if not isinstance(value, str):
         return value
     match = _SIZE.fullmatch(value.strip())
@@ -165,7 +167,7 @@ def parse_size(value: object) -> object:
 
 
 def check_segment(size_bytes: int) -> int:
-    """Raises ValueError for a size of segments that there cannot be."""
+    """Raise ValueError if segments cannot have that size."""
     if size_bytes and not SEGMENT_BYTES_MIN <= size_bytes <= SEGMENT_BYTES_MAX:
         raise ValueError(
             f"{format_size(size_bytes)} is no size of segments: from {format_size(SEGMENT_BYTES_MIN)} to "
@@ -175,7 +177,7 @@ def check_segment(size_bytes: int) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """The shortest exact text that :func:`parse_size` reads back."""
+    """Return the shortest exact text that :func:`parse_size` reads back."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
             return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
@@ -183,12 +185,12 @@ def format_size(size_bytes: int) -> str:
 
 
 def rounded_size(size_bytes: int) -> str:
-    """For people: ``1.3 GB``, ``0.2 MB``."""
+    """Return a size for people: ``1.3 GB``, ``0.2 MB``."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.1f} MB"
 
 
 def parse_duration(value: object) -> object:
-    """Seconds of ``7d``, ``90s`` or a plain number; raises ValueError. Other types are left to the caller."""
+    """Return the seconds of ``7d``, ``90s`` or a plain number; raise ValueError. Other types are left to the caller."""
     if not isinstance(value, str):
         return value
     match = _DURATION.fullmatch(value.strip())
@@ -198,7 +200,7 @@ def parse_duration(value: object) -> object:
 
 
 def format_duration(seconds: int) -> str:
-    """The shortest exact text that :func:`parse_duration` reads back, in days at most."""
+    """Return the shortest exact text that :func:`parse_duration` reads back, in days at most."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _DURATION_UNITS[unit] == 0:
             return f"{seconds // _DURATION_UNITS[unit]}{unit}"
@@ -207,7 +209,9 @@ def format_duration(seconds: int) -> str:
 
 def limit(kind: str, parse: Callable[[object], object] = lambda value: value, *, most: int = NUMBER_MAX,
            off_at_0: bool = True) -> BeforeValidator:  # fmt: skip
-    """A whole number of ``kind`` or ``unlimited``. With ``off_at_0`` a 0 is no limit, as brokers have it."""
+    """Return a validator for a whole number of ``kind`` or ``unlimited``. With ``off_at_0``, 0 is no limit, as at
+    brokers.
+    """
 
     def check(value: object) -> int | None:
         if value == UNLIMITED:
@@ -275,7 +279,7 @@ def check_master(text: str) -> str:
 
 
 def choice(words: tuple[str, ...]) -> BeforeValidator:
-    """One of ``words``."""
+    """Return a validator that accepts one of ``words``."""
 
     def check(value: object) -> object:
         if value not in words:

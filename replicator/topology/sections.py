@@ -1,4 +1,4 @@
-"""What all sections of a topology file are."""
+"""Base of all sections of a topology file."""
 
 from __future__ import annotations
 

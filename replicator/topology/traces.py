@@ -11,7 +11,7 @@ from replicator.topology.sections import Section
 
 
 def check_endpoint(text: str) -> str:
-    """The URL of a collector."""
+    """Check the URL of a collector."""
     parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError(
@@ -24,7 +24,7 @@ def check_endpoint(text: str) -> str:
 
 
 class TracesSettings(Section):
-    """The same for all workers. Without an endpoint there are no traces."""
+    """Tracing, the same for all workers. Without an endpoint there are no traces."""
 
     endpoint: Annotated[str, AfterValidator(check_endpoint)] | None = None
     """A collector that takes OTLP over HTTP. A name such as ``localhost`` is each worker's own host."""
@@ -38,5 +38,5 @@ class TracesSettings(Section):
     """Spans that wait for the collector at most; more are dropped."""
 
     def written(self) -> dict[str, Any]:
-        """What is set, as the topology file has it."""
+        """Return the settings that are set, in the form of the topology file."""
         return self.model_dump(exclude_defaults=True)

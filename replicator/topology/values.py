@@ -62,7 +62,7 @@ class Topology:
         return tuple(cluster.name for cluster in self.clusters)
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster of that name; raises :class:`TopologyError`, which lists the names."""
+        """Return the cluster of that name; raise :class:`TopologyError`, which lists the names."""
         for cluster in self.clusters:
             if cluster.name == name:
                 return cluster
@@ -76,35 +76,42 @@ class Topology:
         return tuple(link for link in self.links if link.destination == name)
 
     def links_between(self, source: str, destination: str) -> tuple[Link, ...]:
-        """The links from one cluster to the other; a topic is carried by the first whose patterns let it through."""
+        """Return the links from one cluster to the other; the first one whose patterns let a topic through carries
+        it.
+        """
         return tuple(link for link in self.links if (link.source, link.destination) == (source, destination))
 
     def link_carrying(self, source: str, destination: str, topic: str) -> Link | None:
-        """The one of their links that carries a topic of that full name; None if none does."""
+        """Return the link between them that carries a topic of that full name; None if none does."""
         between = self.links_between(source, destination)
         return next((link for link in between if link.carries(topic)), None)
 
     def carries(self, link: Link, topic: str) -> bool:
-        """Whether this link carries a topic of that full name, and no earlier one of the same two clusters does."""
+        """Return whether this link carries a topic of that full name, and no earlier link of the same two clusters
+        does.
+        """
         return link.carries(topic) and self.link_carrying(link.source, link.destination, topic) == link
 
     def engine_of(self, link: Link) -> str:
-        """What copies over the link: ``spark`` or ``embedded``."""
+        """Return the engine that copies over the link: ``spark`` or ``embedded``."""
         return link.engine or self.pipeline.engine
 
     def origins_over(self, link: Link, topic: str | None = None) -> frozenset[str]:
-        """The clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages reach its
-        source on a way that does not lead through its destination. With ``topic``, over links that carry it. Where
-        one of them runs beside Apache Pulsar, the origin of its brokers' messages is among them."""
+        """Return the clusters whose messages ``link`` carries: its source, and if it forwards, those whose messages
+        reach its source on a way that does not lead through its destination. With ``topic``, over links that carry
+        it. Where one of them runs beside Apache Pulsar, the origin of its brokers' messages is among them.
+        """
         return self.with_brokers(topology_paths.origins_over(link, self._links_with(topic)))
 
     def with_brokers(self, clusters: frozenset[str]) -> frozenset[str]:
-        """Those clusters, and the origins of what is published at the brokers that their workers run beside."""
+        """Return these clusters, and the origins of messages that are published at the brokers beside their workers."""
         origins = (each.broker_origin for each in self.clusters if each.name in clusters)
         return clusters.union(origin for origin in origins if origin is not None)
 
     def origin_of_clients(self, cluster: str) -> str:
-        """The origin of what clients publish at a cluster: of its brokers, if its worker runs beside some."""
+        """Return the origin of messages that clients publish at a cluster: that of its brokers, if its worker has some
+        beside it.
+        """
         return self.cluster(cluster).broker_origin or cluster
 
     def may_have_replicated(self, cluster: str, replicated_from: Cluster, topic: str) -> frozenset[str]:
@@ -124,11 +131,11 @@ class Topology:
         return frozenset(self.names) - with_it | {cluster}
 
     def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
-        """The clusters that get what ``origin`` publishes, straight or forwarded, without itself."""
+        """Return the other clusters that get messages of ``origin``, directly or forwarded."""
         return topology_paths.reached_from(origin, self._links_with(topic))
 
     def reaching(self, cluster: str, topic: str | None = None) -> frozenset[str]:
-        """The clusters whose messages come to ``cluster``, straight or forwarded, without itself."""
+        """Return the other clusters whose messages reach ``cluster``, directly or forwarded."""
         return topology_paths.reaching(cluster, self._links_with(topic))
 
     def _links_with(self, topic: str | None) -> tuple[Link, ...]:
@@ -136,7 +143,9 @@ class Topology:
 
 
 def default_topology(data_root: Path, ports: Sequence[int]) -> Topology:
-    """Two clusters on this machine, ``us-east`` and ``eu-west``, linked both ways; ``ports`` has one for each."""
+    """Return two clusters on this machine, ``us-east`` and ``eu-west``, linked both ways; ``ports`` has one for
+    each.
+    """
     names = ("us-east", "eu-west")
     clusters = tuple(
         Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data_root / name)})
@@ -146,9 +155,8 @@ def default_topology(data_root: Path, ports: Sequence[int]) -> Topology:
 
 
 def dump(topology: Topology) -> str:
-    """The topology as YAML that :func:`load_topology` reads back as an equal value.
-
-    Paths are absolute, and the text holds the databases' passwords: it is for a file that only its owner reads.
+    """Return the topology as YAML that :func:`load_topology` reads back as an equal value. Paths are absolute, and the
+    text holds the databases' passwords: it is for a file that only its owner reads.
     """
     document = {
         "clusters": {

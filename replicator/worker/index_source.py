@@ -1,4 +1,6 @@
-"""What the index is told again when it lost something, and what it asks of engine and sync."""
+"""Source from which the index gets everything again when it lost something, and which answers its questions to engine
+and sync.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from snapshots.position import Position
 
 
 class IndexSource:
-    """Where all that ``index`` has comes from (invariant 9)."""
+    """Source of all that ``index`` has (invariant 9)."""
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class IndexSource:
         self._links = links
 
     def resync(self) -> None:
-        """The index lost something: give it all again."""
+        """Give everything to the index again: it lost something."""
         self._failover.resync()
         for name, mapping in self._sync.mappings():
             self._index.mapping_recorded(name, mapping)
@@ -51,7 +53,7 @@ class IndexSource:
             link.update_index()
 
     def kept_mappings(self, topic: str, peer: str) -> list[Position]:
-        """The local positions of the mappings that are in memory: those that the index keeps."""
+        """Return the local positions of the mappings that are in memory: those that the index keeps."""
         return [mapping.local for mapping in self._sync.mappings_of(topic, peer)]
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:

@@ -1,4 +1,5 @@
-"""What a worker's status holds: names, types, and one line of meaning each.
+"""Types of a worker's status in JSON, with one line of meaning for each field. docs/reference/json.md is made from
+here.
 
 docs/reference/json.md is made from here.
 """
@@ -125,7 +126,7 @@ class UnpackingStatus(TypedDict):
 
 
 class EventLoopStatus(TypedDict):
-    """How promptly the worker's event loop runs."""
+    """Delays of the worker's event loop."""
 
     lag_max_seconds: Annotated[float, "greatest lag of the event loop within the last one to two minutes", "seconds"]
 
@@ -148,7 +149,7 @@ class DeduplicationStatus(TypedDict):
 
 
 class SyncCounters(TypedDict):
-    """What was done to keep subscriptions in step, in sums over all topics since the start."""
+    """Work to keep subscriptions in step, in sums over all topics since the start."""
 
     requests: Annotated[int, "snapshot requests written here", "markers"]
     answers: Annotated[int, "answers written here, for others", "markers"]
@@ -192,7 +193,7 @@ class RunStatus(TypedDict):
 
 
 class ToldStatus(TypedDict):
-    """What one other worker keeps of this cluster's policies and permissions."""
+    """Policies and permissions of this cluster that one other worker keeps."""
 
     kept: Annotated[bool, "whether it has the newest version"]
     reason: Annotated[str, "why it was not told; empty if nothing is wrong"]
@@ -243,7 +244,7 @@ class SettingsStatus(TypedDict):
 
 
 class UntoldSubscription(TypedDict):
-    """A subscription that no other cluster told."""
+    """A subscription whose state no other cluster told."""
 
     topic: Annotated[str, "its topic"]
     subscription: Annotated[str, "its name"]
@@ -279,7 +280,7 @@ class SeenStore(TypedDict):
 
 
 class WorkerStatus(TypedDict):
-    """All that a worker says of itself."""
+    """Status of a worker."""
 
     cluster: Annotated[str, "its cluster"]
     version: Annotated[str, "of the program"]

@@ -35,7 +35,7 @@ NOTED_MAX: Final = 1_000
 
 
 class Outcome(StrEnum):
-    """What became of a block that was to be mended. One that is gone was trimmed, or deleted with its topic."""
+    """Outcome for a block that was to be mended. A block that is gone was trimmed, or deleted with its topic."""
 
     MENDED = "mended"
     SOUND = "sound"
@@ -47,14 +47,14 @@ log = structlog.get_logger(__name__)
 
 
 class Mending:
-    """Of one worker. ``on_mended`` is told of a topic of which a block is whole again."""
+    """Mending of one worker's blocks. ``on_mended`` is called with a topic when one of its blocks is whole again."""
 
     def __init__(self, engine: Engine, supervisor: Supervisor, on_mended: Callable[[Topic], None]) -> None:
         self._engine = engine
         self._on_mended = on_mended
         self._peers: Mapping[str, str] = {}
         self._noted: dict[tuple[int, Position], str] = {}
-        """By topic id and position, why it could not be mended yet."""
+        """Reason why a block could not be mended yet, by topic id and position."""
         self._one_by_one = asyncio.Lock()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -70,11 +70,11 @@ class Mending:
         await self._task.stop()
 
     def change(self, peers: Mapping[str, str]) -> None:
-        """Where the other clusters' workers are, by name."""
+        """Set the addresses of the other clusters' workers, by name."""
         self._peers = dict(peers)
 
     def status(self) -> dict[str, object]:
-        """What is damaged now, and how many blocks were mended since the start."""
+        """Return the blocks that are damaged now, and how many were mended since the start."""
         names = {(topic_id, at): self._engine.loaded.by_id.get(topic_id) for topic_id, at in self._noted}
         damaged = [
             {"topic": topic.name, "position": str(at), "reason": self._noted[topic_id, at]}
@@ -84,7 +84,7 @@ class Mending:
         return {"mended": self.mended, "damaged": damaged}
 
     def _damaged(self, topic_id: int, position: Position) -> None:
-        """On any thread."""
+        """Note a damaged block; called on any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(self._note, topic_id, position)
 
@@ -103,7 +103,7 @@ class Mending:
                     await self._wake.wait()
 
     async def mend(self, topic: Topic, position: Position) -> tuple[Outcome, str]:
-        """Mend the block that holds ``position`` now, if it is damaged; for one that is left, why it is."""
+        """Mend the block that holds ``position`` now, if it is damaged. Return also the reason if it is left."""
         before = Position(position.ledger, position.entry - 1)
         async with self._one_by_one:
             try:
@@ -131,7 +131,9 @@ class Mending:
                 log.error("a damaged block cannot be mended", topic_id=topic_id, position=str(position), reason=reason)
 
     async def _replaced(self, topic: Topic, position: Position) -> tuple[Outcome, str]:
-        """Fetch the block from a cluster that has it, and put it in its place; else why that cannot be."""
+        """Fetch the block from a cluster that has it, and put it in its place; return the reason if that is
+        impossible.
+        """
         before = Position(position.ledger, position.entry - 1)
         try:
             heads = self._engine.store.block_heads(topic.topic_id, before, position, blocks_max=1)

@@ -37,11 +37,11 @@ STOP_SECONDS_MAX: Final = 8.0
 STARTING_STOP_SECONDS_MAX: Final = 0.5
 """One that is still starting its JVM does not listen, and has nothing to end."""
 LAST_WORDS_SECONDS: Final = 10.0
-"""What it said longer before its end was of something else."""
+"""Time before the driver's end within which its output explains the end; older output is about something else."""
 LINE_CHARS_MAX: Final = 2_000
 LAST_WORDS_CHARS_MAX: Final = 300
 _PREFIX: Final = "live copy: "
-"""What the driver's own lines begin with, among those of Spark."""
+"""Prefix of the driver's own lines among those of Spark."""
 READY: Final = f"{_PREFIX}ready"
 """Said when its Spark runs."""
 
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Ended(Exception):
-    """The driver ended, and was not to."""
+    """The driver ended although nobody had asked for it."""
 
 
 class PipelineDriver:
@@ -85,7 +85,7 @@ class PipelineDriver:
         self.starts = 0
 
     async def change(self, settings: PipelineSettings, *, links: int) -> None:
-        """From now on these settings, for so many links that Spark carries."""
+        """Use these settings from now on, for that number of links that Spark carries."""
         before, self._settings = self._settings, settings
         wanted = links > 0 and settings.driver == "worker"
         if self._task.running and (not wanted or (before.master, before.conf) != (settings.master, settings.conf)):
@@ -96,12 +96,12 @@ class PipelineDriver:
             self._set("external", "", f"for Spark: no driver asks; start one by `replicator pipeline run {self._url}`")
 
     async def stop(self) -> None:
-        """End the driver; returns when its processes have ended."""
+        """End the driver; return when its processes have ended."""
         await self._task.stop()
         self._set("off", "", "for Spark: its driver was stopped")
 
     def status(self) -> dict[str, Any]:
-        """As a worker's status shows it."""
+        """Return the driver's state for the worker's status."""
         return {
             "driver": self.state,
             "detail": self.detail,
@@ -133,7 +133,7 @@ class PipelineDriver:
         log.warning("pipeline driver ended", cluster=self._cluster, reason=str(error), again_in_seconds=seconds)
 
     async def _run_once(self) -> str:
-        """Run it until it ends; returns why it did."""
+        """Run the driver until it ends; return the reason."""
         self._last_words, self._is_ready = "", False
         theirs, ours = os.pipe()
         try:

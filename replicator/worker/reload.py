@@ -80,11 +80,11 @@ class TopologyReloader:
         self._file_refused: FileRefused | None = None
 
     def ready(self) -> None:
-        """The worker has started: from now on it can be changed."""
+        """Allow changes from now on: the worker has started."""
         self._refused = None
 
     async def close(self) -> None:
-        """Refuse to change anything more; returns when a reload under way is over."""
+        """Refuse to change anything more; return when a reload under way is over."""
         self._refused = "is stopping"
         await asyncio.gather(*self._reloading, return_exceptions=True)
 
@@ -111,7 +111,9 @@ class TopologyReloader:
         return changed
 
     async def reload(self, topology: Topology, *, dry_run: bool = False) -> list[str]:
-        """As :meth:`reload_file`, with what was read already. It goes on when its caller gives up."""
+        """Change to a topology that was read already; otherwise like :meth:`reload_file`. The change goes on even if
+        the caller gives up.
+        """
         reloading = awaited(self._reload(topology, dry_run), name="reload of the topology")
         self._reloading.add(reloading)
         reloading.add_done_callback(self._reloading.discard)
@@ -132,7 +134,7 @@ class TopologyReloader:
             return ours
 
     def status(self) -> dict[str, Any]:
-        """Which topology runs."""
+        """Return the topology that runs, for the status."""
         topology = self.topology
         return {
             "digest": digest(topology),
@@ -148,7 +150,7 @@ class TopologyReloader:
         return self._file_refused
 
     def text(self) -> str:
-        """The topology as YAML, without passwords."""
+        """Return the topology as YAML, without passwords."""
         return portable_text(self.topology)
 
     def _file(self) -> Path:

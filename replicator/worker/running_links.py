@@ -122,7 +122,7 @@ class RunningLinks:
             self._running[key] = before.get(key) or self._start(route, address)
 
     async def stop(self) -> None:
-        """Stop them all. What they hold back stays held back: they go on when the worker is back."""
+        """Stop all links. Messages that they keep from retention stay kept: they go on when the worker is back."""
         await asyncio.gather(*(link.stop() for link in self))
 
     @property

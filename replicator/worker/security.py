@@ -21,7 +21,7 @@ from replicator.topology.made_security import MadeSecurity, make_security
 
 
 class GrantsSource(Protocol):
-    """Interface of what was granted in the store: see :class:`~replicator.engine.topics.grants.GrantTable`."""
+    """Interface of the grants in the store: see :class:`~replicator.engine.topics.grants.GrantTable`."""
 
     def of(self, name: str) -> Grants: ...
 
@@ -50,13 +50,13 @@ class WorkerSecurity:
         return self._permissions if self.enabled else None
 
     def guarding(self) -> Guarding | None:
-        """For HTTP; None where nobody is told apart."""
+        """Return the guarding of HTTP; None without authentication."""
         if not self.enabled:
             return None
         return Guarding(lambda: self._made.identifying, self.guard, lambda: self._made.settings.metrics_roles)
 
     def authenticator(self, certificate: ShownCertificate) -> Authenticator:
-        """For one connection of the binary protocol."""
+        """Return the authenticator of one connection of the binary protocol."""
         return authenticator_of(lambda: self._made.identifying, certificate) if self.enabled else Anyone()
 
     def read(self, settings: AuthSettings) -> None:

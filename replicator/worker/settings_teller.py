@@ -145,7 +145,7 @@ class _Peer:
 
     @property
     def kept(self) -> bool:
-        """Whether the peer has the newest version of the settings."""
+        """Return whether the peer has the newest version of the settings."""
         own = self._engine.cluster_settings
         return not own.version or self._kept == own.digest
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTraces:
-    """Of a worker with traces; one without has none of this."""
+    """Traces of a worker that has tracing configured."""
 
     tracing: Tracing
     export: SpanExport
 
     def change(self, settings: TracesSettings) -> None:
-        """What a running worker takes of another topology."""
+        """Take over the settings of a new topology that a running worker can change."""
         self.tracing.sampler.change(settings.sample, settings.per_second)
 
     def status(self) -> dict[str, Any]:
@@ -44,9 +44,8 @@ class WorkerTraces:
 
 
 def make_traces(settings: TracesSettings, cluster: str, supervisor: Supervisor) -> WorkerTraces | None:
-    """None where the topology has no collector: then nothing of OpenTelemetry is imported.
-
-    Raises :class:`~replicator.running.extras.ExtraMissing`.
+    """Return the worker's traces; None if the topology has no collector: then nothing of OpenTelemetry is imported.
+    Raise :class:`~replicator.running.extras.ExtraMissing`.
     """
     if settings.endpoint is None:
         return None

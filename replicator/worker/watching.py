@@ -1,12 +1,12 @@
-"""Seeing that files have changed which a worker reads: its topology, and what that names for its cluster.
+"""Detection of changes in the files that a worker reads: its topology, and the files that the topology names for its
+cluster.
 
 Contents are compared, and not times: a mounted ConfigMap or Secret is exchanged as a whole by a symbolic link, whose
 new files may bear any time. So a file that is written again with the same content is no change. Looking costs a few
 reads of small files, and is done on a thread.
 
-What is seen is only that something changed. What comes of it is the reload's to decide
-(:mod:`replicator.worker.reload`): a file with mistakes, or one of which half is written, changes nothing, and its next
-change is seen like any other.
+This only sees that something changed. The reload decides what follows (:mod:`replicator.worker.reload`): a file with
+mistakes, or a half-written one, changes nothing, and its next change is seen like any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 def files_to_watch(topology: Topology, cluster: str) -> tuple[Path, ...]:
-    """The topology's file, and those that a reload of the worker of ``cluster`` reads again."""
+    """Return the topology's file, and those that a reload of the worker of ``cluster`` reads again."""
     found: list[Path | None] = [topology.path, topology.auth.passwords]
     if (tokens := topology.auth.tokens) is not None:
         found += [tokens.secret_key, tokens.public_key]
@@ -38,7 +38,9 @@ def files_to_watch(topology: Topology, cluster: str) -> tuple[Path, ...]:
 
 
 def contents_of(files: Iterable[Path]) -> bytes:
-    """Tells apart what the files hold; one that cannot be read counts as a content of its own."""
+    """Return bytes that differ if a file's content differs. A file that cannot be read counts as a content of its
+    own.
+    """
     digest = hashlib.sha256()
     for path in files:
         try:
@@ -51,9 +53,8 @@ def contents_of(files: Iterable[Path]) -> bytes:
 
 
 class FileWatcher:
-    """Sets ``changed`` when the files of the worker of ``cluster`` hold something else than at the last look.
-
-    Look once as soon as the topology was read, so that no change is missed while the worker starts.
+    """Sets ``changed`` when the content of the files of the worker of ``cluster`` differs from the last look. Look once
+    as soon as the topology was read, so that no change is missed while the worker starts.
     """
 
     def __init__(self, cluster: str, changed: asyncio.Event, *, look_seconds: float = LOOK_SECONDS) -> None:
@@ -64,13 +65,13 @@ class FileWatcher:
         self._seen = b""
 
     async def run(self, topology: Callable[[], Topology]) -> None:
-        """Look until cancelled, at the files of what ``topology`` says at that time."""
+        """Look until cancelled, each time at the files that ``topology`` then names."""
         while True:
             await self.look(topology())
             await asyncio.sleep(self._look_seconds)
 
     async def look(self, topology: Topology) -> None:
-        """Look once. Other files than before, which a reload may bring, are no change of what was read."""
+        """Look once. If a reload has brought other files, they count as unchanged at this look."""
         named = files_to_watch(topology, self._cluster)
         seen = await asyncio.to_thread(contents_of, named)
         if named == self._named and seen != self._seen:

@@ -1,6 +1,5 @@
-"""Parts of Pulsar's administration that this version has not: refused by name, so that nobody looks for a typing error.
-
-What tools list in passing is answered with nothing.
+"""Parts of Pulsar's admin API that this version lacks. They are refused by name, so that nobody looks for a typing
+error. Lists that tools read in passing are answered as empty.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PARTS: Final[Mapping[str, str]] = {
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of what there is not."""
+    """Return the routes of the parts that this version lacks."""
     found = [web.get("/admin/v2/resourcegroups", none)]
     for part in PARTS:
         found += [web.route("*", f"/admin/v2/{part}", refuse), web.route("*", f"/admin/v2/{part}/{{rest:.*}}", refuse)]

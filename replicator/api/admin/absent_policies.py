@@ -23,9 +23,9 @@ class AbsentPolicy:
 
     why: str
     shown: Any = None
-    """What reading it answers; None for nothing."""
+    """The answer when the policy is read; None for an empty answer."""
     asks_nothing: Callable[[Any], bool] = lambda body: body is None
-    """Whether a body is what is so in any case."""
+    """Returns whether a body asks for behaviour that this version always has."""
 
 
 def _is(*values: Any) -> Callable[[Any], bool]:
@@ -33,7 +33,7 @@ def _is(*values: Any) -> Callable[[Any], bool]:
 
 
 def _unlimited(body: Any) -> bool:
-    """A rate of 0 or less is no limit."""
+    """Return whether a rate means "no limit": it is 0 or less."""
     return isinstance(body, dict) and all(
         not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
         for name, value in body.items()

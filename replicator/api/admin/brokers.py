@@ -13,12 +13,12 @@ from replicator.api.admin.errors import NotReady
 from replicator.api.admin.requests import ENGINE, no_content
 
 READY: Final[web.AppKey[Callable[[], str | None]]] = web.AppKey("admin_ready")
-"""None when the worker serves clients, else why it does not."""
+"""Returns None while the worker serves clients, else the reason why it does not."""
 BROKERS: Final = "/admin/v2/brokers"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of brokers; that of a cluster's comes last, since it takes any name."""
+    """Return the routes of brokers. That of a cluster's brokers comes last, because it takes any name."""
     return [
         web.get(BROKERS, list_brokers),
         web.get(f"{BROKERS}/health", health),
@@ -39,7 +39,7 @@ async def list_brokers(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """``ok``, or 503 with the reason."""
+    """Answer with ``ok``, or with 503 and the reason."""
     if (reason := request.app[READY]()) is not None:
         raise NotReady(reason)
     return web.Response(text="ok")

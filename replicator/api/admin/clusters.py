@@ -14,7 +14,7 @@ CLUSTER: Final = "/admin/v2/clusters/{cluster}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of clusters."""
+    """Return the routes of clusters."""
     return [
         web.get("/admin/v2/clusters", list_clusters),
         web.get(CLUSTER, show),
@@ -34,12 +34,12 @@ async def list_clusters(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Where a cluster is reached."""
+    """Answer with the addresses at which clients reach a cluster."""
     return web.json_response(_shown(_address(request)))
 
 
 async def create(request: web.Request) -> web.Response:
-    """Refused: a cluster is made by its worker's topology."""
+    """Refuse to make a cluster: clusters are those of the topology file."""
     name = request.match_info["cluster"]
     if name in cluster_names(request):
         raise AlreadyThere(f"there is a cluster {name!r} already")
@@ -47,7 +47,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def change(request: web.Request) -> web.Response:
-    """Refused likewise."""
+    """Refuse to change a cluster: clusters are changed in the topology file."""
     _address(request)
     raise NotSupported("clusters are those of the topology file: change it there, and let the workers read it again")
 
@@ -58,7 +58,7 @@ async def no_peers(request: web.Request) -> web.Response:
 
 
 async def set_peers(request: web.Request) -> web.Response:
-    """Which clusters belong together say the links of the topology; setting none is fine."""
+    """Refuse to set peer clusters, because links are those of the topology file; an empty list is accepted."""
     _address(request)
     if await read_json(request):
         raise NotSupported("there are no peer clusters: links are those of the topology file")
@@ -81,7 +81,7 @@ async def no_isolation(request: web.Request) -> web.Response:
 
 
 def cluster_names(request: web.Request) -> set[str]:
-    """Those of the topology, and in any case this one."""
+    """Return the names of the topology's clusters and, in any case, of this one."""
     return {request.app[ENGINE].cluster, *addresses_of(request)}
 
 

@@ -6,7 +6,7 @@ from replicator.engine.errors import EngineError
 
 
 class Unprocessable(EngineError):
-    """A change that the resource cannot make, such as fewer partitions or a schema that is none."""
+    """The resource cannot make the change, such as fewer partitions or an invalid schema."""
 
     status = 422
 
@@ -24,19 +24,19 @@ class PartitionsOutOfRange(EngineError):
 
 
 class NotOnPartitioned(EngineError):
-    """What is asked for exists for a partition, not for a partitioned topic as a whole."""
+    """The request is for a partitioned topic, but only a single partition has what it asks for."""
 
     status = 405
 
 
 class NotPartitioned(EngineError):
-    """What only a partitioned topic has, asked of another."""
+    """The request needs a partitioned topic, and the topic is not partitioned."""
 
     status = 409
 
 
 class IsPartitioned(EngineError):
-    """A partitioned topic, where another path is for these."""
+    """The topic is partitioned, and partitioned topics have another path."""
 
     status = 409
 
@@ -48,7 +48,7 @@ class NotSupported(EngineError):
 
 
 class NotThere(EngineError):
-    """Something that is no topic, namespace or tenant, and that there is not."""
+    """The topic, namespace, tenant or other thing that the request names does not exist."""
 
     status = 404
 
@@ -74,7 +74,7 @@ class SubscriptionExists(EngineError):
 
 
 class NotExpired(EngineError):
-    """A place up to which there is nothing to be treated as consumed."""
+    """There is nothing to expire up to the given place."""
 
     status = 409
 

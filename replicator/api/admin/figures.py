@@ -35,7 +35,7 @@ TRAFFIC: Final = web.AppKey("admin_traffic", TrafficMeter)
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of figures."""
+    """Return the routes of figures."""
     return [
         web.get(f"{TOPIC}/stats", stats),
         web.get(f"{TOPIC}/internalStats", internal),
@@ -61,7 +61,7 @@ async def info(request: web.Request) -> web.Response:
 
 
 async def stats_of_partitions(request: web.Request) -> web.Response:
-    """The sums over all partitions; ``perPartition=false`` leaves out those of each."""
+    """Answer with the sums over all partitions, and the figures of each unless ``perPartition=false``."""
     each = flag_parameter(request, "perPartition", default=True)
     partitions, found = await _of_partitions(request, _stats)
     return web.json_response(partitioned_stats(found, partitions=partitions, each=each))
@@ -80,7 +80,9 @@ async def last_message_id(request: web.Request) -> web.Response:
 
 
 async def message_id_at(request: web.Request) -> web.Response:
-    """The id of the first message that was published at a time or later; past the end, that of the next one."""
+    """Answer with the id of the first message that was published at a time or later; past the end, with that of the
+    next one.
+    """
     published_ms = number_of(request.match_info["timestamp"], "timestamp")
     topic = await one_topic(request)
     log = topic.log
@@ -89,7 +91,7 @@ async def message_id_at(request: web.Request) -> web.Response:
 
 
 async def backlog_size(request: web.Request) -> web.Response:
-    """Bytes from the message of the body on."""
+    """Answer with the bytes from the message in the body on."""
     target = read_target(await read_json(request))
     topic = await one_topic(request)
     measures = request.app[SIZES]

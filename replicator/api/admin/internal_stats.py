@@ -12,13 +12,15 @@ from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 RANGES_SHOWN_MAX: Final = 100_000
-"""Of one cursor: listing so many holds up the event loop for a tenth of a second. Brokers of Apache Pulsar show all."""
+"""Limit of ranges listed for one cursor: so many hold up the event loop for a tenth of a second. Brokers of Apache
+Pulsar list all.
+"""
 NO_LEDGER: Final = -1
 """Cursors and schemas have no ledgers of their own: they are in the worker's store."""
 
 
 def internal_stats(topic: Topic, *, storage_bytes: int, bytes_after: BytesAfter, started_at_ms: int) -> dict[str, Any]:
-    """As ``GET …/internalStats`` gives them; ``bytes_after`` says how many bytes lie above a position."""
+    """Return the answer of ``GET …/internalStats``. ``bytes_after`` tells how many bytes lie above a position."""
     compacted = topic.compaction.state
     ledgers = [
         {
@@ -58,7 +60,7 @@ def internal_stats(topic: Topic, *, storage_bytes: int, bytes_after: BytesAfter,
 
 
 def ledger_info(topic: Topic) -> dict[str, Any]:
-    """As ``GET …/internal-info`` gives it: the same, as it is stored."""
+    """Return the answer of ``GET …/internal-info``: ledgers and cursors as they are stored."""
     return {
         "version": 1,
         "ledgers": [
@@ -85,7 +87,7 @@ def ledger_info(topic: Topic) -> dict[str, Any]:
 
 
 def _cursor_name(subscription: str) -> str:
-    """Return the name of a subscription's cursor as brokers of Apache Pulsar have it: as a form encodes the name."""
+    """Return the name of a subscription's cursor as Apache Pulsar's brokers write it: form-encoded."""
     return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 
@@ -113,7 +115,7 @@ def _cursor(topic: Topic, subscription: Subscription, started_at_ms: int) -> dic
 
 
 def _ranges(subscription: Subscription) -> str:
-    """The first runs of what is individually deleted, each from the position before it, as an open range."""
+    """Return the first runs of individually deleted entries as text. Each run is a range, open at its lower end."""
     runs = islice(subscription.cursor.state.individually_deleted.runs(), RANGES_SHOWN_MAX + 1)
     shown = [f"({first.ledger}:{first.entry - 1}..{last}]" for first, last in runs]
     if len(shown) > RANGES_SHOWN_MAX:

@@ -1,4 +1,6 @@
-"""What the JSON of the admin paths holds, which has Pulsar's names: types, and one line of meaning each.
+"""Types of the JSON of the admin paths, which has Pulsar's names, with one line of meaning for each field.
+docs/reference/json.md is made from here; a second text of a field is its unit. Fields that the engine does not count
+are 0, because Pulsar's tools expect them.
 
 docs/reference/json.md is made from here; a second text of a field is its unit. What the engine does not count is there
 as 0, as Pulsar's tools expect it.
@@ -12,7 +14,7 @@ NOT_COUNTED = "not counted; there for Pulsar's tools"
 
 
 class PulsarTaken(TypedDict):
-    """What went to consumers."""
+    """Rates and counts of messages that consumers received."""
 
     msgRateOut: Annotated[float, "given to consumers", "messages/s"]
     msgThroughputOut: Annotated[float, "the same", "bytes/s"]
@@ -21,7 +23,7 @@ class PulsarTaken(TypedDict):
 
 
 class PulsarClient(TypedDict):
-    """Where a client comes from; nothing of one in the worker's own process."""
+    """Address and version of a client. For a client in the worker's own process there are none."""
 
     address: NotRequired[Annotated[str, "its address"]]
     clientVersion: NotRequired[Annotated[str, "what it says that it is"]]
@@ -118,7 +120,7 @@ class PulsarCompaction(TypedDict):
 
 
 class PulsarPartitions(TypedDict):
-    """Of a partitioned topic."""
+    """Number of partitions of a partitioned topic."""
 
     partitions: Annotated[int, "how many it has", "partitions"]
     deleted: Annotated[bool, "always false"]
@@ -175,7 +177,7 @@ class PulsarLedger(TypedDict):
 
 
 class PulsarCursor(TypedDict):
-    """What a subscription has acknowledged."""
+    """Cursor of a subscription: the messages that it has acknowledged."""
 
     markDeletePosition: Annotated[str, "up to which all is acknowledged", "ledger:entry"]
     readPosition: Annotated[str, "the first position behind it", "ledger:entry"]
@@ -215,7 +217,7 @@ class PulsarInternalStats(TypedDict):
 
 
 class CompactionStatus(TypedDict):
-    """How far a compaction is."""
+    """Progress of a compaction."""
 
     status: Annotated[str, "`NOT_RUN`, `RUNNING`, `SUCCESS` or `ERROR`"]
     lastError: Annotated[str, "why it failed; empty if it did not"]
@@ -232,14 +234,14 @@ class PulsarMessageId(TypedDict):
 
 
 class PulsarRetention(TypedDict):
-    """How much is kept of what every subscription has consumed; -1 is no limit."""
+    """How long and how much consumed data is kept after every subscription has consumed it; -1 means no limit."""
 
     retentionTimeInMinutes: Annotated[int, "how old it may be", "min"]
     retentionSizeInMB: Annotated[int, "how large it may be", "MiB"]
 
 
 class PulsarQuota(TypedDict):
-    """A quota of the backlog."""
+    """A quota of a topic's backlog."""
 
     limit: NotRequired[Annotated[int, "how large it may be; -1: no limit", "bytes"]]
     limitSize: Annotated[int, "the same", "bytes"]
@@ -248,7 +250,7 @@ class PulsarQuota(TypedDict):
 
 
 class PulsarAutoTopics(TypedDict):
-    """Whether topics are made by naming them."""
+    """Whether a topic is made when a client names it."""
 
     allowAutoTopicCreation: Annotated[bool, "whether they are"]
     topicType: Annotated[str, "`partitioned` or `non-partitioned`"]
@@ -256,13 +258,13 @@ class PulsarAutoTopics(TypedDict):
 
 
 class PulsarAutoSubscriptions(TypedDict):
-    """Whether subscriptions are made by naming them."""
+    """Whether a subscription is made when a client names it."""
 
     allowAutoSubscriptionCreation: Annotated[bool, "whether they are"]
 
 
 class NamespacePolicies(TypedDict):
-    """What is set for a namespace, under Pulsar's names. Policies that are not there are not set."""
+    """Policies that are set for a namespace, under Pulsar's names. A policy that is not set is absent."""
 
     replication_clusters: Annotated[list[str], "the clusters that it is copied to; all that are linked unless chosen"]
     autoTopicCreationOverride: Annotated[PulsarAutoTopics, "whether topics are made by naming them"]

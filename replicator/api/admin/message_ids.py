@@ -21,7 +21,9 @@ PARTITION_INDEX_MAX: Final = 999_999
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a subscription is to stand: the entry at ``position`` comes next, or the one after it if ``excluded``."""
+    """The place to which a subscription moves: the entry at ``position`` comes next, or the one after it if
+    ``excluded``.
+    """
 
     position: Position
     excluded: bool = False
@@ -29,19 +31,19 @@ class Target:
 
     @property
     def anywhere(self) -> bool:
-        """Whether it means the same in every topic: the earliest or the latest."""
+        """Return whether the target is the same in every topic: the earliest or the latest."""
         return self.position in (BEFORE_ALL, LATEST)
 
     @property
     def next_position(self) -> Position:
-        """The position that is to come next, for a seek."""
+        """Return the position that comes next after a seek to this target."""
         if self.excluded and not self.anywhere:
             return Position(self.position.ledger, self.position.entry + 1)
         return self.position
 
 
 def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> dict[str, int]:
-    """A position as a message id; the place before all messages is the earliest one."""
+    """Return a position as a message id; the place before all messages is the earliest one."""
     if position == BEFORE_ALL:
         position = Position(-1, -1)
     of_a_batch = {} if batch_index == NO_INDEX else {"originalBatchSize": 0, "outstandingAcksInSameBatch": 0}
@@ -56,9 +58,8 @@ def to_json(position: Position, partition: int, batch_index: int = NO_INDEX) -> 
 
 
 def read_target(body: Any, name: str = "message id") -> Target:
-    """The target that a body names; none means the latest. Raises :class:`BadRequest`.
-
-    Fields that message ids of Pulsar's libraries have besides are not looked at.
+    """Read the target in a body; an empty body means the latest. Raise :class:`BadRequest`. Other fields, which
+    Pulsar's libraries add to message ids, are ignored.
     """
     if body is None:
         return Target(LATEST)

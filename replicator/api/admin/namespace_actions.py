@@ -21,7 +21,7 @@ BUNDLES: Final = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of namespaces as a whole; what is asked of a bundle is asked of all of it."""
+    """Return the routes of actions on namespaces; an action on a bundle is done to the whole namespace."""
     found = [
         web.get(f"{OF_NAMESPACE}/bundles", bundles),
         web.put(f"{OF_NAMESPACE}/unload", unload),
@@ -47,13 +47,13 @@ async def bundles(request: web.Request) -> web.Response:
 
 
 async def no_affinity(request: web.Request) -> web.Response:
-    """A worker has its store in itself; none was set, so there is none to take back."""
+    """Accept the removal of an affinity: none can be set, because a worker has its store in itself."""
     request.app[ENGINE].catalog.namespace(namespace_name(request))
     return no_content()
 
 
 async def unload(request: web.Request) -> web.Response:
-    """There is no other broker to move to; clients stay where they are."""
+    """Accept an unload, and do nothing: there is no other broker to move to, and clients stay."""
     request.app[ENGINE].catalog.namespace(namespace_name(request))
     return no_content()
 

@@ -1,4 +1,6 @@
-"""Namespaces: ``/admin/v2/namespaces``. What they set for their topics is :mod:`replicator.api.admin.policies`'."""
+"""Routes of namespaces: ``/admin/v2/namespaces``. The policies that a namespace sets for its topics are in
+:mod:`replicator.api.admin.policies`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ TOPIC_POLICY_FIELDS: Final = {
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
     "schemaValidationEnforced": "schema_validation_enforced",
 }
-"""What Pulsar calls the policies among all policies of a namespace."""
+"""Name of each topic policy in Pulsar's JSON of all policies of a namespace."""
 NAMESPACE_FIELDS: Final = (
     *TOPIC_POLICY_FIELDS.values(),
     "backlog_quota_map",
@@ -87,13 +89,13 @@ NOTHING_SET: Final[Mapping[str, Any]] = {
     "properties": {},
     "migrated": False,
 }
-"""All policies of a namespace for which nothing was set, as Pulsar shows them."""
+"""Policies of a namespace for which nothing is set, as Pulsar shows them."""
 EMPTY_TEXTS: Final = ("", "None", "UNDEFINED")
-"""What tools send in fields that nobody filled in, besides null, 0, -1, false and empty lists and objects."""
+"""Texts that tools send in unfilled fields, besides null, 0, -1, false and empty lists and objects."""
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of namespaces."""
+    """Return the routes of namespaces."""
     return [
         web.get("/admin/v2/namespaces/{tenant}", list_namespaces),
         web.get(OF_NAMESPACE, show),
@@ -121,7 +123,7 @@ async def list_topics(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """All policies that were set for the namespace."""
+    """Answer with all policies that are set for the namespace."""
     policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
     return web.json_response(_all_policies(policies, cluster_names(request)))
 
@@ -138,7 +140,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete a namespace; with ``force=true`` also with topics in it, and whoever is connected to them."""
+    """Delete a namespace; with ``force=true``, also its topics, and disconnect their clients."""
     force = flag_parameter(request, "force")
     await request.app[ENGINE].catalog.delete_namespace(namespace_name(request), force=force)
     return no_content()
@@ -148,7 +150,9 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def show_replication(request: web.Request) -> web.Response:
-    """The clusters that were chosen; all if none were, since then it goes over every link."""
+    """Answer with the clusters that were chosen for the namespace; with all if none were, because it is then copied
+    over every link.
+    """
     chosen = request.app[ENGINE].catalog.namespace(namespace_name(request)).replication_clusters
     return web.json_response(sorted(cluster_names(request)) if chosen is None else list(chosen))
 
@@ -160,7 +164,7 @@ async def set_replication(request: web.Request) -> web.Response:
 
 
 def check_clusters(request: web.Request, clusters: Iterable[str]) -> None:
-    """Raises :class:`ClusterNotAllowed` for one that the topology does not have; without a topology, for none."""
+    """Raise :class:`ClusterNotAllowed` if the topology lacks one of ``clusters``; without a topology, accept all."""
     known = cluster_names(request)
     if addresses_of(request) and (unknown := [name for name in clusters if name not in known]):
         raise ClusterNotAllowed(f"there is no cluster {unknown[0][:40]!r}; there are {', '.join(sorted(known))}")
@@ -246,8 +250,9 @@ def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
 
 
 def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[str, Any]:
-    """With what Pulsar shows of policies that this version does not have. Where no clusters were chosen, a namespace
-    goes over every link: then ``clusters`` are shown, because tools take it that there are some."""
+    """Return all policies, with Pulsar's defaults for policies that this version lacks. If no clusters are chosen, a
+    namespace goes over every link: then show ``clusters``, because tools expect some.
+    """
     chosen = policies.replication_clusters
     shown: dict[str, Any] = {
         **NOTHING_SET,
@@ -263,7 +268,7 @@ def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[
 
 
 def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
-    """The policies that a new namespace is to have. Raises what names the field."""
+    """Read the policies for a new namespace. Raise an error that names the wrong field."""
     policies = NamespacePolicies()
     if body is None:
         return policies
@@ -303,7 +308,7 @@ def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> Top
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether a field holds what tools send for nothing."""
+    """Return whether a field holds a value that tools send for "not set"."""
     if isinstance(value, dict):
         return all(_is_empty(each) for each in value.values())
     if isinstance(value, str):

@@ -40,7 +40,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of single messages."""
+    """Return the routes of single messages."""
     return [
         web.get(f"{SUBSCRIPTION}/position/{{number}}", peek),
         web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", message_by_id),
@@ -49,7 +49,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def peek(request: web.Request) -> web.StreamResponse:
-    """The n-th entry that the subscription has not consumed, counted from 1."""
+    """Answer with the n-th entry that the subscription has not consumed, counted from 1."""
     number = number_of(request.match_info["number"], "number", least=1, most=PEEK_POSITION_MAX)
     subscription = await find_subscription(request)
     try:
@@ -62,7 +62,7 @@ async def peek(request: web.Request) -> web.StreamResponse:
 
 
 async def message_by_id(request: web.Request) -> web.StreamResponse:
-    """The entry at a position."""
+    """Answer with the entry at a position."""
     topic = await one_topic(request)
     position = Position(
         number_of(request.match_info["ledger"], "ledger"), number_of(request.match_info["entry"], "entry")
@@ -71,7 +71,9 @@ async def message_by_id(request: web.Request) -> web.StreamResponse:
 
 
 async def examine(request: web.Request) -> web.StreamResponse:
-    """The n-th entry of the topic, counted from 1, from its beginning or its end. Past the end it is the last one."""
+    """Answer with the n-th entry of the topic, counted from 1, from its beginning or its end. If there are fewer,
+    answer with the last one.
+    """
     number = number_of(request.query.get("messagePosition", "1"), "messagePosition", least=1, most=PEEK_POSITION_MAX)
     from_start = request.query.get("initialPosition", "latest") == "earliest"
     topic = await one_topic(request)
@@ -175,5 +177,7 @@ def _headers(entry: LoggedEntry, metadata: MessageMetadata, *, encrypted: bool) 
 
 
 def _header_text(text: str) -> str:
-    """What a header cannot hold is percent-encoded: names and keys are whatever a producer sent."""
+    """Return ``text`` for use in a header. Percent-encode it if it is not printable ASCII: producers choose names and
+    keys freely.
+    """
     return text if text.isascii() and text.isprintable() else quote(text, safe="", errors="surrogatepass")

@@ -32,12 +32,12 @@ from replicator.security.identity import ROLE_CHARS_MAX
 from replicator.security.permissions import Action
 
 ROLES_MAX: Final = 10_000
-"""Of one namespace or topic, and of one subscription."""
+"""Limit of roles of one namespace, topic or subscription."""
 MODES: Final = ("None", "Prefix")
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of permissions."""
+    """Return the routes of permissions."""
     return [
         web.get(f"{OF_NAMESPACE}/permissions", of_namespace),
         web.get(f"{OF_NAMESPACE}/permissions/subscription", of_subscriptions),
@@ -63,7 +63,7 @@ async def of_subscriptions(request: web.Request) -> web.Response:
 
 
 async def of_topic(request: web.Request) -> web.Response:
-    """Those of the topic, and of its namespace beside them, as upstream."""
+    """Answer with the permissions of a topic, together with those of its namespace, as Apache Pulsar does."""
     if not request.app[ENGINE].partitioned.count(str(topic_name(request))):
         await logs_of(request)
     of_topic, of_all = _grants(request, _topic(request)), _grants(request, _namespace(request))
@@ -93,7 +93,7 @@ async def revoke_on_topic(request: web.Request) -> web.Response:
 
 
 async def grant_on_subscription(request: web.Request) -> web.Response:
-    """The roles that may use it, instead of all that may consume."""
+    """Set the roles that may use the subscription, in place of all roles that may consume."""
     subscription = subscription_name(request)
     roles = [role_field(role, "roles") for role in texts_field(await read_json(request), "roles")]
     return await _change(request, _namespace(request), lambda grants: grants.with_subscription(subscription, roles))
@@ -109,7 +109,7 @@ async def revoke_on_subscription(request: web.Request) -> web.Response:
 
 
 async def set_mode(request: web.Request) -> web.Response:
-    """Whether subscriptions have to begin with the role that uses them."""
+    """Set whether a subscription's name has to begin with the role that uses it."""
     mode = text_field(await read_json(request), "subscriptionAuthMode")
     if mode not in MODES:
         raise BadRequest(f"subscriptionAuthMode is one of {', '.join(MODES)}")
@@ -124,7 +124,7 @@ async def show_mode(request: web.Request) -> web.Response:
 
 
 def role_field(role: str, name: str) -> str:
-    """``role`` if it can be one; raises :class:`BadRequest`."""
+    """Return ``role`` if it is valid; raise :class:`BadRequest` if not."""
     if not role.strip() or len(role) > ROLE_CHARS_MAX or not role.isprintable():
         raise BadRequest(f"{name}: a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
     return role
@@ -135,14 +135,16 @@ def _role(request: web.Request) -> str:
 
 
 def _topic(request: web.Request) -> str:
-    """The topic of the path; of a partition the topic that it is one of, which has the permissions of all."""
+    """Return the topic of the path. For a partition, return its partitioned topic, which has the permissions for all
+    partitions.
+    """
     name = topic_name(request)
     base = base_name(str(name)) if name.partition >= 0 else ""
     return base if base and request.app[ENGINE].partitioned.count(base) else str(name)
 
 
 def _namespace(request: web.Request) -> str:
-    """The namespace of the path; raises :class:`NamespaceNotFound`."""
+    """Return the namespace of the path; raise :class:`NamespaceNotFound`."""
     name = namespace_name(request)
     request.app[ENGINE].catalog.namespace(name)
     return name
@@ -153,7 +155,7 @@ def _grants(request: web.Request, name: str) -> Grants:
 
 
 async def _grant(request: web.Request, name: str) -> web.Response:
-    """The actions of the body, in place of those that the role had there."""
+    """Replace a role's actions at ``name`` by the actions of the body."""
     role, actions = _role(request), set[str]()
     for action in texts_field(await read_json(request), "actions"):
         if action not in list(Action):

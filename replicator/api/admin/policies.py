@@ -63,12 +63,12 @@ class Level:
         return self.own.over(self.inherited)
 
     async def change(self, own: PolicyOverrides) -> None:
-        """Let ``own`` be set here."""
+        """Set the policies of this level to ``own``."""
         await self.save(own or None)
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of policies; they come after those of what topics and namespaces are."""
+    """Return the routes of policies. They must be added after the other routes of topics and namespaces."""
     found: list[web.RouteDef] = [
         web.get(f"{OF_TOPIC}/policies", show_all),
         web.post(f"{OF_TOPIC}/policies", set_some),
@@ -88,7 +88,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def show(request: web.Request) -> web.Response:
-    """One policy."""
+    """Answer with one policy."""
     if (absent := _absent(request)) is not None:
         await _level(request)
         return no_content() if absent.shown is None else web.json_response(absent.shown)
@@ -101,7 +101,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 async def set_one(request: web.Request) -> web.Response:
-    """Set one policy to what the body says; a TTL of a topic comes as a parameter, as Pulsar's tools send it."""
+    """Set one policy to the value in the body. A topic's TTL comes as a parameter: Pulsar's tools send it so."""
     name, body = request.match_info["policy"], await read_json(request)
     if (absent := _absent(request)) is not None:
         await _level(request)
@@ -124,7 +124,7 @@ async def set_one(request: web.Request) -> web.Response:
 
 
 async def unset(request: web.Request) -> web.Response:
-    """Take one policy back to what counts without it."""
+    """Remove one policy, so that the inherited value counts."""
     if _absent(request) is not None:
         await _level(request)
         return no_content()
@@ -139,7 +139,7 @@ async def unset(request: web.Request) -> web.Response:
 
 
 async def show_backlog_quotas(request: web.Request) -> web.Response:
-    """Those that are set, by kind."""
+    """Answer with the backlog quotas that are set, by kind."""
     level = await _level(request)
     if flag_parameter(request, "applied"):
         applied = level.applied.backlog_quota
@@ -177,13 +177,13 @@ def _quota_kind(request: web.Request) -> str:
 
 
 async def show_all(request: web.Request) -> web.Response:
-    """Every policy that counts for the topic, and the names of those that are its own."""
+    """Answer with every policy that counts for the topic, and the names of those that are its own."""
     level = await _level(request)
     return web.json_response({"own": sorted(level.own.values), "policies": policies_to_json(level.applied)})
 
 
 async def set_some(request: web.Request) -> web.Response:
-    """Set the policies that the body names, by our own names."""
+    """Set the policies that the body names, by the names of our own API."""
     body = await read_json(request)
     if not isinstance(body, dict):
         raise BadRequest("policies must be an object")
@@ -194,7 +194,7 @@ async def set_some(request: web.Request) -> web.Response:
 
 
 async def unset_all(request: web.Request) -> web.Response:
-    """Let the topic have what its namespace or the engine gives."""
+    """Remove all policies of the topic, so that those of its namespace or of the engine count."""
     async with request.app[CHANGES]:
         await (await _level(request)).save(None)
     return no_content()
@@ -221,7 +221,9 @@ async def _level(request: web.Request) -> Level:
 
 
 async def _level_of_topics(request: web.Request) -> Level:
-    """Of a partitioned topic all partitions have the same, unless one of them was changed by its own name."""
+    """Return the policies of the path's topic. A partitioned topic shows the policies of its first partition: a change
+    by the topic's name goes to all.
+    """
     topics = await logs_of(request)
 
     async def save(policies: PolicyOverrides | None) -> None:
@@ -232,7 +234,7 @@ async def _level_of_topics(request: web.Request) -> Level:
 
 
 def level_of_namespace(engine: Engine, name: str) -> Level:
-    """The topic policies of a namespace. Raises :class:`NamespaceNotFound`."""
+    """Return the topic policies of a namespace. Raise :class:`NamespaceNotFound`."""
 
     async def save(policies: PolicyOverrides | None) -> None:
         before = engine.catalog.namespace(name)
@@ -243,7 +245,9 @@ def level_of_namespace(engine: Engine, name: str) -> Level:
 
 
 def shown_policies(policies: PolicyOverrides, names: dict[str, str]) -> dict[str, Any]:
-    """Those that are set, in Pulsar's form, by other names: ``names`` gives for each path the name to show it under."""
+    """Return the policies that are set, in Pulsar's form. ``names`` maps the path of each policy to the name to show it
+    under.
+    """
     found: dict[str, Any] = {}
     for path, shown in names.items():
         shape = shape_of(path)

@@ -61,7 +61,9 @@ class PolicyShape:
 
     field: str
     read: Callable[[Any, str], Any]
-    """From a body, with the name to use in errors. Raises :class:`BadRequest` or :class:`PreconditionFailed`."""
+    """Function that reads a body; its second argument is the name for errors. Raises :class:`BadRequest` or
+    :class:`PreconditionFailed`.
+    """
     show: Callable[[Any], Any]
     where_unset: Any = None
     """The body where nothing is set; None is shown by an answer without a body."""
@@ -121,7 +123,7 @@ def _rounded_up(limit: int | None, unit: int) -> int:
 
 
 def _limit(field: str, most: int = COUNT_MAX) -> PolicyShape:
-    """A number of which 0 means no limit."""
+    """Return the shape of a policy that is a number, in which 0 means no limit."""
 
     def read(body: Any, name: str) -> int | None:
         return number_field(body, name, most=most) or None
@@ -158,11 +160,13 @@ ALIASES: Final[Mapping[str, str]] = {
     "maxProducers": "maxProducersPerTopic",
     "maxConsumers": "maxConsumersPerTopic",
 }
-"""What Pulsar calls the same policies of a single topic. Both names are taken for both."""
+"""Pulsar's other name of a policy, used for single topics, to its name for namespaces. Both names are accepted for
+both.
+"""
 
 
 def shape_of(name: str) -> PolicyShape | None:
-    """The shape of the policy that a path names."""
+    """Return the shape of the policy that a path names."""
     return SHAPES.get(ALIASES.get(name, name))
 
 
@@ -170,9 +174,8 @@ def shape_of(name: str) -> PolicyShape | None:
 
 
 def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
-    """``policies`` with a backlog quota as a body has it.
-
-    Raises :class:`BadRequest`, :class:`PreconditionFailed`.
+    """Return ``policies`` with the backlog quota in a body. Raise :class:`BadRequest` or
+    :class:`PreconditionFailed`.
     """
     fields = object_field(body, "backlogQuota", _QUOTA_FIELDS)
     policy = _quota_policy(fields.get("policy"))
@@ -192,7 +195,7 @@ def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
 
 
 def without_quota(policies: TopicPolicies, kind: str) -> TopicPolicies:
-    """``policies`` without one of the two quotas."""
+    """Return ``policies`` without one of the two quotas."""
     quota = policies.backlog_quota
     if kind == DESTINATION_STORAGE:
         return replace(policies, backlog_quota=replace(quota, bytes_max=None))
@@ -200,7 +203,7 @@ def without_quota(policies: TopicPolicies, kind: str) -> TopicPolicies:
 
 
 def show_quotas(quota: BacklogQuota) -> dict[str, dict[str, Any]]:
-    """The quotas that are set, by kind."""
+    """Return the quotas that are set, by kind."""
     shown: dict[str, dict[str, Any]] = {}
     if quota.bytes_max is not None:
         size = quota.bytes_max
@@ -215,7 +218,7 @@ def show_quotas(quota: BacklogQuota) -> dict[str, dict[str, Any]]:
 
 
 def unlimited(quota: BacklogQuota) -> dict[str, Any]:
-    """One of the two quotas that is not set, as what counts is shown."""
+    """Return the JSON of a quota that is not set, for answers that show what applies."""
     return {"limit": NO_LIMIT, "limitSize": NO_LIMIT, "limitTime": NO_LIMIT, "policy": quota.policy.value}
 
 
@@ -228,7 +231,9 @@ def _quota_policy(value: Any) -> QuotaPolicy:
 
 
 def _quota_limit(fields: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the fields that is there and not the -1 of a tool that fills in all of them."""
+    """Return the first of the named fields that is present and is not -1. Some tools fill in all of them, with -1 for
+    none.
+    """
     given = [name for name in names if name in fields]
     if not given:
         raise BadRequest(f"backlogQuota lacks {names[0]}")

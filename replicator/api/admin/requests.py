@@ -1,4 +1,6 @@
-"""What handlers of the admin paths share: reading names, parameters and JSON bodies, and checking them by field.
+"""Helpers that handlers of the admin paths share: they read names, parameters and JSON bodies, and check them by field.
+A body is read up to :data:`BODY_BYTES_MAX`. A body that is not JSON, or JSON of another form than the path takes, is
+400; an impossible value is 412. The reason names the field. A handler checks everything before it changes anything.
 
 A body is read up to :data:`BODY_BYTES_MAX`. What is not JSON, or JSON of another form than the path takes, is 400,
 a value that cannot be is 412, and the reason names the field; a handler checks all of it before it changes anything.
@@ -27,34 +29,36 @@ BODY_BYTES_MAX: Final = 64 * 1024
 NUMBER_MAX: Final = 2**63 - 1
 """Numbers of Pulsar's API are at most signed 64 bits."""
 SHOWN_CHARS_MAX: Final = 40
-"""Of what somebody sent, in an error."""
+"""Limit of characters of a client's text that an error message repeats."""
 
 _TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 
 def topic_name(request: web.Request) -> TopicName:
-    """The topic that the path names; raises :class:`InvalidTopicName`."""
+    """Return the topic that the path names; raise :class:`InvalidTopicName`."""
     match = request.match_info
     return parse_topic(f"persistent://{match['tenant']}/{match['namespace']}/{match['topic']}")
 
 
 def namespace_name(request: web.Request) -> str:
-    """``tenant/namespace`` of the path; raises :class:`InvalidTopicName`."""
+    """Return ``tenant/namespace`` of the path; raise :class:`InvalidTopicName`."""
     return parse_namespace(f"{request.match_info['tenant']}/{request.match_info['namespace']}")
 
 
 def tenant_name(request: web.Request) -> str:
-    """The tenant of the path; raises :class:`InvalidTopicName`."""
+    """Return the tenant of the path; raise :class:`InvalidTopicName`."""
     return check_tenant(request.match_info["tenant"])
 
 
 def subscription_name(request: web.Request) -> str:
-    """The subscription of the path; raises :class:`InvalidSubscriptionName`."""
+    """Return the subscription of the path; raise :class:`InvalidSubscriptionName`."""
     return check_subscription_name(request.match_info["subscription"])
 
 
 async def one_topic(request: web.Request) -> Topic:
-    """The topic of the path; raises :class:`TopicNotFound`, and :class:`NotOnPartitioned` for a partitioned one."""
+    """Return the topic of the path. Raise :class:`TopicNotFound`, and :class:`NotOnPartitioned` for a partitioned
+    topic.
+    """
     engine, name = request.app[ENGINE], str(topic_name(request))
     if partitions := engine.partitioned.count(name):
         raise NotOnPartitioned(f"{name} has {partitions} partitions: ask {name}-partition-0 and so on")
@@ -62,8 +66,9 @@ async def one_topic(request: web.Request) -> Topic:
 
 
 async def log_of_one(request: web.Request) -> Topic:
-    """As :func:`one_topic`, where Pulsar says of a partitioned topic that it has no log; raises
-    :class:`TopicNotFound`."""
+    """Return the topic of the path, like :func:`one_topic`, but raise :class:`TopicNotFound` for a partitioned topic:
+    Pulsar says that it has no log.
+    """
     try:
         return await one_topic(request)
     except NotOnPartitioned as error:
@@ -71,7 +76,7 @@ async def log_of_one(request: web.Request) -> Topic:
 
 
 async def logs_of(request: web.Request) -> list[Topic]:
-    """The topic of the path, or the partitions of a partitioned one; raises :class:`TopicNotFound`."""
+    """Return the topic of the path, or the partitions of a partitioned one; raise :class:`TopicNotFound`."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     partitions = engine.partitioned.count(name)
     if not partitions:
@@ -87,7 +92,7 @@ async def logs_of(request: web.Request) -> list[Topic]:
 
 
 def flag_parameter(request: web.Request, name: str, *, default: bool = False) -> bool:
-    """A parameter that is true or false; raises :class:`BadRequest`."""
+    """Return a parameter that is true or false; raise :class:`BadRequest`."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -97,7 +102,7 @@ def flag_parameter(request: web.Request, name: str, *, default: bool = False) ->
 
 
 def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """A number of the path or a parameter; raises :class:`BadRequest`."""
+    """Return a number from the path or a parameter; raise :class:`BadRequest`."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
         raise BadRequest(f"{name}: {_shown(text)} is not a number from {least} to {most}")
@@ -108,9 +113,8 @@ def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -
 
 
 async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """The body, or None without one; raises :class:`BadRequest` if it is not JSON.
-
-    A large one is read with pauses, in which others have their turn.
+    """Return the parsed body, or None without one; raise :class:`BadRequest` if it is not JSON. A large body is read
+    with pauses, in which other requests have their turn.
     """
     if request.content_length is not None and request.content_length > bytes_max:
         raise web.HTTPRequestEntityTooLarge(bytes_max, request.content_length)
@@ -128,7 +132,9 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
 
 
 def number_field(value: object, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """``value`` if it is a whole number in range; raises :class:`BadRequest`, :class:`PreconditionFailed`."""
+    """Return ``value`` if it is a whole number in range; raise :class:`BadRequest` or :class:`PreconditionFailed` if
+    not.
+    """
     if type(value) is not int:
         raise BadRequest(f"{name} must be a whole number, not {_shown(value)}")
     if not least <= value <= most:
@@ -137,28 +143,28 @@ def number_field(value: object, name: str, *, least: int = 0, most: int = NUMBER
 
 
 def flag_field(value: object, name: str) -> bool:
-    """``value`` if it is true or false; raises :class:`BadRequest`."""
+    """Return ``value`` if it is true or false; raise :class:`BadRequest` if not."""
     if not isinstance(value, bool):
         raise BadRequest(f"{name} must be true or false, not {_shown(value)}")
     return value
 
 
 def text_field(value: object, name: str) -> str:
-    """``value`` if it is a text; raises :class:`BadRequest`."""
+    """Return ``value`` if it is a text; raise :class:`BadRequest` if not."""
     if not isinstance(value, str):
         raise BadRequest(f"{name} must be a text, not {_shown(value)}")
     return value
 
 
 def texts_field(value: object, name: str) -> tuple[str, ...]:
-    """``value`` if it is a list of texts; raises :class:`BadRequest`."""
+    """Return ``value`` if it is a list of texts; raise :class:`BadRequest` if not."""
     if not isinstance(value, list):
         raise BadRequest(f"{name} must be a list of texts, not {_shown(value)}")
     return tuple(text_field(each, f"{name}[{index}]") for index, each in enumerate(value))
 
 
 def object_field(value: object, name: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """``value`` if it is an object with no fields but ``known`` ones; raises :class:`BadRequest`."""
+    """Return ``value`` if it is an object that has only ``known`` fields; raise :class:`BadRequest` if not."""
     if not isinstance(value, dict):
         raise BadRequest(f"{name} must be an object, not {_shown(value)}")
     if known is not None and (unknown := [key for key in value if key not in known]):
@@ -167,7 +173,7 @@ def object_field(value: object, name: str, known: Collection[str] | None = None)
 
 
 def no_content() -> web.Response:
-    """How Pulsar answers what was done and has nothing to say."""
+    """Return Pulsar's answer to a success that has no content."""
     return web.Response(status=204)
 
 

@@ -34,14 +34,14 @@ SCHEMA_BODY_BYTES_MAX: Final = 1024 * 1024
 """A definition of 256 KiB, quoted and with its properties."""
 NO_VERSION: Final = -1
 NOTHING: Final = '""'
-"""A part of a key and value whose type has no definition, in JSON."""
+"""JSON text for a part of a key-value schema whose type has no definition."""
 TYPES: Final = {kind.name: kind for kind in SchemaType} | {"BOOLEAN": SchemaType.BOOL}
-"""By the names that this path has for them."""
+"""Types of schemas by their names on this path."""
 _NAMES: Final = {kind: name for name, kind in TYPES.items()}
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of schemas."""
+    """Return the routes of schemas."""
     return [
         web.get(f"{TOPIC}/schema", newest),
         web.get(f"{TOPIC}/schema/{{version}}", of_version),
@@ -70,7 +70,7 @@ async def of_version(request: web.Request) -> web.Response:
 
 
 async def all_of_topic(request: web.Request) -> web.Response:
-    """Oldest first."""
+    """Answer with all schemas of the topic, the oldest first."""
 
     def shown(known: list[RegisteredSchema]) -> bytes:
         return json.dumps({"getSchemaResponses": [_shown(each) for each in known]}).encode()
@@ -80,7 +80,7 @@ async def all_of_topic(request: web.Request) -> web.Response:
 
 
 async def metadata(request: web.Request) -> web.Response:
-    """Versions in their order. They have no ledgers: they are in the worker's store."""
+    """Answer with the topic's schema versions in their order. They have no ledgers: they are in the worker's store."""
     index = [{"ledgerId": -1, "entryId": -1, "version": _number(each)} for each in _versions(request)]
     if not index:
         raise SchemaNotFound(f"{topic_name(request)} has no schema")
@@ -88,7 +88,7 @@ async def metadata(request: web.Request) -> web.Response:
 
 
 async def register(request: web.Request) -> web.Response:
-    """Register a schema if the topic's strategy lets it follow those that there are."""
+    """Register a schema if the topic's compatibility strategy lets it follow the existing ones."""
     engine, topic = request.app[ENGINE], str(topic_name(request))
     engine.catalog.namespace(namespace_name(request))
     version = await engine.schemas.add(topic, await _read(request))
@@ -96,7 +96,7 @@ async def register(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Forget the topic's schemas, in this cluster. Messages that were written with them can then be read as bytes."""
+    """Delete the topic's schemas in this cluster. Messages written with them can then be read as bytes only."""
     flag_parameter(request, "force")
     topic = str(topic_name(request))
     versions = [_number(each) for each in _versions(request)]
@@ -105,7 +105,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def compatibility(request: web.Request) -> web.Response:
-    """Whether a schema could be registered, and the strategy that says so."""
+    """Answer whether a schema could be registered, and which strategy decides that."""
     engine, topic = request.app[ENGINE], str(topic_name(request))
     schema = await _read(request)
     answer: dict[str, Any] = {"schemaCompatibilityStrategy": engine.schemas.strategy(topic).value}
@@ -119,7 +119,7 @@ async def compatibility(request: web.Request) -> web.Response:
 
 
 async def version_of(request: web.Request) -> web.Response:
-    """The version that a schema has in the topic; -1 if it is not registered."""
+    """Answer with the version of a schema in the topic; -1 if it is not registered."""
     schema = await _read(request)
     known = schema.version in _versions(request)
     return web.json_response({"version": _number(schema.version) if known else NO_VERSION})
@@ -151,7 +151,7 @@ def _shown(registered: RegisteredSchema) -> dict[str, Any]:
 
 
 async def _read(request: web.Request) -> TopicSchema:
-    """The schema of the body. Raises :class:`BadRequest`, :class:`Unprocessable`."""
+    """Return the schema in the body. Raise :class:`BadRequest` or :class:`Unprocessable`."""
     fields: Mapping[str, Any] = object_field(await read_json(request, SCHEMA_BODY_BYTES_MAX), "schema")
     name = text_field(fields.get("type"), "schema.type")
     kind = TYPES.get(name.upper())
@@ -180,7 +180,7 @@ def _is_json(text: str) -> bool:
 
 
 def _joined(text: str) -> bytes:
-    """As on the wire: both parts, each with its size before it."""
+    """Return a key-value schema's definition in its wire form: both parts, each with its size before it."""
     try:
         parts = json.loads(text)
         definitions = [_part(parts[name]) for name in ("key", "value")]

@@ -18,7 +18,7 @@ from snapshots.position import Position
 PAGE_BLOCKS: Final = 1_000
 """Headers that are read in one go: some milliseconds."""
 TOPICS_MAX: Final = 10_000
-"""Of which the sums are kept; the one that was asked for longest ago goes first."""
+"""Limit of topics for which sums are kept. The topic that was asked for longest ago is dropped first."""
 
 
 class TopicSizes:
@@ -30,7 +30,7 @@ class TopicSizes:
         self._one_at_a_time = asyncio.Lock()
 
     async def measure(self, topic: Topic) -> LogSizes:
-        """The sums of the topic's log up to its LAC."""
+        """Return the sums of the topic's log up to its LAC."""
         async with self._one_at_a_time:
             sizes = self._sizes.get(topic.topic_id)
             if sizes is None or sizes.start != topic.log.trimmed:
@@ -47,7 +47,7 @@ class TopicSizes:
             return sizes
 
     def bytes_after(self, topic: Topic, sizes: LogSizes, position: Position) -> int:
-        """Bytes of the blocks that hold anything above ``position``."""
+        """Return the size in bytes of the blocks that hold anything above ``position``."""
         reached, size_bytes = sizes.sample(position)
         while page := self._store.block_spans(topic.topic_id, reached, blocks_max=SAMPLE_BLOCKS):
             for block in page:

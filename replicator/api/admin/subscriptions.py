@@ -39,14 +39,14 @@ from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 SKIP_MESSAGES_MAX: Final = 10_000_000
-"""At once: skipping reads what it skips."""
+"""Limit of messages skipped at once: skipping reads them."""
 PROPERTIES_MAX: Final = 100
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of subscriptions."""
+    """Return the routes of subscriptions."""
     return [
         web.get(f"{TOPIC}/subscriptions", list_subscriptions),
         web.put(SUBSCRIPTION, create),
@@ -67,7 +67,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:
-    """Names, sorted; of a partitioned topic those of any partition."""
+    """Answer with the sorted names of subscriptions; for a partitioned topic, those of any partition."""
     topics = await logs_of(request)
     return web.json_response(sorted({name for topic in topics for name in topic.subscriptions}))
 
@@ -102,7 +102,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def seek_to_time(request: web.Request) -> web.Response:
-    """The first message that was published at a time, in milliseconds since the epoch, or later comes next."""
+    """Move the subscription, so that the first message published at a time (ms since the epoch) or later comes next."""
     published_ms = number_of(request.match_info["timestamp"], "timestamp")
     for subscription in await _subscriptions(request):
         await subscription.moves.seek(published_ms)
@@ -110,7 +110,7 @@ async def seek_to_time(request: web.Request) -> web.Response:
 
 
 async def seek_to_message(request: web.Request) -> web.Response:
-    """The message that the body names comes next, or with ``excluded`` the one after it."""
+    """Move the subscription, so that the message in the body comes next, or with ``excluded`` the one after it."""
     target = read_target(await read_json(request))
     subscriptions = await _subscriptions(request)
     chosen = _topics_of(request, [each.topic for each in subscriptions], target)
@@ -183,7 +183,7 @@ async def expire_through(request: web.Request) -> web.Response:
 
 
 async def show_properties(request: web.Request) -> web.Response:
-    """The properties that a subscription was given; of a partitioned topic those on any partition."""
+    """Answer with the properties that a subscription was given; for a partitioned topic, those on any partition."""
     shown: dict[str, str] = {}
     for subscription in await _subscriptions(request):
         shown |= subscription.cursor.state.properties
@@ -221,7 +221,7 @@ async def analyze(request: web.Request) -> web.Response:
 
 
 async def find_subscription(request: web.Request) -> Subscription:
-    """The subscription of the path on a topic that is not partitioned; raises what tells that there is none."""
+    """Return the subscription of the path, on a topic that is not partitioned; raise an error if there is none."""
     return await _one_subscription(request)
 
 
@@ -243,7 +243,7 @@ async def _one_subscription(request: web.Request) -> Subscription:
 
 
 async def _subscriptions(request: web.Request) -> list[Subscription]:
-    """The subscription of the path, on every partition that has it."""
+    """Return the subscription of the path, on every partition that has it."""
     name = subscription_name(request)
     topics = await logs_of(request)
     found = [topic.subscriptions[name] for topic in topics if name in topic.subscriptions]
@@ -281,7 +281,7 @@ def _properties(body: Any) -> Mapping[str, str]:
 
 
 def properties_of(body: Any) -> Mapping[str, str]:
-    """The properties of a subscription in a body; raises :class:`BadRequest`, :class:`InvalidSeek`."""
+    """Return the properties of a subscription in a body; raise :class:`BadRequest` or :class:`InvalidSeek`."""
     if body is None:
         return {}
     fields = object_field(body, "properties")

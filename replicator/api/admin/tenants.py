@@ -17,7 +17,7 @@ TENANT_FIELDS = ("adminRoles", "allowedClusters")
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of tenants."""
+    """Return the routes of tenants."""
     return [
         web.get("/admin/v2/tenants", list_tenants),
         web.get("/admin/v2/tenants/{tenant}", show),
@@ -48,7 +48,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def update(request: web.Request) -> web.Response:
-    """The admin roles are replaced."""
+    """Replace the admin roles of a tenant."""
     engine, tenant = request.app[ENGINE], tenant_name(request)
     await _set_admins(engine, tenant, _admins(engine, await read_json(request)))
     return no_content()
@@ -60,13 +60,13 @@ async def delete(request: web.Request) -> web.Response:
 
 
 def check_there(engine: Engine, tenant: str) -> None:
-    """Raises :class:`TenantNotFound`."""
+    """Raise :class:`TenantNotFound` if the tenant does not exist."""
     if tenant not in engine.catalog.tenants():
         raise TenantNotFound(f"cluster {engine.cluster!r} has no tenant {tenant!r}")
 
 
 def _admins(engine: Engine, body: object) -> frozenset[str]:
-    """The admin roles that a body names."""
+    """Return the admin roles that a body names."""
     if body is None:
         return frozenset()
     fields = object_field(body, "tenant", TENANT_FIELDS)

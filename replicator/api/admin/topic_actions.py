@@ -46,7 +46,7 @@ async def compact(request: web.Request) -> web.Response:
 
 
 async def compaction_status(request: web.Request) -> web.Response:
-    """``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``, and the last error."""
+    """Answer with ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``, and the last error."""
     compaction = (await log_of_one(request)).compaction
     if compaction.running:
         status = "RUNNING"

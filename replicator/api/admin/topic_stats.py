@@ -21,10 +21,10 @@ from replicator.engine.types import ClientInfo, SubscriptionType
 from snapshots.position import Position
 
 NO_TYPE: Final = "None"
-"""Of a subscription without consumers."""
+"""Type shown for a subscription without consumers."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_10000_MS: Final = 253_402_300_800_000
-"""From here on there are no dates; a publish time is whatever a producer says."""
+"""First time that has no date: publish times are whatever producers say."""
 NO_LIMIT: Final = -1
 BytesAfter = Callable[[Position], int]
 
@@ -45,7 +45,7 @@ UNCOUNTED: Final[Mapping[str, Any]] = {
     "delayedMessageIndexSizeInBytes": 0,
     "nonContiguousDeletedMessagesRangesSerializedSize": 0,
 }
-"""Of a topic."""
+"""Figures of a topic that are not counted here, with the value to show."""
 UNCOUNTED_OF_SUBSCRIPTION: Final[Mapping[str, Any]] = {
     "chunkedMessageRate": 0.0,
     "earliestMsgPublishTimeInBacklog": 0,
@@ -119,7 +119,7 @@ _SUBSCRIPTION_SUMMED: Final = (
 def topic_stats(
     topic: Topic, *, rate_in: float, storage_bytes: int, bytes_after: BytesAfter, broker: str
 ) -> dict[str, Any]:
-    """As ``GET …/stats`` gives them; ``bytes_after`` says how many bytes lie above a position."""
+    """Return the answer of ``GET …/stats``. ``bytes_after`` tells how many bytes lie above a position."""
     subscriptions = {name: subscription_stats(each, bytes_after) for name, each in sorted(topic.subscriptions.items())}
     entries_bytes = storage_bytes / topic.log.messages if topic.log.messages else 0.0
     quota = topic.policies.effective.backlog_quota
@@ -153,7 +153,7 @@ def topic_stats(
 
 
 def subscription_stats(subscription: Subscription, bytes_after: BytesAfter) -> dict[str, Any]:
-    """The figures of one subscription."""
+    """Return the figures of one subscription."""
     status = subscription.status()
     connected = list(subscription.consumers.values())
     now = time.monotonic()
@@ -188,7 +188,7 @@ def subscription_stats(subscription: Subscription, bytes_after: BytesAfter) -> d
 
 
 def partitioned_stats(found: Mapping[str, Mapping[str, Any]], *, partitions: int, each: bool) -> dict[str, Any]:
-    """The figures of all partitions that were ``found`` together, and with ``each`` those of each beside them."""
+    """Return the sums of the figures in ``found``, by partition. With ``each``, also those of each partition."""
     stats: dict[str, Any] = {**UNCOUNTED, **{field: sum(one[field] for one in found.values()) for field in _SUMMED}}
     stats["averageMsgSize"] = stats["storageSize"] / stats["msgInCounter"] if stats["msgInCounter"] else 0.0
     for field in ("backlogQuotaLimitSize", "backlogQuotaLimitTime"):
@@ -245,7 +245,7 @@ def _publisher(topic: Topic, producer: EngineProducer, now: float) -> dict[str, 
 
 
 def _taken(rates: Counts, counts: Counts) -> dict[str, Any]:
-    """What went to consumers, and came back as acknowledged."""
+    """Return rates and counts of messages that consumers received and acknowledged."""
     return {
         "msgRateOut": round(rates.messages, 3),
         "msgThroughputOut": round(rates.bytes, 3),
@@ -270,7 +270,9 @@ def _consumer(status: Mapping[str, Any], consumer: EngineConsumer, rates: Counts
 
 
 def _client(client: ClientInfo | None) -> dict[str, str]:
-    """Where a producer or a consumer comes from; nothing of one in the worker's own process."""
+    """Return address and version of a producer's or consumer's client; nothing for a client in the worker's own
+    process.
+    """
     if client is None:
         return {}
     connected = iso_time(client.connected_at_ms)
@@ -282,7 +284,9 @@ def _ranges_count(subscription: Subscription) -> int:
 
 
 def iso_time(time_ms: int) -> str:
-    """A time as Pulsar's headers have it: ISO 8601 with milliseconds, in UTC. A time that is none is shown as it is."""
+    """Return a time as in Pulsar's headers: ISO 8601 with milliseconds, in UTC. A number that is not a valid time is
+    shown as it is.
+    """
     if not 0 <= time_ms < YEAR_10000_MS:
         return str(time_ms)
     time = EPOCH + timedelta(milliseconds=time_ms)  # not by a division: seconds with a fraction lose the millisecond

@@ -34,7 +34,7 @@ NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
 
 
 def routes() -> list[web.RouteDef]:
-    """The routes of topics."""
+    """Return the routes of topics."""
     return [
         web.get(NAMESPACE, list_topics),
         web.get(f"{NAMESPACE}/partitioned", list_partitioned),
@@ -54,12 +54,12 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_topics(request: web.Request) -> web.Response:
-    """Every topic that has a log: those without partitions, and the partitions of the others."""
+    """Answer with every topic that has a log: topics without partitions, and the partitions of the others."""
     return web.json_response(request.app[ENGINE].catalog.visible_topics(namespace_name(request)))
 
 
 async def list_partitioned(request: web.Request) -> web.Response:
-    """The partitioned topics by their own names."""
+    """Answer with the partitioned topics by their own names."""
     return web.json_response(sorted(request.app[ENGINE].catalog.partitioned_topics(namespace_name(request))))
 
 
@@ -96,8 +96,9 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def partitions(request: web.Request) -> web.Response:
-    """How many there are; 0 for a topic without any. A client that is about to use the topic says so by
-    ``checkAllowAutoCreation``: then the topic may also be one that its use makes."""
+    """Answer with the number of partitions; 0 for a topic without any. A client that is about to use the topic sends
+    ``checkAllowAutoCreation``: then the topic may also be one that its use makes.
+    """
     engine, name = request.app[ENGINE], str(topic_name(request))
     if flag_parameter(request, "checkAllowAutoCreation"):
         found = await engine.by_use.partitions(name)
@@ -138,9 +139,8 @@ async def grow(request: web.Request) -> web.Response:
 
 
 async def _equip(new: Topic, first: Topic) -> None:
-    """Give a new partition what requests for the whole topic have given the first one.
-
-    Its subscriptions start before all: what comes before they are there is theirs too.
+    """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
+    at the beginning: they also get messages that come before they are there.
     """
     if first.policies.own is not None and new.policies.own is None:
         await new.policies.set(first.policies.own)
@@ -174,7 +174,7 @@ def _check_no_properties(body: Any) -> None:
 
 
 def _partitions_of(body: Any) -> int:
-    """A number, or an object as newer tools send it."""
+    """Return the number of partitions in a body: a number, or an object as newer tools send it."""
     if isinstance(body, dict):
         object_field(body, "body", ("partitions", "properties", "deleted"))
         _check_no_properties(body.get("properties"))

@@ -1,3 +1,3 @@
-"""What ``GET /metrics`` shows: which metrics there are, how they are filled, and the page that lists them."""
+"""Metrics of ``GET /metrics``: their declarations, how they are filled, and the page that lists them."""
 
 from __future__ import annotations

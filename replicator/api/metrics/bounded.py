@@ -1,4 +1,4 @@
-"""Which topics and subscriptions have series of their own. Pure.
+"""Choice of the topics and subscriptions that have series of their own. Pure.
 
 Invariant 11 (DESIGN §3): what a scrape answers is bounded, however many topics there are.
 
@@ -8,8 +8,8 @@ Invariant 11 (DESIGN §3): what a scrape answers is bounded, however many topics
 3. All others are summed as ``other``.
 4. A topic that was summed stays so while the worker runs, also when there is room again: its messages would be taken
    out of a sum, which a counter does not survive. A topic that comes when there is room has it.
-5. The sum of the messages only grows, and begins at 0 when it is first asked for: as a sum of what the topics ever had
-   it would fall with each one that is deleted, and after a restart Prometheus would take the whole of it for new.
+5. The sum of the messages only grows, and begins at 0 when it is first asked for. A sum of all that the topics ever had
+   would fall when one is deleted, and after a restart Prometheus would take all of it for new.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionFigures:
-    """What is exported of a subscription."""
+    """Figures of a subscription that are exported."""
 
     name: str
     backlog_entries: int
@@ -33,7 +33,7 @@ class SubscriptionFigures:
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """What is exported of a topic. ``incarnation`` tells it from one of the same name that was deleted before."""
+    """Figures of a topic that are exported. ``incarnation`` tells it from a deleted topic of the same name."""
 
     name: str
     incarnation: int
@@ -45,7 +45,7 @@ class TopicFigures:
 
 @dataclass(slots=True)
 class BoundedFigures:
-    """Of one scrape."""
+    """Figures of all topics and subscriptions that one scrape exports."""
 
     topics: list[TopicFigures] = field(default_factory=list)
     subscriptions: list[tuple[str, SubscriptionFigures]] = field(default_factory=list)
@@ -56,19 +56,19 @@ class BoundedFigures:
 
 
 class Bounds:
-    """Of one worker, over all scrapes of its life."""
+    """Limits the series of one worker over all scrapes of its life."""
 
     def __init__(self) -> None:
         self._named: set[int] = set()
         """The topics with series of their own, by incarnation."""
         self._summed: dict[int, int] = {}
-        """By incarnation, the messages of each topic that is summed, as they were at the last scrape."""
+        """Number of messages of each summed topic at the last scrape, by incarnation."""
         self._messages = 0
-        """The sum of what only grows."""
+        """Sum over the summed topics of their messages; it only grows."""
         self._asked = False
 
     def bound(self, topics: Iterable[TopicFigures], *, topics_max: int, subscriptions_max: int) -> BoundedFigures:
-        """What is exported; ``topics`` are all that there are."""
+        """Return the figures to export; ``topics`` are all topics."""
         every = sorted(topics, key=lambda topic: topic.incarnation)
         there = {topic.incarnation for topic in every}
         known = self._named | self._summed.keys() if self._asked else there

@@ -24,7 +24,7 @@ CONNECTED_STATES: Final = frozenset({"idle", "copying", "backfilling"})
 """States in which a link counts as connected; see docs/http.md."""
 
 Row = tuple[tuple[str, ...], float]
-"""The values of the labels after ``cluster``, and that of the metric."""
+"""Values of the labels after ``cluster``, and the metric's value."""
 
 
 @dataclass(frozen=True, slots=True)

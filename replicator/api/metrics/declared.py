@@ -13,7 +13,7 @@ CLUSTER: Final = "cluster"
 
 
 class Kind(StrEnum):
-    """Of a metric, as Prometheus calls it."""
+    """Type of a metric in Prometheus' terms."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -22,12 +22,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The name that a metric had in the version before. It stands beside its successor for one version."""
+    """The name that a metric had in the version before. The old series stands beside the new one for one version."""
 
     name: str
     kind: Kind = Kind.GAUGE
     factor: float = 1
-    """By which the new value is multiplied to get the old one."""
+    """The factor by which the new value is multiplied to get the old one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,14 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     unit: str = ""
-    """In words, for the page; seconds and bytes are told by the name."""
+    """Unit in words, for the page; seconds and bytes are told by the name."""
     replaces: Replaced | None = None
 
     @property
     def exported(self) -> str:
-        """Its name in rules and dashboards; a histogram's series have ``_bucket``, ``_sum`` or ``_count`` after it."""
+        """Return the metric's name in rules and dashboards. A histogram's series have ``_bucket``, ``_sum`` or
+        ``_count`` after it.
+        """
         return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
 
     @property
@@ -58,20 +60,20 @@ class Metric:
 
 
 def counter(name: str, text: str, *labels: str, unit: str = "", replaces: Replaced | None = None) -> Metric:
-    """Only grows, from 0 at the worker's start where nothing else is said."""
+    """Declare a metric that only grows, from 0 at the worker's start unless its text says otherwise."""
     return Metric(name, Kind.COUNTER, text, labels, unit, replaces)
 
 
 def gauge(name: str, text: str, *labels: str, unit: str = "", replaces: Replaced | None = None) -> Metric:
-    """Goes up and down."""
+    """Declare a metric that goes up and down."""
     return Metric(name, Kind.GAUGE, text, labels, unit, replaces)
 
 
 def histogram(name: str, text: str, *labels: str) -> Metric:
-    """How often something took how long."""
+    """Declare a metric of how often something took how long."""
     return Metric(name, Kind.HISTOGRAM, text, labels)
 
 
 def flag(name: str, text: str, *labels: str) -> Metric:
-    """A gauge that is 1 or 0."""
+    """Declare a gauge that is 1 or 0."""
     return Metric(name, Kind.GAUGE, text, labels, "1 or 0")

@@ -42,7 +42,7 @@ Under names that all programs use, and without the label `cluster`.
 
 
 def page() -> str:
-    """The text of ``docs/metrics.md``."""
+    """Return the text of ``docs/metrics.md``."""
     return "".join(_lines())
 
 

@@ -19,7 +19,9 @@ from replicator.topology import MetricsSettings
 
 
 class Metrics:
-    """Of one worker. ``scraped`` gives the status without its topics; ``settings`` are asked for at each scrape."""
+    """Metrics of one worker. ``scraped`` gives the status without its topics; ``settings`` are asked for at each
+    scrape.
+    """
 
     def __init__(self, scraped: Callable[[], Scraped], settings: Callable[[], MetricsSettings]) -> None:
         self._scraped = scraped
@@ -27,7 +29,9 @@ class Metrics:
         self._bounds = Bounds()
 
     async def text(self, engine: Engine) -> bytes:
-        """Made on a thread: with thousands of topics it takes a while, in which the worker goes on."""
+        """Return the page of metrics. A thread renders it: with thousands of topics that takes a while, in which the
+        worker goes on.
+        """
         settings = self._settings()
         figures = await self._figures(engine, settings)
         registry = CollectorRegistry()
@@ -44,7 +48,7 @@ METRICS: Final[web.AppKey[Metrics]] = web.AppKey("metrics", Metrics)
 
 
 def topic_figures(topic: Topic) -> TopicFigures:
-    """What is exported of a topic, and no more: its status costs ten times as much."""
+    """Return only the figures of a topic that are exported: its full status costs ten times as much."""
     log = topic.log
     return TopicFigures(
         topic.name,
@@ -65,6 +69,6 @@ def topic_figures(topic: Topic) -> TopicFigures:
 
 
 async def answer(request: web.Request) -> web.Response:
-    """Of the route."""
+    """Answer with the Prometheus metrics of this worker."""
     body = await request.app[METRICS].text(request.app[data_plane.ENGINE])
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

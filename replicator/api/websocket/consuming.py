@@ -38,7 +38,7 @@ from replicator.running.together import until_first_ends
 from replicator.running.turns import Turns
 
 PERMITS_MAX: Final = 1_000_000
-"""That one client may have unused; more are cut."""
+"""Limit of unused permits of one client; more are cut."""
 UNANSWERED_MAX: Final = 10_000
 """Ids that are remembered as they were sent; only ``pullMode`` has more. Those that are forgotten can be acknowledged,
 but of a message in chunks only the first and the last."""
@@ -47,17 +47,17 @@ log = structlog.get_logger(__name__)
 
 
 class Window:
-    """How many messages may be sent now."""
+    """Counts how many messages may be sent now."""
 
     def __init__(self, unanswered_max: int | None) -> None:
-        """Without a limit of unanswered messages there have to be permits."""
+        """Make the window. If ``unanswered_max`` is None, only permits limit it."""
         self._unanswered_max = unanswered_max
         self._unanswered = 0
         self._permits = 0
         self._changed = asyncio.Event()
 
     def sent(self, *, again: bool = False) -> None:
-        """One was sent; one that was sent before, and not answered, counts once."""
+        """Count a message as sent. With ``again``, it was sent before and not answered, and is counted only once."""
         self._unanswered += not again
         self._permits -= 1
 
@@ -77,23 +77,25 @@ class Window:
 
 
 class Source(Protocol):
-    """What a session asks of a consumer or a reader."""
+    """The part of a consumer or a reader that a session uses."""
 
     async def receive(self) -> Message: ...
 
     async def answer(self, command: Command, window: Window) -> None:
-        """Do what the client says of a message. Raises :class:`BadField`."""
+        """Do what the client asks for a message. Raise :class:`BadField`."""
 
     async def unsubscribe(self) -> None: ...
 
     def reached_end(self) -> bool:
-        """Whether nothing more can come: the topic is terminated, and all of it was consumed."""
+        """Return whether nothing more can come: the topic is terminated, and all of it was consumed."""
 
     def shown(self, message: Message, message_id: str) -> bool:
-        """The message goes to the client now, under that id; False if it did before, and was not answered."""
+        """Note that the message goes to the client now, under that id. Return False if it went before and was not
+        answered.
+        """
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
-        """What is to run beside the session."""
+        """Return coroutines that must run beside the session."""
 
 
 class Session:
@@ -116,7 +118,9 @@ class Session:
         self._peer = peer
 
     async def run(self) -> None:
-        """Raises :class:`BadField`, and :class:`PulsarException` when the consumer or the reader is lost."""
+        """Run the session. Raise :class:`BadField`, and :class:`PulsarException` when the consumer or the reader is
+        lost.
+        """
         work = (self._read(), self._send(), *self._source.parts())
         await until_first_ends(*(metered(each, self._turns) for each in work), names="websocket consumer")
 
@@ -166,7 +170,9 @@ class ConsumerSource:
     def __init__(self, consumer: Consumer | MultiTopicsConsumer) -> None:
         self._consumer = consumer
         self._unanswered: dict[str, MessageId] = {}
-        """As they were sent: the id of a message in chunks knows all of them."""
+        """Message ids as the consumer gave them, by the ids sent to the client: the id of a message in chunks knows all
+        its chunks.
+        """
         self._unsubscribed = asyncio.Event()
 
     async def receive(self) -> Message:
@@ -213,7 +219,7 @@ class ConsumerSource:
 
 
 class ReaderSource:
-    """The readers of a topic or of its partitions; whatever the client says of a message, it has read one more."""
+    """The readers of a topic or of its partitions. Any answer of the client counts as "one more message read"."""
 
     def __init__(self, readers: list[Reader]) -> None:
         self._readers = readers

@@ -81,7 +81,7 @@ def null_value_field(fields: Mapping[str, Any]) -> bool:
 
 
 def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The clusters to which a message is to be copied, as its metadata says it; empty for all."""
+    """Return the clusters to which a message is to be copied, in the form of its metadata; empty for all."""
     if fields.get("disableReplication") is True:
         return (LOCAL,)
     named = fields.get("replicationClusters") or []

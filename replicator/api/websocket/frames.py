@@ -68,7 +68,7 @@ class ToSend:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the client of a consumer or a reader asks for; without a type it acknowledges."""
+    """Command of the client of a consumer or a reader. Without a type it is an acknowledgement."""
 
     type: str | None
     message_id: str | None
@@ -79,7 +79,7 @@ class Command:
 
 
 def read_message(text: str, now_ms: int) -> ToSend:
-    """A producer's message. Raises :class:`Unsendable`."""
+    """Read a producer's message. Raise :class:`Unsendable`."""
     try:
         fields = read_object(text)
         context = text_field(fields, "context")
@@ -118,12 +118,12 @@ def _message(fields: Mapping[str, Any], now_ms: int) -> OutgoingMessage:
 
 
 def sent(message_id: MessageId, context: str | None) -> str:
-    """The answer to a message that is stored."""
+    """Return the answer to a message that is stored."""
     return _answer({"result": "ok", "messageId": write_message_id(message_id)}, context)
 
 
 def not_sent(error: Unsendable) -> str:
-    """The answer to one that is not."""
+    """Return the answer to a message that is not stored."""
     return _answer({"result": f"send-error:{int(error.code)}", "errorMsg": str(error)}, error.context)
 
 
@@ -137,7 +137,7 @@ def _answer(fields: dict[str, Any], context: str | None) -> str:
 
 
 def read_command(text: str) -> Command:
-    """Raises :class:`BadField`."""
+    """Read a client's command. Raise :class:`BadField`."""
     fields = read_object(text)
     permits = fields.get("permitMessages")
     if permits is not None and type(permits) is not int:
@@ -181,7 +181,7 @@ def end_of_topic(reached: bool) -> str:
 
 
 def write_message_id(message_id: MessageId) -> str:
-    """An id in base64, as Pulsar's clients write it down."""
+    """Return a message id in base64, as Pulsar's clients write it."""
     written = MessageIdData(ledgerId=_u64(message_id.ledger_id()), entryId=_u64(message_id.entry_id()))
     if message_id.partition() >= 0:
         written.partition = message_id.partition()
@@ -198,7 +198,7 @@ def write_message_id(message_id: MessageId) -> str:
 
 
 def read_message_id(text: str) -> MessageId:
-    """Raises :class:`BadField` for what is no id."""
+    """Read a message id. Raise :class:`BadField` for a text that is not one."""
     if len(text) > MESSAGE_ID_CHARACTERS_MAX:
         raise BadField(f"a message id of {len(text)} characters")
     read = MessageIdData()
@@ -225,7 +225,7 @@ def _u64(number: int) -> int:
 
 
 def _iso_time(milliseconds: int) -> str:
-    """In UTC; one that no calendar has is shown as its number."""
+    """Return a time in ISO 8601, in UTC; a time that no calendar has is shown as its number."""
     try:
         time = EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -25,11 +25,11 @@ from replicator.client.settings import (
 )
 
 PENDING_MESSAGES_MAX: Final = 1_000
-"""Of one producer; what it asks for beyond this is cut: it is read from more slowly."""
+"""Limit of pending messages of one producer. A larger request is cut: the worker then reads from it more slowly."""
 QUEUE_MESSAGES_MAX: Final = 1_000
-"""Prefetched for one consumer; cut as upstream cuts it."""
+"""Limit of messages prefetched for one consumer; more are cut, as in Apache Pulsar."""
 ACK_TIMEOUT_MS_MIN: Final = 1_000
-"""As upstream."""
+"""Least acknowledgement timeout, as in Apache Pulsar."""
 
 _ROUTING: Final = {
     "SinglePartition": PartitionsRoutingMode.UseSinglePartition,
@@ -40,13 +40,15 @@ _HASHING: Final = {each.name: each for each in (HashingScheme.JavaStringHash, Ha
 _TYPES: Final = {each.value: each for each in ConsumerType}
 _POSITIONS: Final = {each.value: each for each in InitialPosition}
 _CRYPTO: Final = {each.name: each for each in (ConsumerCryptoFailureAction.FAIL, ConsumerCryptoFailureAction.DISCARD)}
-"""Not CONSUME: without its encryption context nobody could decrypt what would be sent."""
+"""Crypto failure actions without CONSUME: nobody could decrypt a message that is sent without its encryption
+context.
+"""
 
 E = TypeVar("E", bound=Enum)
 
 
 def producer_arguments(query: Mapping[str, str]) -> dict[str, Any]:
-    """Of ``Client.create_producer``, without the topic. Raises :class:`InvalidConfiguration`."""
+    """Return arguments for ``Client.create_producer``, without the topic. Raise :class:`InvalidConfiguration`."""
     for name in ("encryptionKeys", "encryptionKeyValues"):
         if query.get(name):
             raise InvalidConfiguration(f"{name}: this worker has no keys; use a client that encrypts by itself")
@@ -69,7 +71,9 @@ def producer_arguments(query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def consumer_arguments(query: Mapping[str, str]) -> dict[str, Any]:
-    """Of ``Client.subscribe``, without topic and subscription. Raises :class:`InvalidConfiguration`."""
+    """Return arguments for ``Client.subscribe``, without topic and subscription; raise
+    :class:`InvalidConfiguration`.
+    """
     mode = query.get("subscriptionMode", "Durable")
     if mode != "Durable":
         raise InvalidConfiguration(
@@ -96,7 +100,7 @@ def consumer_arguments(query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def reader_arguments(query: Mapping[str, str]) -> dict[str, Any]:
-    """Of ``Client.create_reader``, without the topic. Raises :class:`InvalidConfiguration`."""
+    """Return arguments for ``Client.create_reader``, without the topic. Raise :class:`InvalidConfiguration`."""
     return {
         "start_message_id": _start(query.get("messageId", "latest")),
         "receiver_queue_size": queue_size(query),
@@ -106,12 +110,12 @@ def reader_arguments(query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def queue_size(query: Mapping[str, str]) -> int:
-    """How many messages a consumer or a reader prefetches."""
+    """Return how many messages a consumer or a reader prefetches."""
     return min(_number(query, "receiverQueueSize", QUEUE_MESSAGES_MAX, 0), QUEUE_MESSAGES_MAX)
 
 
 def is_pull_mode(query: Mapping[str, str]) -> bool:
-    """Whether messages are only sent for permits of the client."""
+    """Return whether messages are only sent for permits of the client."""
     return _flag(query, "pullMode")
 
 

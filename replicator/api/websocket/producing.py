@@ -21,7 +21,7 @@ from replicator.running.together import until_first_ends
 from replicator.running.turns import Turns
 
 BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of one socket; a group commit of the store takes as much."""
+"""Limit of bytes pending on one socket; a group commit of the store takes as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ProducerSession:
         self._lost: PulsarException | None = None
 
     async def run(self) -> None:
-        """Raises :class:`PulsarException` when the producer is lost."""
+        """Run the session. Raise :class:`PulsarException` when the producer is lost."""
         work = (self._read(), self._answer())
         await until_first_ends(*(metered(each, self._turns) for each in work), names="websocket producer")
 

@@ -59,7 +59,7 @@ SOCKETS_MAX: Final = 2_000
 """A browser tab has a few. What their queues hold is still compressed: see
 :mod:`replicator.api.websocket.unpacking`."""
 FRAME_ROOM_BYTES: Final = 1024 * 1024
-"""For what stands beside a message in its frame."""
+"""Room for the other fields beside a message in its frame."""
 HEARTBEAT_SECONDS: Final = 30.0
 CLOSE_SECONDS_MAX: Final = 2.0
 
@@ -80,7 +80,7 @@ STATUSES: Final[tuple[tuple[tuple[type[PulsarException], ...], int], ...]] = (
     ),
     ((Timeout,), 504),
 )
-"""What a refused upgrade is answered with; anything else is 500."""
+"""HTTP status of a refused upgrade, by exception; any other exception is 500."""
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +147,7 @@ class WebSockets:
         return await self._serve(request, opened)
 
     async def close_sockets(self, _: web.Application) -> None:
-        """Say goodbye to everybody: else the server waits for them to leave."""
+        """Close all sockets: otherwise the server waits for the clients to leave."""
         sockets = list(self._open)
         await asyncio.gather(
             *(socket.close(code=WSCloseCode.GOING_AWAY, message=b"the worker is stopping") for socket in sockets)
@@ -216,7 +216,7 @@ class WebSockets:
         return socket
 
     async def _run(self, request: web.Request, socket: web.WebSocketResponse, run: _Run) -> tuple[WSCloseCode, str]:
-        """Serve it to its end; returns with what it is to be closed."""
+        """Serve the socket to its end. Return the code and reason to close it with."""
         try:
             await run(socket)
         except (ConnectionError, TimeoutError):
@@ -237,7 +237,7 @@ _Close = Callable[[], Awaitable[None]]
 
 
 def add_websockets(app: web.Application, engine: Engine) -> None:
-    """Add the routes, and what is to be done when the application ends."""
+    """Add the routes, and close the sockets when the application ends."""
     sockets = WebSockets(engine)
     topic = "{domain}/{tenant}/{namespace}/{topic}"
     app.add_routes(
@@ -252,7 +252,7 @@ def add_websockets(app: web.Application, engine: Engine) -> None:
 
 
 def frame_bytes_max(engine: Engine) -> int:
-    """The largest message in base64, and room for the rest."""
+    """Return the largest size of a frame: the largest message in base64, and room for the rest."""
     return engine.admission.message_bytes_max * 4 // 3 + FRAME_ROOM_BYTES
 
 

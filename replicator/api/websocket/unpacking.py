@@ -76,7 +76,7 @@ class _Content:
             self._found = found
 
     def failed(self, error: EngineError) -> None:
-        """Note the error because of which the entry has no content."""
+        """Note the error that prevented the decompression."""
         self._error = error
 
     def content(self) -> bytes | None:

@@ -17,11 +17,11 @@ from typing import Final
 from replicator.drills.peers.jvm import HERE, JARS, find_java, jars_of
 
 FETCH_SECONDS_MAX: Final = 900
-"""It takes a minute where the repository is near."""
+"""Time limit for fetching the jars; it takes a minute if the repository is near."""
 
 
 def fetch(peer: str, maven: str) -> Path:
-    """The folder with the jars; raises :class:`subprocess.SubprocessError` with nothing left behind."""
+    """Fetch the jars; return their folder. Raise :class:`subprocess.SubprocessError`, and then leave nothing behind."""
     place = jars_of(peer)
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_name(f"{place.name}.lock").open("w") as lock:

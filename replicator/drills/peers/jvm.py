@@ -1,4 +1,4 @@
-"""What the peers that run from their jars share: where the jars are, and the Java that runs them."""
+"""Base of peers that run from their jars: the place of the jars, and the Java that runs them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class PeerFailed(Exception):
 
 
 def jars_of(peer: str) -> Path:
-    """Where :mod:`replicator.drills.peers.__main__` puts the jars that a peer's ``pom.xml`` names."""
+    """Return the directory into which :mod:`replicator.drills.peers.__main__` puts the jars named in a peer's
+    ``pom.xml``.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     named = hashlib.sha256((HERE / peer / "pom.xml").read_bytes()).hexdigest()[:12]
     return cache / "replicator-peers" / f"{peer}-{named}"
 
 
 def java_version(java: str) -> int:
-    """Its major version; 0 if it does not run."""
+    """Return Java's major version; 0 if it does not run."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -44,7 +46,7 @@ def java_version(java: str) -> int:
 
 
 def find_java() -> str | None:
-    """The Java to run a peer with: version 17 or newer."""
+    """Return the Java to run a peer with, version 17 or newer; None if there is none."""
     homes = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
     for java in [*map(str, homes), shutil.which("java")]:
         if java is not None and java_version(java) >= JAVA_VERSION_MIN:
@@ -53,7 +55,7 @@ def find_java() -> str | None:
 
 
 def jars_missing(peer: str, title: str) -> str | None:
-    """Why a peer cannot run here from its jars, and what to do; None if it can."""
+    """Return why a peer cannot run here from its jars, and what to do; None if it can."""
     if find_java() is None:
         return (
             f"{title} needs Java {JAVA_VERSION_MIN} or newer, and none is here: install one (on Debian: "
@@ -68,32 +70,32 @@ def jars_missing(peer: str, title: str) -> str | None:
 
 
 def version_of(peer: str) -> str:
-    """The version that its ``pom.xml`` names."""
+    """Return the version of the peer that its ``pom.xml`` names."""
     found = re.search(rf"<{peer}.version>(.*)</{peer}.version>", (HERE / peer / "pom.xml").read_text())
     assert found is not None, f"{peer}/pom.xml names no version"
     return found[1]
 
 
 class PeerProcess:
-    """The process of a peer, once it was started."""
+    """The process of a peer that was started."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """None while no process of ours runs, as where the peer is in a container."""
+        """Return the process id; None while no process of ours runs, for example if the peer is in a container."""
         return self._process.pid if self._process is not None else None
 
     def kill(self) -> None:
-        """As ``kill -9``."""
+        """Kill the process, as ``kill -9`` does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """As an operator stops it; killed if that takes too long."""
+        """Stop the process as an operator does; kill it if that takes too long."""
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):

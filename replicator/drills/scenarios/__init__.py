@@ -1,1 +1,1 @@
-"""What happens in a drill: scenarios as lists of steps (pure), and the operator who takes them."""
+"""Scenarios of drills as lists of steps (pure), and the operator who takes them."""

@@ -1,4 +1,4 @@
-"""Which cluster of a topology has which part in a drill."""
+"""The parts that the clusters of a topology have in a drill."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ class Cast:
 
 
 def choose_cast(topology: Topology, scenario: Scenario, topic: str | None = None) -> Cast:
-    """The first two clusters that are linked both ways, or else one way; raises :class:`NoPair`.
-
-    With ``topic`` only over links that carry it. Where a scenario needs links both ways or a third cluster, only what
-    has them is looked at.
+    """Choose the first two clusters that are linked both ways, or else one way; raise :class:`NoPair`. With ``topic``,
+    only links that carry it count. If a scenario needs links both ways or a third cluster, only clusters that have
+    them count.
     """
     for both_ways in (True, False):
         if not both_ways and Need.LINK_BACK in scenario.needs:

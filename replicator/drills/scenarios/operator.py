@@ -39,7 +39,7 @@ CATCH_UP_SECONDS_MAX: Final = 60.0
 KEPT_UP_LAG_SECONDS_MAX: Final = 0.5
 """A cluster keeps up while it has all that the other one had this long ago."""
 KEPT_UP_SECONDS: Final = 1.5
-"""So long a cluster must keep up: acknowledgements are told within a second."""
+"""Time for which a cluster must have kept up: acknowledgements are told within a second."""
 
 
 class Operator:
@@ -52,7 +52,7 @@ class Operator:
         self._publisher = publisher
         self._messages = count
         self._cut_s: dict[str, float] = {}
-        """Since when what happens at a cluster cannot be relied on to reach the others."""
+        """For each lost cluster, the time from which its events are not sure to reach the others."""
         self._broken: set[tuple[str, str]] = set()
         self._counting: list[asyncio.Future[None]] = []
         self.phase = "starting workers"
@@ -65,7 +65,7 @@ class Operator:
         """Clusters that lost their disks and serve again, each with the time that its start took."""
 
     async def take(self, step: Step) -> None:
-        """Take one step; returns when it is done."""
+        """Take one step; return when it is done."""
         match step:
             case Phase(name):
                 self._begin_phase(name)

@@ -36,7 +36,7 @@ class Parts:
         await self._group.__aexit__(kind, error, trace)
 
     def start(self, what: str, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """``what`` names the part in an error."""
+        """Start a part of the drill; errors name it as ``what``."""
         return self._group.create_task(self._run(what, part))  # bare task: see above
 
     def end(self, *parts: asyncio.Task[None]) -> None:

@@ -41,7 +41,7 @@ STALLED_SECONDS_MAX: Final = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """For the progress bars: counts so far, and what is going on."""
+    """State for the progress bars: counts so far, and what the drill does now."""
 
     phase: str
     published: int
@@ -193,7 +193,7 @@ class Run:
         return None
 
     async def _settle(self) -> str | None:
-        """Wait until nothing is left to do anywhere; returns what was left when the time was over."""
+        """Wait until nothing is left to do anywhere; return what was left when the time was over."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while True:
             left = await self._system.left_to_do(self._drill)

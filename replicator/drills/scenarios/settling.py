@@ -1,4 +1,4 @@
-"""When a drill is over: nothing is left to copy, to consume or to acknowledge. Pure."""
+"""Tells when a drill is over: nothing is left to copy, to consume or to acknowledge. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ def left_to_do(
     *,
     databases: bool = False,
 ) -> str | None:
-    """What is left to do in words, or None. ``statuses`` are the workers' own, ``serving`` is where clients are.
-
-    ``databases``: they were away, and are to be up again.
+    """Return in words what is left to do, or None. ``statuses`` are the workers' own; clients are at ``serving``. With
+    ``databases``, the databases were down and must be up again.
     """
     rows_of: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, answer in statuses.items():

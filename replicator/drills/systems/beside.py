@@ -86,7 +86,7 @@ class BesideSystem(OwnSystem):
         return left_at_brokers(cluster.name, internals, [reading_subscription(cluster.name), *subscriptions])
 
     def _uncopied(self, drill: Drill, name: str) -> str | None:
-        """The same of messages that the reader there did not see."""
+        """Return in words which messages the reader at the brokers of ``name`` has not seen yet, or None."""
         for origin in sorted(self._topology.reaching(name, self.topics[0]) & set(self.cast.pair)):
             if high_water(drill.observations, name, origin) < high_water(drill.observations, origin, origin):
                 return f"messages of {origin} are not all at the brokers of {name}"
@@ -104,7 +104,7 @@ def _kind(cluster: Cluster) -> str:
 
 
 def left_at_brokers(cluster: str, internals: TopicInternals, subscriptions: Sequence[str]) -> str | None:
-    """What of a topic is not acknowledged at the brokers of a cluster, in words, or None. Pure."""
+    """Return in words which part of a topic is not acknowledged at the brokers of a cluster, or None. Pure."""
     for name in subscriptions:
         if name not in internals.cursors:
             return f"{name} is missing at the brokers of {cluster}"
@@ -128,7 +128,7 @@ class CursorWatcher:
         self._running = running
 
     async def run(self) -> None:
-        """Until nothing more is measured from it."""
+        """Record acknowledgements until nothing more is measured from them."""
         drill = self._drill
         news = {subscription.name: AckNews() for subscription in drill.observations.subscriptions}
         async with BrokerAdmin(self._settings) as admin:

@@ -23,7 +23,9 @@ SYSTEMS: Final[Mapping[str, Plan]] = {
 
 
 def plan(options: DrillOptions) -> tuple[Sequence[Job], list[str]]:
-    """Every run, checked before the first one starts, and why which of all scenarios are left out."""
+    """Return every run, checked before the first one starts. Of all scenarios, also return those that are left out,
+    with the reason.
+    """
     if options.system not in SYSTEMS:
         raise DrillError(f"--system {options.system!r} is not known; there are: {', '.join(SYSTEMS)}")
     return SYSTEMS[options.system](options)

@@ -57,8 +57,9 @@ TUNED: Final[Mapping[str, str]] = {
     f"{SECONDARY}.producer.acks": "all",
 }
 KINDS: Final = ("exclusive", "failover")
-"""A group of one consumer that commits all that it received, and one of two of which one has the partition, and which
-finishes messages out of order. Kafka has no other that MirrorMaker 2 carries over."""
+"""Kinds of groups: one consumer that commits all that it received; or a pair of consumers: one has the partition, and
+finishes messages out of order. MirrorMaker 2 carries no other kind of Kafka's over.
+"""
 
 
 class MirrorMaker2(PeerClusters):
@@ -141,7 +142,7 @@ class MirrorMaker2(PeerClusters):
         return self._copy in topics and f"{PRIMARY}.{WARM_TOPIC}" in topics
 
     def _warm_group_is_synced(self) -> bool:
-        """Publish and commit one more message, and see whether an earlier one's offset has come."""
+        """Publish and commit one more message; return whether an earlier one's offset has arrived."""
         self._warm.produce(WARM_TOPIC, b"warm", partition=0)
         self._warm.flush(ANSWER_SECONDS_MAX)
         partition = self._kafka.TopicPartition(WARM_TOPIC, 0)
@@ -162,7 +163,7 @@ class MirrorMaker2(PeerClusters):
             await asyncio.sleep(POLL_SECONDS)
 
     def _committed(self, group: str, copy: str) -> int:
-        """The group's offset of the copy at the second cluster; 0 if there is none."""
+        """Return the group's offset of the copy at the second cluster; 0 if there is none."""
         asked = self._kafka.ConsumerGroupTopicPartitions(group, [self._kafka.TopicPartition(copy, 0)])
         try:
             answer = self._admins[SECONDARY].list_consumer_group_offsets([asked])[group].result(ANSWER_SECONDS_MAX)

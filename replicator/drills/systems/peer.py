@@ -1,4 +1,4 @@
-"""What drills of other systems share: which scenarios they have, what is checked before, and how a run is opened."""
+"""Base of drills of other systems: their scenarios, the checks before a run, and how a run is opened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from snapshots.position import Position
 PRIMARY: Final = CLUSTERS[0]
 SECONDARY: Final = CLUSTERS[1]
 SCENARIOS: Final = (catalog.DEFAULT,)
-"""What can be done to any system: one of its clusters is killed, and started again."""
+"""Scenarios for any system: one of its clusters is killed, and started again."""
 LACKS: Final = ("verify", "snapshot_mappings", "subscription_updates")
 """Fields of the report that are about the replicator's own parts."""
 DATA: Final = "data"
@@ -39,13 +39,13 @@ DATA: Final = "data"
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """A system of others, by the name of ``--system``."""
+    """A system that is not ours, by its name for ``--system``."""
 
     name: str
     kinds: tuple[str, ...]
     """Its subscriptions, of ``--subscriptions``."""
     client: str
-    """Whose the drill's clients are, for the report."""
+    """Name of the client library that the drill uses, for the report."""
     configuration: Mapping[str, Mapping[str, str]]
     both_ways: bool
     check: Callable[[], None]
@@ -59,9 +59,8 @@ class PeerKind:
 
 
 class PeerClusters:
-    """What is the same for each of them in :class:`~replicator.drills.systems.system.System`.
-
-    The brokers are programs that block while they start and end, so that is done in threads.
+    """Common part of :class:`~replicator.drills.systems.system.System` for other systems. Their brokers are programs
+    that block while they start and end, so threads do that.
     """
 
     first_messages = 0
@@ -121,7 +120,7 @@ class PeerClusters:
 
 @dataclass(frozen=True, slots=True)
 class PeerJob:
-    """One run on a system of others. See :class:`~replicator.drills.systems.system.Job`."""
+    """One run on another system. See :class:`~replicator.drills.systems.system.Job`."""
 
     kind: PeerKind
     scenario: Scenario
@@ -163,7 +162,7 @@ class PeerJob:
 
 
 def plan_peer(kind: PeerKind, options: DrillOptions) -> tuple[list[PeerJob], list[str]]:
-    """The one run that there is; raises :class:`DrillError`, :class:`ExtraMissing`."""
+    """Return the one run of the drill; raise :class:`DrillError` or :class:`ExtraMissing`."""
     _refuse_options_of_the_replicator(kind, options)
     name = options.scenario or catalog.DEFAULT
     if name not in SCENARIOS:
@@ -194,7 +193,7 @@ def _refuse_options_of_the_replicator(kind: PeerKind, options: DrillOptions) -> 
 
 
 def _subscriptions(kind: PeerKind, options: DrillOptions) -> tuple[TestedSubscription, ...]:
-    """All that the system has, or those that are asked for."""
+    """Return the subscriptions that were asked for, or all that the system supports."""
     if options.subscriptions.strip() == "all":
         return chosen(kind.kinds)
     wanted = parse_subscriptions(options.subscriptions)

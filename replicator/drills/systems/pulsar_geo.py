@@ -62,7 +62,7 @@ JAVA: Final = (
 
 
 def individually_deleted(text: str) -> list[tuple[str, str]]:
-    """The runs in a cursor's internal stats. Of one that goes on in another ledger, what lies in that one."""
+    """Return the runs in a cursor's internal stats. If a run spans ledgers, return only its part in the last one."""
     return [(str(first), str(last)) for first, last in parse_ranges(text, {}).runs()]
 
 
@@ -146,7 +146,7 @@ class PulsarGeo(PeerClusters):
         return bool(stats is not None and stats["replication"].get(other, {}).get("connected"))
 
     def _ask(self, name: str, what: str) -> Any:
-        """None if it does not answer, or does not have the topic."""
+        """Ask a cluster; return None if it does not answer, or does not have the topic."""
         try:
             return self._brokers[name].admin("GET", f"{self._path}/{what}")
         except HTTPError as error:
@@ -156,7 +156,7 @@ class PulsarGeo(PeerClusters):
             return None
 
     async def _watch_acknowledgements(self, drill: Drill, name: str) -> None:
-        """Until nothing more is measured from it."""
+        """Watch acknowledgements until nothing more is measured from them."""
         news = {subscription.name: AckNews() for subscription in drill.observations.subscriptions}
         while drill.watching_sync and not drill.finished.is_set():
             await self.running[name].wait()
@@ -171,7 +171,9 @@ class PulsarGeo(PeerClusters):
 
 
 def _state(cursor: Mapping[str, Any]) -> dict[str, Any]:
-    """A cursor's internal stats as :class:`AckNews` takes them. What is acknowledged of batches is not in them."""
+    """Return a cursor's internal stats in the form of :class:`AckNews`. They do not show acknowledgements inside
+    batches.
+    """
     return {
         "generation": 0,
         "mark_delete": cursor["markDeletePosition"],

@@ -1,10 +1,10 @@
-"""What a system does not tell of itself, from what the drill's own clients saw of it.
+"""State that a system does not tell, derived from what the drill's own clients saw.
 
-1. A copy has no origin position there. But a message has the drill's number, so what a cluster has of an origin is
-   known from the messages that a reader at its tail saw, and from where their confirmations said that they stand.
-2. It is over when each subscription has received every confirmed message, has acknowledged all that it received where
-   clients are now, and nothing more comes. What was acknowledged at a cluster that died may have arrived, although its
-   client was not told: then it does not come again, and nobody is known to have acknowledged it.
+1. A copy has no origin position there, but its message has the drill's number. A reader at a cluster's tail sees which
+   messages the cluster has; their confirmations told their positions at the origin.
+2. A drill is over when each subscription has received every confirmed message, has acknowledged all that it received
+   where clients are now, and nothing more comes. A cluster that died may have taken an acknowledgement without
+   confirming it: then the message does not come again, and no acknowledgement is recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STILL_SECONDS: Final = 1.0
 """A reader that was shown nothing for so long has been shown everything that came before the cut."""
 STILL_SECONDS_MAX: Final = 20.0
 QUIET_SECONDS: Final = 2.0
-"""So long nothing may be delivered before a drill is over: repeats come after what was missing."""
+"""Time without deliveries before a drill counts as over: repeats come after the missing messages."""
 LOOK_SECONDS: Final = 0.1
 
 
@@ -41,7 +41,7 @@ class CopyReader:
     """Records when copied messages arrive in a cluster, and at which place. It acknowledges nothing."""
 
     def __init__(self, drill: Drill, cluster: str, clients: DrillClients, running: asyncio.Event) -> None:
-        """``running`` is set while the cluster should answer."""
+        """Make the reader. ``running`` is set while the cluster should answer."""
         self._drill = drill
         self._cluster = cluster
         self._clients = clients
@@ -65,8 +65,9 @@ class CopyReader:
 
 
 def high_water(observations: Observations, cluster: str, origin: str, *, before: Position | None = None) -> Position:
-    """The highest position at ``origin`` of a message confirmed there that ``cluster`` has, ``before`` a position of
-    its own if one is given."""
+    """Return the highest position at ``origin`` of a message that was confirmed there and that ``cluster`` has. With
+    ``before``, count only messages below that position of ``cluster``.
+    """
     confirms = observations.confirms
     code = observations.clusters.code
     there = confirms.column("cluster") == code(origin)
@@ -87,7 +88,7 @@ def high_water(observations: Observations, cluster: str, origin: str, *, before:
 
 
 def first_confirmed(observations: Observations, cluster: str, since_s: float) -> Position | None:
-    """Where in ``cluster`` the first message stands that was confirmed there since then."""
+    """Return the position of the first message that was confirmed in ``cluster`` since then."""
     confirms = observations.confirms
     rows = np.flatnonzero(
         (confirms.column("cluster") == observations.clusters.code(cluster)) & (confirms.column("time_s") >= since_s)
@@ -100,15 +101,18 @@ def first_confirmed(observations: Observations, cluster: str, since_s: float) ->
 
 
 async def last_high_water(drill: Drill, cluster: str, origin: str) -> Position:
-    """When nothing of ``origin`` reaches ``cluster`` any more: what it has when the reader at its tail saw nothing new
-    for :data:`STILL_SECONDS`."""
+    """Wait until the reader at the tail of ``cluster`` saw nothing new for :data:`STILL_SECONDS`. Return what
+    ``cluster`` then has of ``origin``.
+    """
     await _until_still(drill)
     return high_water(drill.observations, cluster, origin)
 
 
 async def high_water_of_clients(drill: Drill, cluster: str, origin: str) -> Position:
-    """The same, of what stands in ``cluster`` before the first message confirmed there since the last failover. A
-    worker that has copies publishes them beside the producers that came, so some may stand behind theirs."""
+    """Return the high-water mark of ``origin`` in ``cluster`` before the first message that was confirmed there since
+    the last failover. A worker publishes its copies beside the new producers, so some copies may stand behind their
+    messages.
+    """
     failed_over_s = float(drill.observations.failovers.column("time_s")[-1])
     await _until_still(drill)
     before = first_confirmed(drill.observations, cluster, failed_over_s)
@@ -125,14 +129,14 @@ async def _until_still(drill: Drill) -> None:
 
 
 class Settling:
-    """When a drill is over. Ask it again and again."""
+    """Tells when a drill is over, if asked again and again."""
 
     def __init__(self) -> None:
         self._deliveries = -1
         self._since = 0.0
 
     def left_to_do(self, observations: Observations, serving: str, now: float) -> str | None:
-        """What is left in words, or None."""
+        """Return in words what is left to do, or None."""
         left = undelivered(observations, serving)
         if len(observations.receipts) != self._deliveries:
             self._deliveries, self._since = len(observations.receipts), now
@@ -142,7 +146,7 @@ class Settling:
 
 
 def undelivered(observations: Observations, serving: str) -> str | None:
-    """What the subscriptions have not received yet, or not acknowledged at ``serving``; in words, or None."""
+    """Return in words what subscriptions have not received yet, or not acknowledged at ``serving``; None if nothing."""
     code_of_serving = observations.clusters.code(serving)
     confirmed = np.unique(observations.confirms.column("id"))
     receipts, acks = observations.receipts, observations.acks

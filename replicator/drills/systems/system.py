@@ -91,7 +91,7 @@ class System(Protocol):
     at once."""
 
     def clients(self, active: ActiveCluster) -> DrillClients:
-        """For the drill's producers and consumers."""
+        """Return the clients for the drill's producers and consumers."""
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         """Return coroutines that record arriving copies and settled acknowledgements. They end when the drill does."""

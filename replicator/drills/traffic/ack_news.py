@@ -1,10 +1,10 @@
-"""What of a subscription's exact state an earlier poll had not shown. Pure.
+"""New acknowledgements in a poll of a subscription's exact state, compared with the earlier polls. Pure.
 
 Recording only the news keeps the record as large as what happened, however often is polled:
 
-1. a mark-delete that has moved covers what is from the old one to the new one;
-2. a run of individually deleted entries that was not there like this covers all of it;
-3. an entry of which other indexes of the batch are acknowledged than before covers the runs of its indexes.
+1. a mark-delete position that has moved covers everything from the old one to the new one;
+2. a new or changed run of individually deleted entries covers the whole run;
+3. an entry with newly acknowledged indexes of its batch covers the runs of its indexes.
 
 The state of a higher generation is new as a whole.
 """
@@ -21,7 +21,7 @@ Interval = tuple[Place, Place]
 
 
 class AckNews:
-    """What is new in each poll of one subscription in one cluster."""
+    """Finds what is new in each poll of one subscription in one cluster."""
 
     def __init__(self) -> None:
         self._generation = -1
@@ -33,7 +33,7 @@ class AckNews:
         self._batches: dict[str, int] = {}
 
     def news(self, state: Mapping[str, Any]) -> list[Interval]:
-        """The intervals of places that this poll shows as acknowledged and none before it did."""
+        """Return the intervals of places that this poll shows as acknowledged and no earlier one did."""
         if state["generation"] > self._generation:
             self._generation = state["generation"]
             self._restart()
@@ -63,7 +63,7 @@ def _last(position: Position) -> Place:
 
 
 def _runs_of(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as runs."""
+    """Yield ascending numbers as runs."""
     start = previous = None
     for index in indexes:
         if previous is None or index != previous + 1:

@@ -1,4 +1,4 @@
-"""Watches how acknowledgements settle in a cluster where nobody gave them."""
+"""Watches how acknowledgements arrive in a cluster whose own clients gave none."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from replicator.security.asking import worker_session
 
 ANSWER_SECONDS_MAX: Final = 5.0
 WATCHED_TOPICS_MAX: Final = 4
-"""Topics whose acknowledgements are watched, so that watching is no load of its own where there are many."""
+"""Limit of topics whose acknowledgements are watched, so that watching many topics is not a load of its own."""
 
 
 class AckWatcher:
-    """Asks one cluster again and again what is acknowledged there, while clients are elsewhere."""
+    """Asks one cluster again and again for its acknowledgements, while clients are elsewhere."""
 
     def __init__(self, drill: Drill, cluster: str, url: str, running: asyncio.Event) -> None:
-        """``running`` is set while the cluster's worker should answer."""
+        """Make the watcher. ``running`` is set while the cluster's worker should answer."""
         self._drill = drill
         self._cluster = cluster
         self._url = url
@@ -36,7 +36,7 @@ class AckWatcher:
         }
 
     async def run(self) -> None:
-        """Until nothing more is measured from it; ends by itself."""
+        """Watch until nothing more is measured; end without being told."""
         async with worker_session(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)) as session:
             while self._drill.watching_sync and not self._drill.finished.is_set():
                 await self._running.wait()

@@ -1,4 +1,4 @@
-"""Where the clients of a drill are to be, and what they share."""
+"""The cluster where a drill's clients are to be, and the state that they share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from replicator.drills.traffic.clients import DrillClients
 POLL_SECONDS: Final = 0.05
 
 LOST: Final = (ConnectError, AlreadyClosed, Timeout, ServiceUnitNotReady, ClusterFenced)
-"""What a client gets whose cluster died, cannot be reached, or is fenced."""
+"""Errors of a client whose cluster died, cannot be reached, or is fenced."""
 
 
 class ActiveCluster:
-    """Where clients are to be. The operator moves it."""
+    """The cluster where clients are to be. The operator moves it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class ActiveCluster:
 
 @dataclass(slots=True)
 class Drill:
-    """What all parts of one drill share."""
+    """State that all parts of one drill share."""
 
     topics: tuple[str, ...]
     observations: Observations

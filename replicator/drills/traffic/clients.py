@@ -1,4 +1,5 @@
-"""What a drill needs of a client library: producers and consumers at one cluster, and one error for "it is gone".
+"""Interface that a drill needs of a client library: producers and consumers at one cluster, and one error for "it is
+gone".
 
 Three libraries have it: this project's own client (:mod:`replicator.drills.traffic.own_client`), Pulsar's official one
 (:mod:`replicator.drills.traffic.pulsar_client`), and Confluent's for Kafka
@@ -32,7 +33,7 @@ class ClientLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DrillMessage:
-    """What the drill publishes; ``message_id`` is its own number for it."""
+    """A message that the drill publishes; ``message_id`` is its own number for it."""
 
     message_id: int
     key: str
@@ -44,8 +45,9 @@ class DrillMessage:
 
 
 class Received(NamedTuple):
-    """A message that a consumer was handed; its payload is not kept. ``handle`` is what it is acknowledged by, and
-    ``entry`` where its entry lies in the cluster that it came from."""
+    """A message that a consumer received; its payload is not kept. ``handle`` is used to acknowledge it, and ``entry``
+    is its entry's position in the cluster that it came from.
+    """
 
     handle: Any
     entry: Position
@@ -57,33 +59,34 @@ Confirmed = Callable[[int, Position, int], None]
 
 
 class DrillProducer(Protocol):
-    """A producer at one cluster. What is not confirmed when it raises, or is closed, is to be sent again."""
+    """A producer at one cluster. Messages that are unconfirmed when it raises or is closed must be sent again."""
 
     def send(self, message: DrillMessage, confirmed: Confirmed) -> None: ...
 
     async def room(self) -> None:
-        """Wait until little enough is unconfirmed. Raises :class:`ClientLost`."""
+        """Wait until few enough messages are unconfirmed. Raise :class:`ClientLost`."""
 
     async def flush(self) -> None:
-        """Wait until nothing is on its way. Raises :class:`ClientLost`."""
+        """Wait until no message is on its way. Raise :class:`ClientLost`."""
 
 
 class DrillConsumer(Protocol):
     """A consumer at one cluster."""
 
     async def receive(self) -> list[Received]:
-        """What has come, within :data:`RECEIVE_MILLIS`. Raises :class:`ClientLost`."""
+        """Return the messages that arrive within :data:`RECEIVE_MILLIS`. Raise :class:`ClientLost`."""
 
     async def acknowledge(self, received: Sequence[Received]) -> Sequence[Received]:
-        """What the library says is acknowledged now: usually the same. A system that knows only a position, and has it
-        wait for a message before it, has them among a later call's. Raises :class:`ClientLost`."""
+        """Acknowledge messages; return those that are acknowledged now, usually the same. A system that knows only a
+        position returns a message in a later call, if one before it is not done. Raise :class:`ClientLost`.
+        """
 
     async def acknowledge_cumulative(self, last: Received) -> None:
-        """The same for all up to ``last``."""
+        """Acknowledge all messages up to ``last``; see :meth:`acknowledge`."""
 
 
 class DrillClients(Protocol):
-    """Makes them. Entering either context raises :class:`ClientLost`."""
+    """Makes producers and consumers. Entering either context raises :class:`ClientLost`."""
 
     def producer(self, cluster: str, topic: str) -> AbstractAsyncContextManager[DrillProducer]: ...
 

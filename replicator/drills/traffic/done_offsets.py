@@ -1,4 +1,4 @@
-"""What of a partition's messages is done, and up to where that may be committed. Pure.
+"""Messages of a partition that are done, and the offset that may be committed for them. Pure.
 
 Kafka knows one offset a group and partition: everything before it is consumed. An application that finishes messages
 out of order commits up to the first that is not done. What is done behind it is acknowledged when that one is, too.
@@ -27,7 +27,7 @@ class _Partition:
 
 
 class DoneOffsets:
-    """Of one consumer, in the order in which it received."""
+    """Offsets of one consumer, in the order in which it received them."""
 
     def __init__(self) -> None:
         self._partitions: dict[Partition, _Partition] = {}
@@ -38,14 +38,14 @@ class DoneOffsets:
         of.outstanding.append(row)
 
     def done(self, messages: Iterable[tuple[Partition, int]]) -> None:
-        """What is not outstanding, such as after a rebalance, is no concern any more."""
+        """Note that messages are done. Ignore those that are not outstanding, for example after a rebalance."""
         for partition, offset in messages:
             of = self._partitions.get(partition)
             if of is not None and offset in of.by_offset:
                 of.by_offset[offset].done = True
 
     def take(self) -> tuple[dict[Partition, int], set[tuple[Partition, int]]]:
-        """The offset to commit of each partition that has a new one, and the messages that it covers anew."""
+        """Return the offset to commit for each partition that has a new one, and the messages that it newly covers."""
         offsets: dict[Partition, int] = {}
         covered: set[tuple[Partition, int]] = set()
         for partition, of in self._partitions.items():
@@ -57,6 +57,6 @@ class DoneOffsets:
         return offsets, covered
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """They were taken away: what is outstanding of them comes again, here or elsewhere."""
+        """Forget partitions that were taken away: their outstanding messages come again, here or elsewhere."""
         for partition in partitions:
             self._partitions.pop(partition, None)

@@ -37,7 +37,7 @@ from snapshots.position import Position
 
 EXTRA: Final = "kafka"
 THREADS: Final = 3
-"""Of each client: to poll, to commit, and to close."""
+"""Threads of each client: one each to poll, to commit, and to close."""
 TICK_SECONDS: Final = 0.05
 CLOSE_SECONDS_MAX: Final = 3.0
 COMMIT_TRIES: Final = 20
@@ -62,11 +62,11 @@ CONSUMER: Final[Mapping[str, Any]] = {
 
 
 class CommitRefused(ClientLost):
-    """The broker took no commit now, such as while members of the group come and go."""
+    """The broker refused a commit now, for example while members of the group come and go."""
 
 
 def load(wanted: str) -> Any:
-    """The package; raises :class:`ExtraMissing`."""
+    """Return the client's package; raise :class:`ExtraMissing`."""
     require_extra(EXTRA, wanted)
     import confluent_kafka
 
@@ -74,7 +74,7 @@ def load(wanted: str) -> Any:
 
 
 def quiet() -> dict[str, Any]:
-    """The library would write to standard error that a killed broker does not answer."""
+    """Return settings that keep the library from writing to standard error that a killed broker does not answer."""
     logger = logging.getLogger(f"{__name__}.library")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
@@ -82,7 +82,9 @@ def quiet() -> dict[str, Any]:
 
 
 class KafkaClients:
-    """``addresses`` says where each cluster is, ``mirrored`` under which names the copies of a topic stand there."""
+    """Clients for clusters at ``addresses``. ``mirrored`` gives the names under which the copies of a topic stand in
+    each.
+    """
 
     def __init__(
         self, addresses: Mapping[str, str], mirrored: Mapping[str, Sequence[str]], active: ActiveCluster
@@ -142,7 +144,7 @@ class KafkaProducer:
         self._sends.begin()
 
         def answered(error: Any, place: Any) -> None:
-            """In the thread that polls."""
+            """Take the broker's answer, in the thread that polls."""
             position = None if error is not None else Position(0, place.offset())
             self._sends.answered(message.message_id, position, -1, confirmed)
 
@@ -169,7 +171,9 @@ class KafkaConsumer:
     def __init__(
         self, kafka: Any, settings: Mapping[str, Any], topics: Sequence[str], stays: Callable[[], bool]
     ) -> None:
-        """``stays`` says whether clients are still to be there: a cluster that died confirms no commit."""
+        """Make the consumer. ``stays`` tells whether clients are still to be there: a dead cluster confirms no
+        commit.
+        """
         self._kafka = kafka
         self._stays = stays
         self._loop = asyncio.get_running_loop()
@@ -217,7 +221,7 @@ class KafkaConsumer:
             await asyncio.wait([closing], timeout=CLOSE_SECONDS_MAX)  # a cluster that died does not answer
 
     async def _commit(self) -> list[Received]:
-        """Commit what is done, if that is more than before; returns what is acknowledged by it."""
+        """Commit the offset of finished messages if it is new; return the messages that it acknowledges."""
         async with self._committing:
             offsets, covered = self._offsets.take()
             if not offsets:
@@ -234,7 +238,7 @@ class KafkaConsumer:
         return [self._received.pop(handle) for handle in covered if handle in self._received]
 
     async def _confirmed(self, places: list[Any]) -> None:
-        """Commit, and wait for the broker's answer. Raises :class:`CommitRefused`."""
+        """Commit, and wait for the broker's answer. Raise :class:`CommitRefused`."""
         answer = self._answer = self._loop.create_future()
         await self._run(self._begin_commit, places)
         while not answer.done():

@@ -1,4 +1,4 @@
-"""What client libraries of other projects need in a drill: they block, have threads of their own, and know no origin.
+"""Helpers for client libraries of other projects, which block, have threads of their own, and know no origin.
 
 Such a library tells a consumer neither the origin of a message nor its place there. So the drill sends both along: the
 cluster where it publishes, and a number that rises with each send. One producer publishes at a time, so that this is
@@ -28,7 +28,9 @@ T = TypeVar("T")
 
 
 def origin_properties(message: DrillMessage, cluster: str, order: Iterator[int]) -> dict[str, str]:
-    """What is published with a message: its number, where it is published, and its place in the order there."""
+    """Return the properties of a message: its number, the cluster where it is published, and its place in the order
+    there.
+    """
     properties = drill_id_property(message.message_id)
     properties[ORIGIN_PROPERTY] = cluster
     properties[ORDER_PROPERTY] = str(next(order))
@@ -36,7 +38,7 @@ def origin_properties(message: DrillMessage, cluster: str, order: Iterator[int])
 
 
 def receipt_of(properties: Mapping[str, str], redelivery_count: int) -> Receipt:
-    """Raises :class:`ForeignMessage` for a message that no drill published."""
+    """Read a message's properties. Raise :class:`ForeignMessage` for a message that no drill published."""
     message_id = drill_id_of(properties)
     return Receipt(
         message_id, properties[ORIGIN_PROPERTY], Position(0, int(properties[ORDER_PROPERTY])), -1, redelivery_count
@@ -69,7 +71,7 @@ class Sends:
         self._on_its_way += 1
 
     def answered(self, message_id: int, position: Position | None, index: int, confirmed: Confirmed) -> None:
-        """``position`` None: it was refused."""
+        """Take the answer to a send; ``position`` is None if the message was refused."""
         self._answers.append(partial(self._settle, message_id, position, index, confirmed))
         if len(self._answers) == 1 and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take_answers)
@@ -81,7 +83,7 @@ class Sends:
         await self._until_fewer_than(1)
 
     def close(self) -> None:
-        """From now on confirmations come too late: what they are of is sent again elsewhere."""
+        """Ignore confirmations from now on: unconfirmed messages are sent again elsewhere."""
         self._closed = True
 
     async def _until_fewer_than(self, count: int) -> None:

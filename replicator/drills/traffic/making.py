@@ -1,4 +1,4 @@
-"""Which client libraries a drill can use for its producers and consumers, by the names of ``--client``."""
+"""Client libraries for a drill's producers and consumers, by their names for ``--client``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG: Final = "client.log"
 
 
 def check_client(name: str) -> None:
-    """Raises :class:`DrillError` for a name that is not known, :class:`ClientMissing` if it is not installed."""
+    """Raise :class:`DrillError` for an unknown name, or :class:`ClientMissing` if the client is not installed."""
     if name not in CLIENTS:
         raise DrillError(f"--client is {' or '.join(CLIENTS)}, not {name!r}")
     if name == PULSAR:
@@ -33,8 +33,9 @@ def check_client(name: str) -> None:
 def make_clients(
     name: str, topology: Topology, active: ActiveCluster, out_dir: Path, access: ClientAccess, *, topics: int = 1
 ) -> DrillClients:
-    """Those of that name, for the clusters of ``topology``; raises as :func:`check_client`. ``access`` is for workers;
-    brokers are shown what the workers beside them show."""
+    """Return the clients of that name for the clusters of ``topology``; raise like :func:`check_client`. ``access`` is
+    for workers; brokers get the credentials of the workers beside them.
+    """
     check_client(name)
     if name == OWN:
         return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access, topics=topics)

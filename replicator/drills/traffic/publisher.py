@@ -106,7 +106,7 @@ class Publisher:
         self.quota = quota
         self.at: str | None = drill.active.name
         self.messages_max: int | None = 0
-        """It waits when it has published so many, so that the operator is not overtaken; None: publish all."""
+        """Number of messages after which the publisher waits, so that the operator keeps up; None: publish all."""
         self.published = 0
         self.confirmed = 0
 

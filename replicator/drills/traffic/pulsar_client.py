@@ -43,7 +43,7 @@ from snapshots.position import Position
 PACKAGE: Final = "pulsar-client"
 BATCH_MESSAGES_MAX: Final = 1000
 THREADS: Final = 3
-"""Of each client: to receive, to acknowledge, and to close."""
+"""Threads of each client: one each to receive, to acknowledge, and to close."""
 CONNECT_MILLIS_MAX: Final = 3_000
 OPERATION_SECONDS_MAX: Final = 10
 CLOSE_SECONDS_MAX: Final = 3.0
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 def load(wanted: str = "--client pulsar") -> Any:
-    """The package; raises :class:`ClientMissing`, which says what it is wanted for."""
+    """Return the client's package; raise :class:`ClientMissing`, which names ``wanted`` as the purpose."""
     try:
         return import_module("pulsar")
     except ImportError:
@@ -61,8 +61,9 @@ def load(wanted: str = "--client pulsar") -> Any:
 
 
 class PulsarClients:
-    """``urls`` says where official clients find each cluster, and ``showing`` what they show there; what the
-    library logs goes to the file ``log``."""
+    """Official clients: ``urls`` has the address of each cluster, and ``showing`` the credentials for it. The library
+    logs to the file ``log``.
+    """
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class PulsarClients:
 
     @asynccontextmanager
     async def _opened(self, cluster: str, make: Callable[[Any], T]) -> AsyncIterator[tuple[T, Run]]:
-        """What ``make`` makes of a client, tried again for as long as clients are to be there."""
+        """Yield what ``make`` returns for a client. Repeat it while clients are to be at that cluster."""
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"pulsar client at {cluster}")
         run = Run(threads)
         logger = self._pulsar.FileLogger(self._pulsar.LoggerLevel.Warn, str(self._log))
@@ -180,7 +181,7 @@ class PulsarProducer:
         self._sends.begin()
 
         def answered(result: Any, place: Any) -> None:
-            """In a thread of the library, which ends the process if this raises."""
+            """Take the broker's answer, in a thread of the library. The process would end if this raised."""
             ok = result == self._ok
             position, index = (Position(place.ledger_id(), place.entry_id()), place.batch_index()) if ok else (None, -1)
             self._sends.answered(message.message_id, position, index, confirmed)

@@ -1,4 +1,4 @@
-"""What the drill's clients show to clusters, and whom they trust: the same for each library."""
+"""Credentials of the drill's clients and the authority that they trust: the same for each library."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from replicator.security.access import Access
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """``token`` gives one that counts now."""
+    """Access of clients; ``token`` returns a valid token."""
 
     token: Callable[[], str] | None = None
     trust: Path | None = None
 
     @classmethod
     def of(cls, access: Access) -> ClientAccess:
-        """What this process shows to workers."""
+        """Return the credentials that this process shows to workers."""
         shows = access.token_file is not None or access.token is not None
         return cls((lambda: access.current_token() or "") if shows else None, access.trust)
 
     def own_options(self) -> dict[str, Any]:
-        """For :class:`replicator.client.Client`."""
+        """Return options for :class:`replicator.client.Client`."""
         shown = {} if self.token is None else {"authentication": AuthenticationToken(self.token)}
         return shown if self.trust is None else {**shown, "tls_trust_certs_file_path": str(self.trust)}
 
     def showing(self) -> Showing:
-        """The same, as our own client has it inside."""
+        """Return the credentials in the form that our own client uses inside."""
         shown = Authentication() if self.token is None else AuthenticationToken(self.token)
         return Showing(shown, None if self.trust is None else str(self.trust))
 
 
 def official_options(showing: Showing, pulsar: Any) -> dict[str, Any]:
-    """For Pulsar's official client, whose package is ``pulsar``."""
+    """Return options for Pulsar's official client, whose package is ``pulsar``."""
     shown, options = showing.authentication, dict[str, Any]()
     if shown.method == "token":
         options["authentication"] = pulsar.AuthenticationToken(lambda: shown.credentials().decode())

@@ -24,7 +24,7 @@ class Subscriber:
     def __init__(
         self, drill: Drill, topic: str, tested: TestedSubscription, name: str, on_seen: Callable[[int], None]
     ) -> None:
-        """``on_seen`` is told the id of each message that arrives."""
+        """Make the consumer. ``on_seen`` is called with the id of each message that arrives."""
         self._drill = drill
         self._topic = topic
         self._tested = tested
@@ -48,7 +48,9 @@ class Subscriber:
                 await asyncio.gather(*self._acking, return_exceptions=True)
 
     async def _consume(self, consumer: DrillConsumer, cluster: str) -> None:
-        """Until the drill is finished, or clients are to go elsewhere: then what is left for later is left."""
+        """Consume until the drill is finished, or clients are to go elsewhere. Messages left for later then stay
+        unacknowledged.
+        """
         later: list[tuple[float, list[Received]]] = []
         while self._drill.active.name == cluster and (later or not self._drill.finished.is_set()):
             received = await consumer.receive()
@@ -69,7 +71,7 @@ class Subscriber:
             await asyncio.sleep(0)
 
     def _divide(self, received: list[Received]) -> tuple[list[Received], list[Received]]:
-        """What is acknowledged at once, and what is left for later."""
+        """Return the messages to acknowledge at once, and those to leave for later."""
         if self._tested.left_for_later is LeftForLater.MESSAGES:
             draw = self._random.random
             chosen = [draw() < LEFT_FOR_LATER for _ in received]
@@ -79,8 +81,9 @@ class Subscriber:
         return at_once, [each for each, left in zip(received, chosen, strict=True) if left]
 
     def _leaves_entry(self, position: Position) -> bool:
-        """One draw for each entry, also where its messages come in two receptions: the cluster knows an entry as
-        acknowledged when all of it is."""
+        """Draw once for each entry, even if its messages come in two receptions: an entry is acknowledged only when all
+        of it is.
+        """
         if position != self._drawn[0]:
             self._drawn = position, self._random.random() < LEFT_FOR_LATER
         return self._drawn[1]

@@ -23,7 +23,7 @@ class TailReader:
     def __init__(
         self, drill: Drill, cluster: str, url: str, running: asyncio.Event, access: ClientAccess = NOTHING
     ) -> None:
-        """``running`` is set while the cluster's worker should answer."""
+        """Make the reader. ``running`` is set while the cluster's worker should answer."""
         self._drill = drill
         self._cluster = cluster
         self._url = url

@@ -1,4 +1,4 @@
-"""What the doctor looks at in the files of a worker's TLS: expiry, names, the chain, and whether the key fits."""
+"""Checks of a worker's TLS files: expiry, names, the chain, and whether the key fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECK: Final = "certificate"
 
 
 def look_at_certificates(topology: Topology, cluster: Cluster, now: datetime | None = None) -> Iterator[Finding]:
-    """Nothing where a cluster has no TLS."""
+    """Check the certificates of a cluster; yield nothing if it has no TLS."""
     if cluster.tls is None:
         return
     now = now or datetime.now(UTC)
@@ -70,7 +70,7 @@ def _expiry(name: str, chain: Sequence[x509.Certificate], now: datetime) -> Find
 
 
 def _names(cluster: Cluster, certificate: x509.Certificate) -> Finding:
-    """Whether it has the name by which the others call the worker."""
+    """Check that the certificate has the name by which others call the worker."""
     host = cluster.address.rpartition(":")[0].strip("[]")
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -98,7 +98,7 @@ def _has(known: Sequence[str], host: str) -> bool:
 
 
 def _chain(topology: Topology, cluster: Cluster, chain: Sequence[x509.Certificate]) -> Iterator[Finding]:
-    """Whether each certificate of the file is issued by the next, and the last by an authority that is trusted."""
+    """Check that each certificate of the file is issued by the next one, and the last one by a trusted authority."""
     name = cluster.name
     for certificate, issuer in pairwise(chain):
         if not _issued_by(certificate, issuer):

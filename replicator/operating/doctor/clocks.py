@@ -1,9 +1,9 @@
-"""How far the clock of a worker is from ours, by the HTTP header ``Date`` of its answers, and within what bound.
+"""Measurement of how far a worker's clock is from ours, by the HTTP header ``Date`` of its answers, with bounds.
 
-``Date`` has whole seconds. An answer that says second S, to a request sent at our time A and answered at B, was made at
-one of our times in [A, B] and one of its times in [S, S + 1). So its clock is ahead of ours by more than S - B and less
-than S + 1 - A. What several answers allow together is narrower; an answer just after a second began is worth the most.
-So any worker, of any version, tells its clock, to whoever asks.
+``Date`` has whole seconds. A request is sent at our time A, and its answer, which says second S, comes at our time B.
+The answer was made at one of our times in [A, B] and one of its times in [S, S + 1). So its clock is ahead of ours by
+more than S - B and less than S + 1 - A. What several answers allow together is narrower; an answer just after a second
+began is worth the most. So any worker, of any version, tells its clock, to whoever asks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """By how many seconds a clock is ahead of ours: at least and at most."""
+    """Seconds by which a clock is ahead of ours: at least and at most."""
 
     least: float = float("-inf")
     most: float = float("inf")
 
     def narrowed(self, sent: float, received: float, second: float) -> Offset:
-        """With one more answer. Where answers contradict each other, a clock was set meanwhile: the new one counts."""
+        """Return the bounds after one more answer. If answers contradict each other, the clock was set meanwhile, and
+        the new answer counts.
+        """
         least, most = second - received, second + 1 - sent
         narrower = Offset(max(self.least, least), min(self.most, most))
         return narrower if narrower.least <= narrower.most else Offset(least, most)
@@ -30,10 +32,10 @@ class Offset:
 
     @property
     def bound(self) -> float:
-        """How far the middle may be from the truth."""
+        """Return how far the middle of the bounds may be from the truth."""
         return (self.most - self.least) / 2
 
     @property
     def surely(self) -> float:
-        """By how much the clocks differ at least, whatever is true."""
+        """Return the least difference of the clocks, whatever is true."""
         return max(0.0, self.least, -self.most)

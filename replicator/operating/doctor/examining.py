@@ -27,7 +27,9 @@ PROBE_SECONDS_MAX = 5.0
 
 
 async def examine(topology: Topology, chosen: tuple[str, ...], java_found: Callable[[], str]) -> list[Finding]:
-    """``chosen`` are the clusters whose workers are to run on this machine; without any, those whose address is its."""
+    """Make all checks. ``chosen`` are the clusters whose workers run on this machine; if empty, those whose address is
+    this machine's.
+    """
     here = tuple(
         cluster
         for cluster in topology.clusters

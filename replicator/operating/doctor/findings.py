@@ -1,4 +1,4 @@
-"""What the doctor finds, and how it is shown."""
+"""Findings of the doctor, and how they are shown."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from replicator.operating.json_types import DoctorAnswer, DoctorFinding
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, and may be slow, unsafe or soon at its end."""
+    """The thing works, and may be slow, unsafe or soon at its end."""
     ERROR = "error"
     """A worker does not start, or does not do what it should."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     check: str
-    """Stable: what was looked at, such as ``disk``."""
+    """Stable name of the check, such as ``disk``."""
     subject: str
-    """Of what: a cluster, or ``this machine``."""
+    """The checked cluster, or ``this machine``."""
     level: Level
     text: str
     remedy: str = ""
-    """What to do; empty where nothing is to be done."""
+    """Remedy of the problem; empty if nothing is to be done."""
 
     def as_json(self) -> DoctorFinding:
         return {
@@ -56,7 +56,7 @@ def as_json(findings: Sequence[Finding]) -> DoctorAnswer:
 
 
 def as_table(findings: Sequence[Finding]) -> Table:
-    """What is wrong and what to do; the worst last, where a terminal shows it."""
+    """Return a table of problems and remedies, with the worst last, where a terminal shows it."""
     order = [Level.OK, Level.WARNING, Level.ERROR]
     table = Table("", "check", "about", "finding → what to do")
     for each in sorted(findings, key=lambda each: order.index(each.level)):
@@ -66,6 +66,6 @@ def as_table(findings: Sequence[Finding]) -> Table:
 
 
 def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
-    """1 for an error, and with ``strict`` for a warning too."""
+    """Return 1 for an error, and with ``strict`` for a warning too."""
     bad = {Level.ERROR, Level.WARNING} if strict else {Level.ERROR}
     return int(any(each.level in bad for each in findings))

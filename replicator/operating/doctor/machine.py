@@ -1,4 +1,4 @@
-"""What the doctor looks at on this machine: Python, extras, Java, limits, disks, ports. It changes nothing."""
+"""Checks of this machine: Python, extras, Java, limits, disks, ports. They change nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PYTHON_END: Final = (3, 15)
 OPEN_FILES_MIN: Final = 16_384
 """A connection, a segment and a link take one each; systemd's unit of docs/systemd/ allows 65,536."""
 FREE_BYTES_MIN: Final = 256 * 1024**2
-"""With less a worker takes no messages soon, or already."""
+"""Least free space: with less, a worker takes no messages soon, or already."""
 FREE_BYTES_FEW: Final = 2 * 1024**3
 FREE_SHARE_FEW: Final = 0.05
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs"})
@@ -35,7 +35,7 @@ PASSING_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 
 
 def look_at_python() -> Iterator[Finding]:
-    """The interpreter, and what is installed beside the plain distribution."""
+    """Check the interpreter and the installed extras."""
     version = ".".join(map(str, sys.version_info[:3]))
     fits = PYTHON_MIN <= sys.version_info[:2] < PYTHON_END
     promised = f"3.{PYTHON_MIN[1]} to 3.{PYTHON_END[1] - 1}"
@@ -46,7 +46,9 @@ def look_at_python() -> Iterator[Finding]:
 
 
 def look_at_java(topology: Topology, names: tuple[str, ...], java_found: Callable[[], str]) -> Finding:
-    """``java_found`` says which runtime Spark would use, or raises what says that there is none."""
+    """Check the Java runtime. ``java_found`` returns the one that Spark would use, or raises an error that says that
+    there is none.
+    """
     spark = [link for link in topology.links if link.source in names and topology.engine_of(link) == SPARK]
     if not spark or topology.pipeline.driver != "worker":
         return Finding("java", MACHINE, Level.OK, "not needed: no worker here starts Spark")
@@ -58,7 +60,7 @@ def look_at_java(topology: Topology, names: tuple[str, ...], java_found: Callabl
 
 
 def look_at_limits() -> Finding:
-    """How many files a process that is started here may have open."""
+    """Check how many files a process that is started here may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shown = "any number of" if soft == resource.RLIM_INFINITY else f"at most {soft:,}"
     text = f"a process may have {shown} files and connections open"
@@ -73,7 +75,7 @@ def look_at_limits() -> Finding:
 
 
 def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
-    """The place of a worker's data: whether it can be written, its room, its file system and O_DIRECT."""
+    """Check the place of a worker's data: whether it can be written, its room, its file system and O_DIRECT."""
     name, data = cluster.name, cluster.data
     try:
         check_no_dangling_link(data)
@@ -106,7 +108,7 @@ def look_at_disk(cluster: Cluster) -> Iterator[Finding]:
 
 
 def look_at_ports(cluster: Cluster, *, runs: bool) -> Iterator[Finding]:
-    """Whether the worker can bind its places; ``runs`` says that it answers, and then it has them."""
+    """Check that the worker can bind its places. ``runs`` says that it answers: then it has them already."""
     for field, place in cluster.bound_at().items():
         where = f"{place} ({field})"
         problem = _binding_problem(place)

@@ -1,4 +1,4 @@
-"""What the doctor asks of the workers of a topology: whether they answer, their versions, their clocks."""
+"""Checks of the workers of a topology: whether they answer, their versions, their clocks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from replicator.security.asking import worker_session
 from replicator.topology import Cluster, Topology
 
 CLOCK_SECONDS_MAX: Final = 5.0
-"""How long a worker's clock is asked for; a second has to begin meanwhile."""
+"""Time limit for reading a worker's clock; a second has to begin meanwhile."""
 CLOCK_BOUND_SECONDS: Final = 0.05
 """A clock that is known so well is not asked for any more."""
 ASK_EVERY_SECONDS: Final = 0.02
 APART_SECONDS: Final = 0.5
-"""Times that users see are wrong by it: what is expired, delayed, sought by time."""
+"""Clock difference that users notice: in expiry, delayed delivery, and seeks by time."""
 FAR_APART_SECONDS: Final = 30.0
 """Tokens and certificates that are new do not count yet, and messages expire on arrival."""
 
 
 async def clocks_of(clusters: tuple[Cluster, ...]) -> dict[str, Offset]:
-    """How far the clocks of those that answer are from ours; never raises for a worker."""
+    """Return how far the clocks of those workers that answer are from ours; never raise for a worker."""
     async with worker_session(timeout=aiohttp.ClientTimeout(total=CLOCK_SECONDS_MAX)) as session:
         found = await asyncio.gather(*(_clock(session, cluster) for cluster in clusters))
     return {cluster.name: each for cluster, each in zip(clusters, found, strict=True) if each is not None}
@@ -56,7 +56,7 @@ async def _clock(session: aiohttp.ClientSession, cluster: Cluster) -> Offset | N
 def judge_workers(
     topology: Topology, here: tuple[str, ...], probes: Mapping[str, Probe], answers: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """Who answers, as whom, and of which version."""
+    """Judge which workers answer, as which cluster, and in which version."""
     for cluster in topology.clusters:
         probe, answer = probes[cluster.name], answers[cluster.name]
         if not probe.reachable:
@@ -101,7 +101,7 @@ def _version(name: str, version: str) -> Finding:
 
 
 def judge_clocks(offsets: Mapping[str, Offset]) -> Iterator[Finding]:
-    """Each clock beside that of this machine."""
+    """Compare each clock with that of this machine."""
     for name, offset in offsets.items():
         text = f"its clock is {offset.middle:+.3f} s (± {offset.bound:.3f} s) from this machine's"
         remedy = "run chrony or systemd-timesyncd on both machines; `timedatectl` shows whether they work"

@@ -36,7 +36,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What a cluster of one broker needs; all else is the broker's default. :class:`KafkaBroker` takes more."""
+"""Settings that a cluster of one broker needs; all others have the broker's defaults. :class:`KafkaBroker` takes
+more.
+"""
 
 MIRROR_SETTINGS: Final[Mapping[str, str]] = {
     f"{topic}replication.factor": "1"
@@ -50,7 +52,7 @@ MIRROR_SETTINGS: Final[Mapping[str, str]] = {
         "config.storage.",
     )
 }
-"""The same for MirrorMaker's own topics; :class:`MirrorMaker` takes more."""
+"""Settings that MirrorMaker's own topics need in a cluster of one broker; :class:`MirrorMaker` takes more."""
 
 _JAVA: Final = (
     "-server",
@@ -61,18 +63,18 @@ _JAVA: Final = (
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
-"""As the distribution's start scripts have it."""
+"""Options of the JVM, taken from the distribution's start scripts."""
 BROKER_HEAP: Final = ("-Xms1g", "-Xmx1g")
 MIRROR_HEAP: Final = ("-Xms256m", "-Xmx2g")
 _METADATA: Final = struct.Struct(">ihhihi")
 """A request for metadata of no topic, version 1: bytes that follow, its kind, version, number, no name, no topics."""
 _METADATA_KIND: Final = 3
 _BROKERS: Final = struct.Struct(">iii")
-"""How its answer begins: bytes that follow, number, how many brokers there are."""
+"""Beginning of the answer: bytes that follow, number, how many brokers there are."""
 
 
 def missing() -> str | None:
-    """Why it cannot run here, and what to do; None if it can."""
+    """Return why Kafka cannot run here, and what to do; None if it can."""
     return jars_missing("kafka", TITLE)
 
 
@@ -97,7 +99,7 @@ class _Program(PeerProcess):
         self.stop()
 
     def start(self) -> None:
-        """Raises :class:`PeerMissing` or :class:`PeerFailed`."""
+        """Start the program. Raise :class:`PeerMissing` or :class:`PeerFailed`."""
         why = missing()
         if why is not None:
             raise PeerMissing(why)
@@ -119,12 +121,12 @@ class _Program(PeerProcess):
             raise
 
     def check_alive(self) -> None:
-        """Raises :class:`PeerFailed` if it ended by itself."""
+        """Raise :class:`PeerFailed` if the program ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise PeerFailed(f"{self._name} ended by itself:\n{self.log_tail()}")
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of what it said."""
+        """Return the last ``lines`` lines of the program's log."""
         file = self.directory / f"{self._name}.log"
         return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.exists() else ""
 
@@ -172,7 +174,7 @@ class KafkaBroker(_Program):
             raise PeerFailed(f"the broker's storage cannot be made: {formatted.stdout}{formatted.stderr}")
 
     def _wait_until_ready(self) -> None:
-        """It is when it counts itself among the brokers: topics can be made from then on."""
+        """Wait until the broker counts itself among the brokers: from then on topics can be made."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not self._has_broker():
             self.check_alive()
@@ -241,7 +243,9 @@ def _write_properties(file: Path, settings: Mapping[str, str]) -> None:
 
 
 def _cluster_id() -> str:
-    """16 random bytes as Kafka writes them. None of its ids begins with a dash, which would be an option's."""
+    """Return a cluster id: 16 random bytes as Kafka writes them. It never begins with a dash, which would look like an
+    option.
+    """
     while (written := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return written

@@ -20,7 +20,9 @@ TITLE: Final = "Apache Pulsar"
 STARTS_MAX: Final = 3
 REGISTERED_SECONDS: Final = 1.0
 REGISTERED_MAX: Final = 6
-"""Of a bookie in that time: four are usual, and thirty a bookie that comes and goes on a busy machine."""
+"""Limit of a bookie's registrations in that time: four are usual, thirty mean a bookie that comes and goes on a busy
+machine.
+"""
 HEAP: Final = ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -41,7 +43,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "diskUsageThreshold": "0.99",
     "diskUsageWarnThreshold": "0.98",
 }
-"""What differs from the broker's defaults; ``pulsar_broker`` takes more."""
+"""Settings that differ from the broker's defaults; ``pulsar_broker`` takes more."""
 
 
 def _docker_answers() -> bool:
@@ -57,7 +59,7 @@ def _docker_answers() -> bool:
 
 
 def missing() -> str | None:
-    """Why it cannot run here, and what to do; None if it can."""
+    """Return why Pulsar cannot run here, and what to do; None if it can."""
     why = jars_missing("pulsar", TITLE)
     return None if why is None or _docker_answers() else why
 
@@ -86,7 +88,7 @@ class PulsarBroker(PulsarProcess):
         self._container: Any = None
 
     def start(self) -> None:
-        """Returns when it is ready; raises :class:`PeerMissing` or :class:`PeerFailed`."""
+        """Start the broker, and return when it is ready; raise :class:`PeerMissing` or :class:`PeerFailed`."""
         why = missing()
         if why is not None:
             raise PeerMissing(why)
@@ -108,7 +110,7 @@ class PulsarBroker(PulsarProcess):
         raise PeerFailed(f"the broker's bookie came and went after each of {STARTS_MAX} starts:\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """As ``kill -9``."""
+        """Kill the broker, as ``kill -9`` does."""
         super().kill()
         if self._container is not None:
             self._container.stop()
@@ -138,8 +140,9 @@ class PulsarBroker(PulsarProcess):
         self._container = container.start()
 
     def _registers_for_ever(self) -> bool:
-        """Whether its bookie comes and goes a hundred times a second, as it sometimes does after a kill: the metadata
-        still name the one before. Now and then a topic is not loaded then, and never is until the next start."""
+        """Return whether the bookie comes and goes a hundred times a second, which happens after some kills: the
+        metadata still name the former one. Then some topics are not loaded until the next start.
+        """
         file = self.directory / "broker.log"
         if not file.exists():
             return False
@@ -162,7 +165,7 @@ class PulsarBroker(PulsarProcess):
         return file
 
     def _wait_until_ready(self) -> None:
-        """Its namespace ``public/default`` is made last; other calls are answered before it is."""
+        """Wait for the namespace ``public/default``: it is made last, and other calls are answered before it exists."""
         self.wait_until(lambda: "public/default" in self.admin("GET", "namespaces/public"), "the broker")
 
 

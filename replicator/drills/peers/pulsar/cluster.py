@@ -29,7 +29,7 @@ from replicator.drills.ports import free_ports
 
 PROXY_TITLE: Final = "Apache Pulsar's proxy"
 SESSION_MILLISECONDS: Final = 6_000
-"""So long the metadata store takes a broker that was killed for one that is there. Brokers have 30 s by default."""
+"""Time after which the metadata store notices that a broker was killed. The brokers' default is 30 s."""
 MOVE_SECONDS_MAX: Final = 60.0
 CLUSTER_SETTINGS: Final[Mapping[str, str]] = {
     **SETTINGS,
@@ -43,7 +43,7 @@ CLUSTER_SETTINGS: Final[Mapping[str, str]] = {
     "topicLevelPoliciesEnabled": "false",
     "webSocketServiceEnabled": "false",
 }
-"""What differs from the broker's defaults."""
+"""Settings that differ from the broker's defaults."""
 _SCHEMES: Final = ("pulsar", "pulsar+ssl")
 _ADMIN_SCHEMES: Final = ("http", "https")
 _BROKER_HEAP: Final = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
@@ -52,12 +52,12 @@ _SMALL_HEAP: Final = ("-Xmx192m", "-XX:MaxDirectMemorySize=192m")
 
 
 def missing() -> str | None:
-    """Why it cannot run here, and what to do; None if it can."""
+    """Return why a cluster cannot run here, and what to do; None if it can."""
     return jars_missing("pulsar", TITLE)
 
 
 def missing_proxy() -> str | None:
-    """The same of the proxy."""
+    """Return why the proxy cannot run here, and what to do; None if it can."""
     return missing() or jars_missing("pulsar_proxy", PROXY_TITLE)
 
 
@@ -86,7 +86,7 @@ class _Storage(PulsarProcess):
 
 
 class _Setup(PulsarProcess):
-    """Writes what a cluster has before its first broker, and ends."""
+    """Writes the metadata that a cluster needs before its first broker, and ends."""
 
     def run(self, cluster: str, store: str, first: ClusterBroker) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class ClusterBroker(PulsarProcess):
         self.url = f"{_SCHEMES[guard is not None]}://127.0.0.1:{self.port}"
         self.admin_url = f"{_ADMIN_SCHEMES[guard is not None]}://127.0.0.1:{self.web_port}"
         self.name = f"127.0.0.1:{self.web_port}"
-        """What the cluster calls it."""
+        """The broker's name in its cluster."""
 
     def launch(self, settings: Mapping[str, str]) -> None:
         """Start it; :meth:`wait` returns when it is ready."""
@@ -137,7 +137,7 @@ class ClusterBroker(PulsarProcess):
 
 
 class PulsarProxy(PulsarProcess):
-    """Pulsar's own proxy, before the brokers of a cluster. It has TLS and asks for tokens if these do."""
+    """Pulsar's own proxy, before the brokers of a cluster. It uses TLS and checks tokens if the brokers do."""
 
     def __init__(self, directory: Path, cluster: PulsarCluster) -> None:
         super().__init__(directory)
@@ -150,11 +150,11 @@ class PulsarProxy(PulsarProcess):
         self.admin_url = f"{_ADMIN_SCHEMES[self._guard is not None]}://127.0.0.1:{self._web_port}"
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
-        """Call ``/admin/v2/PATH`` through it; raises :class:`urllib.error.HTTPError`."""
+        """Call ``/admin/v2/PATH`` through the proxy; raise :class:`urllib.error.HTTPError`."""
         return _insist(lambda: self.admin_url, self._guard, method, path, body)
 
     def start(self) -> None:
-        """Raises :class:`PeerMissing` and :class:`PeerFailed`."""
+        """Start the proxy. Raise :class:`PeerMissing` or :class:`PeerFailed`."""
         if (why := missing_proxy()) is not None:
             raise PeerMissing(why)
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -179,17 +179,18 @@ class PulsarProxy(PulsarProcess):
 
 
 class PulsarCluster:
-    """It is asked and ended as one :class:`~replicator.drills.peers.pulsar.broker.PulsarBroker`; its URLs name all of
-    its brokers."""
+    """Cluster with the interface of one :class:`~replicator.drills.peers.pulsar.broker.PulsarBroker`; its URLs name all
+    of its brokers.
+    """
 
     def __init__(self, directory: Path, cluster: str, brokers: int = 2, guard: Guard | None = None) -> None:
         self.cluster = cluster
         self.directory = directory
         self.guard = guard
         self.token = None if guard is None else guard.token
-        """What whoever administers it shows; None if it asks nobody who he is."""
+        """The administrator's token; None if the cluster does not authenticate."""
         self.authority = None if guard is None else guard.authority
-        """Whom to trust with TLS; None if there is none."""
+        """The certificate authority of the cluster's TLS; None without TLS."""
         self._storage = _Storage(directory / "storage", cluster)
         self.store = self._storage.url
         self.brokers: Sequence[ClusterBroker] = [
@@ -199,7 +200,7 @@ class PulsarCluster:
         self.admin_url = _together([each.admin_url for each in self.brokers])
 
     def start(self) -> None:
-        """Returns when all of it is ready; raises :class:`PeerMissing` or :class:`PeerFailed`."""
+        """Start everything, and return when it is ready; raise :class:`PeerMissing` or :class:`PeerFailed`."""
         if (why := missing()) is not None:
             raise PeerMissing(why)
         try:
@@ -211,14 +212,14 @@ class PulsarCluster:
             raise
 
     def start_brokers(self, *numbers: int) -> None:
-        """Start some of the brokers, all at once; returns when they are ready."""
+        """Start some of the brokers at once; return when they are ready."""
         for number in numbers:
             self.brokers[number].launch(CLUSTER_SETTINGS)
         for number in numbers:
             self.brokers[number].wait()
 
     def kill(self) -> None:
-        """As ``kill -9`` of all."""
+        """Kill all processes, as ``kill -9`` does."""
         for each in (*self.brokers, self._storage):
             each.kill()
 
@@ -227,12 +228,13 @@ class PulsarCluster:
         self.kill()
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
-        """Call ``/admin/v2/PATH`` of a broker that runs; raises :class:`urllib.error.HTTPError`."""
+        """Call ``/admin/v2/PATH`` of a broker that runs; raise :class:`urllib.error.HTTPError`."""
         return _insist(lambda: self._running().admin_url, self.guard, method, path, body)
 
     def owner(self, topic: str) -> int | None:
-        """Which of the brokers has a topic; one gets it if none has. None while that is not to be known, or is one that
-        does not run."""
+        """Return the number of the broker that owns a topic; one becomes the owner if there is none. Return None while
+        the owner is unknown or does not run.
+        """
         try:
             url = json.loads(self._look_up(topic))["brokerUrl" if self.guard is None else "brokerUrlTls"]
         except OSError:
@@ -240,11 +242,11 @@ class PulsarCluster:
         return next((number for number, each in enumerate(self.brokers) if each.url == url and each.pid), None)
 
     def bundle(self, topic: str) -> str:
-        """The part of its namespace in which a topic is: all in it are at one broker."""
+        """Return the bundle of a topic: the part of its namespace whose topics are all at one broker."""
         return self._look_up(f"{topic}/bundle").decode()
 
     def move(self, topic: str, to: int) -> None:
-        """Have all of the topic's bundle at another broker. Returns when it is there; raises :class:`PeerFailed`."""
+        """Move the topic's bundle to another broker. Return when it is there; raise :class:`PeerFailed`."""
         namespace = topic.partition("://")[2].rpartition("/")[0]
         there = f"destinationBroker={self.brokers[to].name}"
         deadline = time.monotonic() + MOVE_SECONDS_MAX
@@ -273,13 +275,13 @@ def write_settings(file: Path, settings: Mapping[str, str]) -> Path:
 
 
 def _together(urls: Sequence[str]) -> str:
-    """URLs as one."""
+    """Join URLs into one that names all of their hosts."""
     first, *others = urls
     return ",".join((first, *(each.partition("://")[2] for each in others)))
 
 
 def _urls_of(broker: ClusterBroker) -> tuple[str, ...]:
-    """Options that name a broker."""
+    """Return the options that name a broker."""
     tls = "" if broker.guard is None else "-tls"
     options = [f"--web-service-url{tls}", broker.admin_url, f"--broker-service-url{tls}", broker.url]
     if tls:  # which wants an address without TLS, too, though nobody listens there
@@ -293,7 +295,7 @@ def _ask_admin(admin_url: str, guard: Guard | None, method: str, path: str, body
 
 
 def _insist(admin_url: Callable[[], str], guard: Guard | None, method: str, path: str, body: Any) -> Any:
-    """Ask again and again where a broker is gone, or is not sure yet whether a topic is its own."""
+    """Repeat a call while a broker is gone, or does not know yet whether it owns a topic."""
     deadline = time.monotonic() + MOVE_SECONDS_MAX
     while True:
         try:
@@ -314,7 +316,7 @@ def _listens(port: int) -> bool:
 def pulsar_cluster(
     directory: Path, *, cluster: str = "peer", brokers: int = 2, guard: Guard | None = None
 ) -> Iterator[PulsarCluster]:
-    """A cluster with its files in ``directory``."""
+    """Run a cluster with its files in ``directory``."""
     made = PulsarCluster(directory, cluster, brokers, guard)
     try:
         made.start()

@@ -20,10 +20,10 @@ _TOKEN_PROVIDER: Final = "org.apache.pulsar.broker.authentication.Authentication
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Ports have TLS alone, and who shows no token of :attr:`secret_key` gets nowhere."""
+    """Ports use TLS only, and refuse a client without a token of :attr:`secret_key`."""
 
     authority: Path
-    """Whom to trust."""
+    """Certificate of the authority to trust."""
     certificate: Path
     key: Path
     secret_key: Path
@@ -34,7 +34,7 @@ class Guard:
 
     @classmethod
     def made(cls, directory: Path, *superusers: str) -> Guard:
-        """A new one, with its files in ``directory``; ``superusers`` besides its own."""
+        """Make a new guard, with its files in ``directory``; ``superusers`` are added to its own one."""
         authority = Authority(directory)
         # The proxy reads no keys of other kinds.
         certificate, key = authority.give("broker", rsa=True)
@@ -52,7 +52,7 @@ class Guard:
         )
 
     def broker(self, port: int, web_port: int) -> Mapping[str, str]:
-        """Settings of a broker with these ports."""
+        """Return the settings of a broker with these ports."""
         return {
             **self._common(self.token),
             "brokerServicePort": "",
@@ -66,7 +66,7 @@ class Guard:
         }
 
     def proxy(self, port: int, web_port: int) -> Mapping[str, str]:
-        """Settings of a proxy with these ports."""
+        """Return the settings of a proxy with these ports."""
         return {
             **self._common(self.proxy_token),
             "servicePort": "",

@@ -1,4 +1,4 @@
-"""What the processes of Apache Pulsar share: how they are started from their jars, asked, and waited for."""
+"""Base of Apache Pulsar's processes: they are started from their jars, called, and waited for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PulsarProcess(PeerProcess):
         self._java = tuple(java)
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of what it said."""
+        """Return the last ``lines`` lines of each of the process's log files."""
         said = ""
         for name in ("out", "broker.log"):
             file = self.directory / name
@@ -98,7 +98,7 @@ class PulsarProcess(PeerProcess):
             )
 
     def wait_until_over(self) -> None:
-        """Returns when it has ended by itself, and well. Raises :class:`PeerFailed`."""
+        """Wait until the process has ended by itself without an error. Raise :class:`PeerFailed`."""
         assert self._process is not None
         try:
             status = self._process.wait(READY_SECONDS_MAX)
@@ -109,8 +109,9 @@ class PulsarProcess(PeerProcess):
             raise PeerFailed(f"it failed or takes more than {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Returns when ``ready`` is true; it may raise :class:`OSError` and :class:`ValueError` until then. Raises
-        :class:`PeerFailed`."""
+        """Wait until ``ready`` is true; until then it may raise :class:`OSError` and :class:`ValueError`. Raise
+        :class:`PeerFailed`.
+        """
         deadline = time.monotonic() + READY_SECONDS_MAX
         while True:
             try:
@@ -128,14 +129,15 @@ class PulsarProcess(PeerProcess):
 def ask_admin(
     admin_url: str, token: str | None, method: str, path: str, body: Any = None, authority: Path | None = None
 ) -> Any:
-    """Call ``/admin/v2/PATH`` of a broker, with JSON both ways; raises :class:`urllib.error.HTTPError`."""
+    """Call ``/admin/v2/PATH`` of a broker, with JSON both ways; raise :class:`urllib.error.HTTPError`."""
     said = ask(f"{admin_url}/admin/v2/{path}", token, method, body, authority)
     return json.loads(said) if said else None
 
 
 def ask(url: str, token: str | None, method: str, body: Any = None, authority: Path | None = None) -> bytes:
-    """What a broker answers, or that to which it sends on; raises :class:`urllib.error.HTTPError`. ``authority`` is
-    whom to trust with TLS."""
+    """Call a broker, follow its redirects, and return the answer; raise :class:`urllib.error.HTTPError`. ``authority``
+    is the certificate authority to trust.
+    """
     context = None if authority is None else ssl.create_default_context(cafile=authority)
     shown = {} if token is None else {"Authorization": f"Bearer {token}"}
     data = None if body is None else json.dumps(body).encode()
