@@ -166,7 +166,7 @@ class ChunkAssembler:
         return next(iter(self._incomplete.values())).begun_ms + self._expire_after_ms
 
     def add(self, chunk: Chunk, now_ms: int) -> list[ChunkAction]:
-        """Add one chunk and return the actions that follow, in order. ``now_ms`` is of a clock that only goes forward."""
+        """Add one chunk. Return the actions that follow, in order. ``now_ms`` is of a clock that only goes forward."""
         actions: list[ChunkAction] = list(self.expire(now_ms))
         held = self._incomplete.get(chunk.uuid)
         if chunk.chunk_id == 0:
