@@ -29,7 +29,7 @@ LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OF_OTHERS: Final = {
     "Certificate": "cert-manager",
     **dict.fromkeys(("ServiceMonitor", "PodMonitor", "PrometheusRule"), "Prometheus"),
-    **dict.fromkeys(("HTTPRoute", "TLSRoute"), "Gateway API"),
+    **dict.fromkeys(("HTTPRoute", "TLSRoute", "TCPRoute"), "Gateway API"),
 }
 """Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
 

@@ -286,9 +286,7 @@ def restore(
     return Shown(value, "\n".join(lines), status=NOT_WHOLE, notes=[*_damage([manifest]), mending])
 
 
-def _restored_before(
-    file: Path | None, cluster: str, data: Path, without: list[str] | None
-) -> Shown[RestoreAnswer]:
+def _restored_before(file: Path | None, cluster: str, data: Path, without: list[str] | None) -> Shown[RestoreAnswer]:
     """Restore nothing, because ``data`` has a store. With ``file``, finish the reclaim of a restore before."""
     value: RestoreAnswer = {
         "cluster": cluster,
