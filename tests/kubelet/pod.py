@@ -25,11 +25,9 @@ class Pod:
         self._network = Network()
         self._names = directory / "names"
         self._volumes = Volumes(api, pod, directory / "volumes")
-        (spec,) = pod["spec"]["containers"]
-        made = [*pod["spec"].get("initContainers", ()), spec]
-        *self._before, self._container = (
-            Container(pod, each, directory, self._network.name, self._names) for each in made
-        )
+        specs = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+        self._containers = [Container(pod, each, directory, self._network.name, self._names) for each in specs]
+        self._container = self._containers[-1]
         self._probes: Probes | None = None
         """While the container runs."""
         self._phase, self._restarts = "Pending", 0
@@ -65,12 +63,10 @@ class Pod:
             keeping = group.create_task(self._keep())
             grace_seconds = await self._deleted
             await self._report()  # it is not ready any more
-            for each in (*self._before, self._container):
-                await each.stop(grace_seconds)
+            await asyncio.gather(*(each.stop(grace_seconds) for each in self._containers))
             await asyncio.wait([keeping], timeout=5)
             keeping.cancel()
-            for each in (*self._before, self._container):
-                await each.stop(0)  # one that was just started
+            await asyncio.gather(*(each.stop(0) for each in self._containers))  # one that was just started
         await asyncio.to_thread(self._network.remove)
         shutil.rmtree(self._directory / "volumes", ignore_errors=True)
         uid = self._object["metadata"]["uid"]
@@ -78,8 +74,9 @@ class Pod:
 
     async def _keep(self) -> None:
         """Run the container again and again, as the policy says, once those before it have succeeded."""
-        for each in self._before:
-            await self._run_before(each)
+        for each in self._containers[:-1]:
+            while not self._deleted.done() and (status := await self._run_before(each)):
+                await self._wait("PodInitializing", f"{each.spec['name']} ended with status {status}", 1.0)
         status, again = 0, True
         while again and not self._deleted.done():
             status = await self._run_once()
@@ -90,14 +87,9 @@ class Pod:
         self._phase = "Failed" if status else "Succeeded"
         await self._report()
 
-    async def _run_before(self, container: Container) -> None:
-        """Run a container until it succeeds, however often that takes. Pods with a policy of Never are not known."""
-        while not self._deleted.done():
-            await self._start(container)
-            if (status := await container.ended()) == 0:
-                return
-            name = container.spec["name"]
-            await self._wait("PodInitializing", f"the container {name} ended with status {status}", 1.0)
+    async def _run_before(self, container: Container) -> int:
+        await self._start(container)
+        return await container.ended()
 
     async def _run_once(self) -> int:
         await self._start(self._container)

@@ -36,6 +36,11 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
         ("minimal", "backup.at=backups", "at '/backup/at'"),
         ("certificates", "tls.keys.ca=ca", "cert-manager has names of its own"),
         ("minimal", "gateway.enabled=true", "gateway.parentRefs is empty"),
+        (
+            "minimal",
+            "networkPolicy.enabled=true,backup.enabled=true,backup.at=s3://kept",
+            "networkPolicy.extraEgress is empty: backups have to reach s3://kept",
+        ),
         ("minimal", "backup.restore.enabled=true", "give backup.existingClaim"),
         (
             "minimal",
