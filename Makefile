@@ -72,15 +72,15 @@ pictures:  ## docs/assets/dashboard-*.png and drill-report*.png, which the brows
 	@.ci/pictures
 
 soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
-	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_drill_topics.py tests/e2e/test_soak.py tests/integration/test_verify_large.py \
-		tests/e2e/test_spark_cluster.py tests/integration/test_copy_engines.py tests/integration/test_engine_crash.py tests/integration/test_lost_disk_moments.py
+	HYPOTHESIS_PROFILE=soak SOAK=1 $(BIN)/python -m pytest tests/property tests/e2e/test_drill.py tests/e2e/test_drill_topics.py tests/e2e/test_soak.py tests/integration/verify/test_verify_large.py \
+		tests/e2e/test_spark_cluster.py tests/integration/links/test_copy_engines.py tests/integration/engine/test_engine_crash.py tests/integration/stores/test_lost_disk_moments.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
 	tests/peers/kubernetes/fetch helm helm-3.14.4 helm-4.3.2 && $(BIN)/python -m pytest tests/helm/static/test_other_helms.py
 	$(MAKE) histories N=2000
 
 histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails; LIMIT=180 ends after so many seconds
-	cd tests && PYTHONPATH=.. ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
+	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
 		$(if $(COMMIT),--commit $(COMMIT)) $(if $(LIMIT),--seconds $(LIMIT)) $(ARGS)
 
 fuzz: venv  ## fuzz the binary protocol and the HTTP data plane with atheris; SECONDS=300

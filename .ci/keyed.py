@@ -4,8 +4,9 @@
 and of this Python make a key. A green run leaves the key in ``~/.cache/replicator-ci/green`` for a week, and the step
 is skipped while its key is there. ``REPLICATOR_CI_ALL=1`` runs every step.
 
-The list is held to what happens: pytest names each file of the clone that it opens (``tests/files_read.py``). A step
-that reads a file outside its list leaves no key and says so: it is never skipped until the list is mended.
+The list is held to what happens: pytest names each file of the clone that it opens
+(``tests/support/files_read.py``). A step that reads a file outside its list leaves no key and says so: it is never
+skipped until the list is mended.
 ``.ci/keyed.py --key STEP`` prints a key.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 PAGE: Final = "reference/apache-pulsar-tests.md"
-FILES: Final = ("tests/bridge_contract*.py", "tests/peers/test_apache_*.py")
+FILES: Final = ("tests/support/bridge_contract*.py", "tests/peers/test_apache_*.py")
 TEXT: Final = """\
 # What is tested beside Apache Pulsar
 

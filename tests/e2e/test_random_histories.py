@@ -21,7 +21,7 @@ SEED, COUNT = 100, 3
 )
 def test_histories_end_as_users_may_expect(arguments: list[str], count: int) -> None:
     command = [sys.executable, "-m", "histories", *arguments, "--no-shrink"]
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}:{TESTS / 'support'}"}
     done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     assert f"{count} histories, 0 failed" in done.stdout

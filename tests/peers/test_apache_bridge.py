@@ -1,4 +1,4 @@
-"""The contracts of the bridge (``tests/bridge_contract*.py``) with real Apache Pulsar brokers."""
+"""The contracts of the bridge (``tests/support/bridge_contract*.py``) with real Apache Pulsar brokers."""
 
 from __future__ import annotations
 

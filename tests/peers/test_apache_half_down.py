@@ -1,4 +1,4 @@
-"""One half of a broker away, clocks apart (``tests/bridge_contract_halves.py``), with real Apache Pulsar brokers."""
+"""One half of a broker away, clocks apart, with real Pulsar brokers (``tests/support/bridge_contract_halves.py``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Beside brokers as companies run them: TLS on both ports, tokens that expire, deduplication, and producers that must
-bring a schema. Some of the bridge's contract (``tests/bridge_contract.py``) runs with them too."""
+bring a schema. Some of the bridge's contract (``tests/support/bridge_contract.py``) runs with them too."""
 
 from __future__ import annotations
 

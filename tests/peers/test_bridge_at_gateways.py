@@ -1,4 +1,4 @@
-"""The contracts of the bridge (``tests/bridge_contract*.py``) where workers of ours play the brokers, without Java."""
+"""The contracts of the bridge (``tests/support/bridge_contract*.py``) where workers of ours play the brokers."""
 
 from __future__ import annotations
 

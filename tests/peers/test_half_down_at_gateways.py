@@ -1,4 +1,4 @@
-"""One half of a broker away, clocks apart (``tests/bridge_contract_halves.py``), where workers of ours play the
+"""One half of a broker away, clocks apart (``tests/support/bridge_contract_halves.py``), where workers of ours play the
 brokers, without Java."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Records what this version writes: ``python tests/recorded/record.py`` from the clone, with ``tests`` on PYTHONPATH.
+"""Records what this version writes: ``python tests/recorded/record.py`` from the clone, with ``tests/support`` on
+PYTHONPATH.
 
 It is run once for a release, and what it writes is committed: later versions are held to it. Two workers with links, a
 database each and real clients make the store; the rest is made by what makes it in a worker.

@@ -54,7 +54,7 @@ def imported(file: Path) -> tuple[Path, ...]:
             continue
         for name in names:
             place = name.replace(".", "/")
-            for top in (file.parent, REPOSITORY / "tests", REPOSITORY):
+            for top in (file.parent, REPOSITORY / "tests" / "support", REPOSITORY / "tests", REPOSITORY):
                 candidates = [top / f"{place}.py", top / place / "__init__.py"]
                 found = [each for each in candidates if each.is_file()]
                 there += found
@@ -295,7 +295,13 @@ def test_pytest_names_the_files_that_a_test_and_its_modules_open(tmp_path: Path)
     )
     assert ran.returncode == 0, ran.stdout
     names = set(reads.read_text().splitlines())
-    own = {"tests/unit/test_ci_inputs.py", "tests/conftest.py", "tests/files_read.py", ".ci/keyed.py", "LICENSE"}
+    own = {
+        "tests/unit/test_ci_inputs.py",
+        "tests/conftest.py",
+        "tests/support/files_read.py",
+        ".ci/keyed.py",
+        "LICENSE",
+    }
     assert own - names == set()
 
 

@@ -1,6 +1,6 @@
 """docs/reference/ is what the code says, and what nobody wrote down is asked for by name.
 
-The routes need a worker that runs: tests/integration/test_docs_routes.py.
+The routes need a worker that runs: tests/integration/api/test_docs_routes.py.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_another_helm_makes_the_same_objects(values: str, version: str) -> None:
 def test_another_helm_refuses_what_is_wrong(version: str) -> None:
     with pytest.raises(HelmRefused, match="replicas"):
         rendered_text("minimal", "--set", "replicas=2", version=version)
-    with pytest.raises(HelmRefused, match="give backup.existingClaim"):
+    with pytest.raises(HelmRefused, match=r"give backup\.existingClaim"):
         rendered_text("minimal", "--set", "backup.enabled=true", version=version)
 
 

@@ -1,0 +1,197 @@
+"""Large HTTP requests take their share of each turn of the event loop, and an operator ends a client that takes much.
+
+Work in a turn is counted, not timed: the clock of the turns goes on by a fixed step each time that it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from admin_support import NoStatus, administered
+from aiohttp import web
+from asynchronous import asynchronous
+from engine_support import opened
+from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
+
+from replicator.api import rest_produce
+from replicator.api.app import make_app
+from replicator.api.linked_sources import LinkedSources
+from replicator.engine.engine import Engine
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.topic import Topic
+from replicator.gateway.connection import Addresses
+from replicator.gateway.server import Gateway
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
+from replicator.protocol.frames import encode
+
+
+@asynchronous
+async def test_messages_of_large_requests_are_read_made_and_published_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with administered(tmp_path / "data") as admin:
+        admin.engine.turns.clock = Ticking(STEP_SECONDS)
+        made, published = (Counted(asyncio.get_running_loop()) for _ in range(2))
+        publish = EngineProducer.publish
+
+        def counted(*arguments: Any) -> bytes:
+            made.add()
+            return encode_entry(*arguments)
+
+        async def counted_publish(producer: EngineProducer, entries: Any, *others: Any) -> Any:
+            published.add(len(entries))
+            return await publish(producer, entries, *others)
+
+        monkeypatch.setattr(rest_produce, "encode_entry", counted)
+        monkeypatch.setattr(EngineProducer, "publish", counted_publish)
+        body = json.dumps({"messages": [{"payload": f"m{number}"} for number in range(2_000)]}).encode()
+
+        async def post(topic: int) -> list[dict[str, Any]]:
+            url = f"{admin.url}/topics/persistent/public/default/large-{topic}"
+            async with admin.session.post(url, data=body) as response:
+                assert response.status == 200, await response.text()
+                results: list[dict[str, Any]] = (await response.json())["messagePublishResults"]
+                return results
+
+        answers = await asyncio.gather(*(post(topic) for topic in range(3)))
+        assert made.total == published.total == 6_000
+        assert made.most <= IN_A_TURN_MAX
+        assert published.most <= 3 * rest_produce.PUBLISHED_AT_ONCE
+        for results in answers:
+            ids = [tuple(map(int, each["messageId"].split(":")[:2])) for each in results]
+            assert ids == sorted(set(ids))
+            assert {each["errorCode"] for each in results} == {0}
+
+
+@asynchronous
+async def test_requests_that_look_at_many_topics_share_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with administered(tmp_path / "data") as admin:
+        for number in range(100):
+            await admin.engine.topic(f"persistent://public/default/t{number}")
+        admin.engine.turns.clock = Ticking(STEP_SECONDS)
+        looked = Counted(asyncio.get_running_loop())
+        status = Topic.status
+
+        def counted(topic: Topic) -> Any:
+            looked.add()
+            return status(topic)
+
+        monkeypatch.setattr(Topic, "status", counted)
+
+        async def ask() -> int:
+            async with admin.session.get(f"{admin.url}/replication/v1/status") as response:
+                return len((await response.json())["topics"])
+
+        assert await asyncio.gather(*(ask() for _ in range(10))) == [100] * 10
+        assert looked.most <= IN_A_TURN_MAX
+
+
+class Shared:
+    """A worker's port, which serves HTTP and the binary protocol."""
+
+    def __init__(self, engine: Engine, port: int, audited: list[tuple[str, str, str, Any]]) -> None:
+        self.engine = engine
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.audited = audited
+
+
+@asynccontextmanager
+async def shared(path: Path) -> AsyncIterator[Shared]:
+    audited: list[tuple[str, str, str, Any]] = []
+
+    def audit(actor: str, action: str, subject: str, detail: Mapping[str, Any] | None) -> None:
+        audited.append((actor, action, subject, detail))
+
+    async with opened(path) as engine:
+        runner = web.AppRunner(make_app(engine, NoStatus(), LinkedSources(), audit=audit), shutdown_timeout=0.2)
+        await runner.setup()
+        assert runner.server is not None
+        bound = socket.create_server(("127.0.0.1", 0))
+        gateway = Gateway(engine, Addresses("pulsar://127.0.0.1:1"))
+        port = int(bound.getsockname()[1])
+        await gateway.share(bound, runner.server)
+        try:
+            yield Shared(engine, port, audited)
+        finally:
+            await gateway.stop()
+            await runner.cleanup()
+
+
+@asynchronous
+async def test_an_operator_closes_the_connections_of_a_client_by_its_address(tmp_path: Path) -> None:
+    """By host and port one connection, whatever it speaks; by the host all but that of who asks. It is noted."""
+    async with shared(tmp_path / "data") as worker, aiohttp.ClientSession() as session:
+        connections = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(3)]
+        hello = encode(BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="x")))
+        for reader, writer in connections[:2]:
+            writer.write(hello)
+            assert await reader.read(4)
+        connections[2][1].write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert await connections[2][0].read(4)
+        addresses = ["{}:{}".format(*writer.get_extra_info("sockname")) for _, writer in connections]
+
+        async def close(address: str) -> tuple[int, Any]:
+            asked = {"address": address} if address else {}
+            async with session.post(f"{worker.url}/replication/v1/clients/close", params=asked) as response:
+                return response.status, await response.json()
+
+        status, answer = await close(addresses[0])
+        assert (status, answer) == (200, {"cluster": worker.engine.cluster, "address": addresses[0], "closed": 1})
+        await ended(connections[0][0])
+        status, answer = await close("127.0.0.1")
+        assert (status, answer["closed"]) == (200, 2)
+        await ended(connections[1][0])
+        await ended(connections[2][0])
+        assert [entry[1:3] for entry in worker.audited] == [
+            ("close client", addresses[0]),
+            ("close client", "127.0.0.1"),
+        ]
+        assert (await close(addresses[0]))[1]["error"] == "ClientNotFound"
+        assert (await close(""))[0] == (await close("x" * 300))[0] == 400
+        assert len(worker.audited) == 2
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    try:
+        while await reader.read(65_536):
+            pass
+    except ConnectionError:
+        pass
+
+
+@asynchronous
+async def test_pipelined_requests_are_served_in_slices_and_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shared(tmp_path / "data") as worker, aiohttp.ClientSession() as session:
+        worker.engine.turns.clock = Ticking(STEP_SECONDS)
+        answered = Counted(asyncio.get_running_loop())
+        json_response = web.json_response
+
+        def counted(*arguments: Any, **named: Any) -> web.Response:
+            answered.add()
+            return json_response(*arguments, **named)
+
+        monkeypatch.setattr(web, "json_response", counted)
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
+        count = 2_000
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * count)
+        async with session.get(f"{worker.url}/healthz") as response:
+            assert response.status == 200
+        left = count
+        while left:
+            left -= (await reader.readuntil(b'"alive"}')).count(b"alive")
+        assert answered.most <= IN_A_TURN_MAX
+        busiest = worker.engine.turns.busiest(1)
+        assert busiest[0][0].address == "{}:{}".format(*writer.get_extra_info("sockname"))
+        writer.close()

@@ -1,0 +1,273 @@
+"""The exact state over real HTTP links: out of order, in parts of batches, one-way, both sides at once, put elsewhere,
+deleted, switched off and on (DESIGN 4.4; invariants 5 and 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from engine_support import batch, eventually, message, opened, serving, settled
+from sync_node_support import TOPIC, Node, agree, backlog, consuming, mesh, synced
+
+from replicator.engine.types import Ack
+from snapshots.position import BEFORE_ALL, Position
+
+
+@asynccontextmanager
+async def one_way(path: Path) -> AsyncIterator[tuple[Node, Node]]:
+    """A link from us-east to eu-west, and none back."""
+    async with AsyncExitStack() as stack:
+        nodes: dict[str, Node] = {}
+        for name in ("us-east", "eu-west"):
+            engine = await stack.enter_async_context(opened(path / name, name))
+            server = await stack.enter_async_context(serving(engine, ["us-east"]))
+            nodes[name] = Node(engine, server, ["us-east", "eu-west"])
+        us, eu = nodes["us-east"], nodes["eu-west"]
+        us.start({"eu-west": eu.server.address})
+        eu.start({})
+        for node in nodes.values():
+            stack.push_async_callback(node.stop)
+        yield us, eu
+
+
+def test_what_is_acknowledged_out_of_order_and_in_parts_of_batches_is_so_elsewhere_over_a_one_way_link(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with one_way(tmp_path) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([batch([b"1", b"2", b"3"]) for _ in range(10)])
+            consumer, inbox = await consuming(topic, 10)
+            await synced(eu, 30, "sub")
+            await consumer.acknowledge([Ack(position) for position in inbox.positions[5:]])
+            await consumer.acknowledge([Ack(position, (0, 2)) for position in inbox.positions[1:4]])
+            await eventually(lambda: agree(us, eu), "the same state in eu-west")
+            there = eu.subscription()
+            assert there is not None
+            assert there.cursor.mark_delete < min(eu.topic().log.messages_of(there.cursor.state.individually_deleted))
+            assert len(there.cursor.state.individually_deleted) == 5
+            assert sorted(map(list, there.cursor.state.batch_acks.values())) == [[0, 2]] * 3
+            other, arrived = await consuming(eu.topic(), 5)
+            await asyncio.gather(*(consumer.acknowledge([Ack(p) for p in inbox.positions[:5]]),))
+            await eventually(lambda: backlog(eu) == 0, "an empty backlog in eu-west")
+            assert len(arrived.positions) == 5, "what was acknowledged in us-east is not delivered in eu-west"
+            other.close()
+
+    asyncio.run(main())
+
+
+def test_both_sides_consume_the_same_shared_subscription_at_once_and_agree_at_the_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await synced(eu, 0, "sub")
+            for node in nodes.values():
+                await node.topic().publish([message(node.engine.cluster.encode()) for _ in range(50)])
+            for node in nodes.values():
+                await synced(node, 100)
+            here, arrived = await consuming(us.topic(), 100)
+            there, arrived_there = await consuming(eu.topic(), 100)
+            await here.acknowledge([Ack(position) for position in arrived.positions[::2]])
+            await there.acknowledge([Ack(position) for position in arrived_there.positions[::3]])
+            await eventually(lambda: agree(us, eu), "the same state")
+            assert 0 < backlog(us) == backlog(eu) < 50
+            await here.acknowledge([Ack(position) for position in arrived.positions[:50]])
+            await there.acknowledge([Ack(position) for position in arrived_there.positions])
+            await eventually(lambda: backlog(us) == 0 and backlog(eu) == 0, "empty backlogs on both sides")
+            # The last change may still have to be told, and heard; then there is nothing more to say.
+            await settled(lambda: [len(node.topic().log.markers) for node in nodes.values()])
+
+    asyncio.run(main())
+
+
+def test_a_seek_in_one_cluster_holds_in_the_other_with_what_is_acknowledged_after_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            positions = await topic.publish([message() for _ in range(20)])
+            consumer, inbox = await consuming(topic, 20)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions])
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 0, "all consumed in eu-west")
+            subscription = us.subscription()
+            assert subscription is not None
+            await subscription.moves.seek(positions[5])
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 15, "the place of the seek in eu-west")
+            await subscription.acknowledge([Ack(positions[7]), Ack(positions[19])])
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 13, "what was acknowledged after the seek")
+
+    asyncio.run(main())
+
+
+def test_a_subscription_made_at_the_latest_message_begins_there_in_the_other_cluster(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(10)])
+            await eventually(lambda: eu.engine.find(TOPIC) and eu.topic().log.messages == 10, "the messages in eu-west")
+            await eu.topic().publish([message() for _ in range(3)])
+            await eventually(lambda: topic.log.messages == 13, "those of eu-west in us-east")
+            await topic.subscriptions.create("late", topic.log.last, replicated=True)
+            await topic.subscriptions.create("early", BEFORE_ALL, replicated=True, properties={"team": "billing"})
+            await eventually(lambda: agree(us, eu, "late") and agree(us, eu, "early"), "both in eu-west")
+            assert (backlog(eu, "late"), backlog(eu, "early")) == (0, 13)
+            early = eu.subscription("early")
+            assert early is not None
+            assert early.cursor.state.properties == {"team": "billing"}
+
+    asyncio.run(main())
+
+
+def test_a_deleted_subscription_is_deleted_in_the_other_cluster_and_can_be_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(10)])
+            consumer, inbox = await consuming(topic, 10)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions[:4]])
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 6, "the state in eu-west")
+            consumer.close()
+            await eu.topic().subscriptions.delete("sub")
+            await eventually(lambda: us.subscription() is None, "deleted in us-east as well")
+            made = await us.topic().subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            assert made.cursor.generation > 1
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 10, "made again in eu-west, from the start")
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_is_switched_off_and_on_again_is_brought_up_to_date_in_both(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(10)])
+            consumer, inbox = await consuming(topic, 10)
+            await synced(eu, 10, "sub")
+            here, there = us.subscription(), eu.subscription()
+            assert here is not None
+            assert there is not None
+            await here.set_replicated(False)
+            await consumer.acknowledge([Ack(position) for position in inbox.positions[::2]])
+            other, arrived = await consuming(eu.topic(), 10)
+            await other.acknowledge([Ack(position) for position in arrived.positions[:3]])
+            await eventually(lambda: us.sync.counted.updates_ignored > 0, "an update that us-east ignores")
+            assert (backlog(us), backlog(eu)) == (5, 7)
+            await here.set_replicated(True)
+            await eventually(lambda: agree(us, eu) and backlog(us) == 4, "both brought together")
+
+    asyncio.run(main())
+
+
+def test_an_acknowledgement_is_seen_in_the_other_cluster_and_updates_do_not_grow_with_acknowledgements(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west") as nodes:
+            us, eu = nodes["us-east"], nodes["eu-west"]
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(2000)])
+            consumer, inbox = await consuming(topic, 2000)
+            await synced(eu, 2000, "sub")
+            await eventually(lambda: agree(us, eu), "the subscription in eu-west")
+            told, started = us.sync.counters()["updates_sent"], time.monotonic()
+            for position in inbox.positions[::-1]:
+                await consumer.acknowledge([Ack(position)])
+            await eventually(lambda: backlog(eu) == 0, "all of it in eu-west")
+            intervals = (time.monotonic() - started) * 1000 / us.sync.settings.update_interval_ms
+            assert us.sync.counters()["updates_sent"] - told <= intervals + 2
+
+    asyncio.run(main())
+
+
+def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a_restart(tmp_path: Path) -> None:
+    """us-east acknowledges what came from ap-south; eu-west hears of it, is stopped, and gets the messages later."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            nodes: dict[str, Node] = {}
+            for name in ("us-east", "ap-south"):
+                engine = await stack.enter_async_context(opened(tmp_path / name, name))
+                server = await stack.enter_async_context(serving(engine, ["us-east", "ap-south", "eu-west"]))
+                nodes[name] = Node(engine, server, ["us-east", "ap-south", "eu-west"])
+            us, ap = nodes["us-east"], nodes["ap-south"]
+            async with opened(tmp_path / "eu-west", "eu-west") as engine, serving(engine, ["us-east"]) as server:
+                eu = Node(engine, server, ["us-east", "ap-south", "eu-west"])
+                eu.start({})
+                us.start({"eu-west": server.address})
+                ap.start({"us-east": us.server.address})
+                topic = await ap.engine.topic(TOPIC)
+                await topic.publish([message() for _ in range(10)])
+                await eventually(
+                    lambda: us.engine.find(TOPIC) and us.topic().log.messages == 10, "the messages in us-east"
+                )
+                consumer, inbox = await consuming(us.topic(), 10)
+                await consumer.acknowledge([Ack(position) for position in inbox.positions[::2]])
+                await eventually(lambda: eu.subscription() is not None, "the subscription in eu-west")
+                await eventually(
+                    lambda: eu.engine.store.pending_acks(eu.topic().topic_id), "acknowledgements that wait, stored"
+                )
+                await us.links[0].stop()
+                await eu.stop()
+            async with opened(tmp_path / "eu-west", "eu-west") as engine, serving(engine, ["ap-south"]) as server:
+                eu = Node(engine, server, ["us-east", "ap-south", "eu-west"])
+                eu.start({})
+                await ap.stop()
+                ap.start({"eu-west": server.address})
+                await eventually(lambda: eu.topic().log.messages == 10, "the messages of ap-south in eu-west")
+                await eventually(lambda: agree(us, eu), "the acknowledgements of us-east on them")
+                assert backlog(eu) == 5
+                await eventually(lambda: not eu.engine.store.pending_acks(eu.topic().topic_id), "nothing that waits")
+                await eu.stop()
+            for node in (us, ap):
+                await node.stop()
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_acknowledges_cumulatively_in_the_middle_of_a_batch_goes_on_there_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with one_way(tmp_path) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            positions: list[Position] = await topic.publish([batch([b"1", b"2", b"3", b"4"]) for _ in range(3)])
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await made.acknowledge_cumulative(positions[1], 1)
+            await eventually(lambda: agree(us, eu), "the same state in eu-west")
+            there = eu.subscription()
+            assert there is not None
+            assert [list(indexes) for indexes in there.cursor.state.batch_acks.values()] == [[0, 1]]
+            assert backlog(eu) == 2
+
+    asyncio.run(main())
+
+
+def test_a_subscription_switched_on_again_hears_what_was_told_meanwhile_by_who_cannot_be_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with one_way(tmp_path) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            positions = await topic.publish([message() for _ in range(10)])
+            consumer, _ = await consuming(topic, 10)
+            await synced(eu, 10, "sub")
+            there = eu.subscription()
+            assert there is not None
+            await there.set_replicated(False)
+            here = us.subscription()
+            assert here is not None
+            await here.moves.seek(positions[2])
+            await here.acknowledge([Ack(position) for position in positions[5:]])
+            await eventually(lambda: eu.sync.counted.updates_ignored > 0, "updates that eu-west ignores")
+            consumer.close()
+            await there.set_replicated(True)
+            await eventually(lambda: agree(us, eu) and backlog(eu) == 3, "what was told meanwhile")
+            assert there.cursor.generation == 2
+
+    asyncio.run(main())

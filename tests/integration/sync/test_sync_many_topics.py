@@ -1,0 +1,127 @@
+"""Subscription sync of many topics at once: what it writes, what it reads, and what is left when they rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_support import eventually, message
+from sync_node_support import Node, mesh
+
+from replicator.engine.log.store import Store
+from replicator.engine.log.stored_blocks import StoredBlock
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.sync.marker_log import MarkerLog
+from replicator.sync.shared import monotonic_ms
+from snapshots.actions import ControllerSettings
+from snapshots.markers import Marker
+from snapshots.pacing import BURST_SNAPSHOTS, SNAPSHOT_AGE_INTERVALS_MAX, SNAPSHOTS_A_SECOND
+from snapshots.position import Position
+
+TOPICS = 25
+ROUNDS = 10
+NAMES = [f"persistent://public/default/t{number}" for number in range(TOPICS)]
+SETTINGS = ControllerSettings(snapshot_interval_ms=40)
+"""A topic that moves all the time has a snapshot every 2 s where many do: 50 intervals."""
+
+
+async def acknowledging(topic: Topic) -> None:
+    """Connect a consumer to the replicated subscription ``sub`` that acknowledges each message at once."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    def deliver(deliveries: Sequence[Delivery]) -> None:
+        acks = [Ack(delivery.position) for delivery in deliveries]
+        task = asyncio.get_running_loop().create_task(consumer.acknowledge(acks))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=True)
+    consumer = await topic.subscribe("sub", options, deliver)
+    consumer.flow(1_000_000)
+
+
+def backlogs(node: Node) -> int:
+    """Entries that are not consumed, in all topics; a topic or subscription that is not there counts as one."""
+    found = 0
+    for name in NAMES:
+        topic = node.engine.find(name)
+        subscription = None if topic is None else topic.subscriptions.get("sub")
+        found += 1 if subscription is None else subscription.cursor.backlog_entries()
+    return found
+
+
+def totals(nodes: dict[str, Node]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in nodes.values():
+        for name, count in node.sync.counters().items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def at_rest(node: Node) -> bool:
+    """Nothing is to be done for any topic, now or at a time: no task, and no timer."""
+    return node.sync.is_idle and all(sync._checkpoint._timer is None for sync in node.sync._topics.values())
+
+
+def test_many_topics_that_move_write_few_markers_and_cost_nothing_when_they_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_back: list[Any] = []
+    decoded: list[tuple[str, str]] = []
+    read_blocks, markers = Store.read_blocks, MarkerLog.markers
+
+    def reading(store: Store, *asked: Any, origins: Any = None, **how: Any) -> Any:
+        if origins is None:  # links name the origins that they carry
+            read_back.append(asked)
+        return read_blocks(store, *asked, origins=origins, **how)
+
+    def decoding(log: MarkerLog, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
+        decoded.append((log._topic.cluster, stored.header.origin))
+        return markers(log, stored)
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west", settings=SETTINGS) as nodes:
+            us = nodes["us-east"]
+            topics = [await us.engine.topic(name) for name in NAMES]
+            for topic in topics:
+                await acknowledging(topic)
+            before, began_ms = totals(nodes), monotonic_ms()
+            monkeypatch.setattr(Store, "read_blocks", reading)
+            monkeypatch.setattr(MarkerLog, "markers", decoding)
+            for _ in range(ROUNDS):
+                for topic in topics:
+                    await topic.publish([message()])
+                await asyncio.sleep(0.1)  # the rate at which the topics move
+            await eventually(lambda: not any(map(backlogs, nodes.values())), "all that was acknowledged, everywhere")
+            moved, took_ms = totals(nodes), monotonic_ms() - began_ms
+            written = {name: moved[name] - before[name] for name in moved}
+
+            assert not read_back, "a marker was read from the store that was committed a moment ago"
+            seldom = TOPICS * (1 + took_ms / (SNAPSHOT_AGE_INTERVALS_MAX * SETTINGS.snapshot_interval_ms))
+            assert written["requests"] <= BURST_SNAPSHOTS + SNAPSHOTS_A_SECOND * took_ms / 1000 + seldom, written
+            assert written["updates_sent"] <= TOPICS * ROUNDS + written["requests"] + TOPICS, written
+            assert decoded
+            assert all(by != here for here, by in decoded), "nobody decodes what he has just written himself"
+
+            await eventually(lambda: all(map(at_rest, nodes.values())), "rest, without a task or a timer")
+            entries = [node.engine.find(name).log.entries for node in nodes.values() for name in NAMES]  # type: ignore[union-attr]
+            rested = totals(nodes)
+            await asyncio.sleep(0.3)  # more than seven snapshot intervals
+            assert totals(nodes) == rested
+            assert entries == [
+                node.engine.find(name).log.entries  # type: ignore[union-attr]
+                for node in nodes.values()
+                for name in NAMES
+            ]
+            # Each topic's last messages are mapped, too.
+            for name in NAMES:
+                last = us.engine.find(name)
+                assert last is not None
+                beyond = last.log.next_after(us.sync.mappings_of(name, "eu-west")[-1].local)
+                assert beyond is None or beyond in last.log.markers
+
+    asyncio.run(main())

@@ -1,0 +1,149 @@
+"""What tests of the chart share: the real helm, the sets of values, and what helm makes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import peers_required
+import yaml
+from peers.kubernetes.control_plane import where
+
+REPOSITORY: Final = Path(__file__).parents[2]
+CHART: Final = REPOSITORY / "helm" / "replicator"
+VALUES: Final = REPOSITORY / "tests" / "helm" / "values"
+SETS: Final = tuple(sorted(path.stem for path in VALUES.glob("*.yaml")))
+KUBERNETES: Final = "1.33.1"
+"""Whose schemas and API server the chart is held to."""
+RELEASE: Final = "us-east"
+NAMESPACE: Final = "regions"
+HELM_SECONDS_MAX: Final = 120
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Reads what helm makes; the one in C is seven times as fast."""
+
+OF_OTHERS: Final = {
+    "Certificate": "cert-manager",
+    **dict.fromkeys(("ServiceMonitor", "PodMonitor", "PrometheusRule"), "Prometheus"),
+    **dict.fromkeys(("HTTPRoute", "TLSRoute", "TCPRoute"), "Gateway API"),
+}
+"""Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
+
+Object = dict[str, Any]
+
+
+class HelmRefused(Exception):
+    """What helm says to values or to a chart that it does not take."""
+
+
+def require(program: str, there: bool) -> None:
+    """Skip where a program is not here, or fail where ``REPLICATOR_PEERS=required``."""
+    peers_required.require(None if there else f"{program} is not here: make helm-test fetches it")
+
+
+def tools(program: str) -> Path:
+    """The folder of kubernetes-validate and hadolint, as ``tests/helm/fetch`` keeps it for this Python."""
+    found = subprocess.run(
+        [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    require(program, found.returncode == 0)
+    return Path(found.stdout.strip())
+
+
+@cache
+def kubernetes_schemas() -> Any:
+    """Return the package that validates objects by Kubernetes' schemas."""
+    sys.path.append(str(tools("kubernetes-validate")))  # last: what is installed here wins
+    import kubernetes_validate
+
+    return kubernetes_validate
+
+
+def helm(*arguments: str | Path, version: str = "helm") -> str:
+    """What helm says; raises :class:`HelmRefused`."""
+    folder = where(version)
+    require("helm", folder is not None)
+    assert folder is not None
+    ran = subprocess.run(
+        [folder / "helm", *arguments], capture_output=True, text=True, timeout=HELM_SECONDS_MAX, check=False
+    )
+    if ran.returncode != 0:
+        raise HelmRefused(ran.stderr + ran.stdout)
+    return ran.stdout
+
+
+@cache
+def rendered_text(
+    values: str,
+    *arguments: str,
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+    install: bool = False,
+    chart: Path = CHART,
+    version: str = "helm",
+) -> str:
+    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook; or as for an install.
+
+    ``version`` is the name by which ``tests/peers/kubernetes/fetch`` knows another Helm.
+    """
+    return helm(
+        *("template", release, chart, "--namespace", namespace, "--kube-version", KUBERNETES),
+        *(() if install else ("--is-upgrade",)),
+        *("--values", VALUES / f"{values}.yaml", *arguments),
+        version=version,
+    )
+
+
+def rendered(
+    values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE, install: bool = False
+) -> list[Object]:
+    """The objects, hooks among them."""
+    text = rendered_text(values, *arguments, release=release, namespace=namespace, install=install)
+    return [each for each in yaml.load_all(text, Loader=LOADER) if each]
+
+
+def recorded_chart(into: Path) -> Path:
+    """The chart of the version that upgrades begin with (``tests/recorded/record.py``), unpacked."""
+    with zipfile.ZipFile(REPOSITORY / "tests" / "recorded" / "chart.zip") as packed:
+        packed.extractall(into / "replicator")
+    return into / "replicator"
+
+
+def values_of(name: str) -> Object:
+    """A set of values, over those of the chart."""
+    return merged(
+        yaml.safe_load((CHART / "values.yaml").read_text()), yaml.safe_load((VALUES / f"{name}.yaml").read_text())
+    )
+
+
+def one(objects: Sequence[Object], kind: str, name: str | None = None) -> Object:
+    """The only object of a kind, or of that name."""
+    found = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
+    assert len(found) == 1, f"{len(found)} of {kind} {name or ''}"
+    return found[0]
+
+
+def topology_of(objects: Sequence[Object]) -> Object | None:
+    """The topology that the release has of its own."""
+    for each in objects:
+        if each["metadata"]["name"].endswith("-topology"):
+            (text,) = (each.get("data") or each["stringData"]).values()
+            return yaml.safe_load(text)
+    return None
+
+
+def merged(below: Object, above: Object) -> Object:
+    result = dict(below)
+    for key, value in above.items():
+        is_section = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if is_section else value
+    return result

@@ -1,0 +1,47 @@
+"""A topic that was deleted and made anew while its links go on, and the decision of an operator."""
+
+from __future__ import annotations
+
+import pytest
+from engine_support import TOPIC, eventually, message
+from sync_node_support import Node
+
+from replicator.engine.engine import Engine
+from replicator.links import link as links
+
+MESSAGES = 10
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry soon, and look often at topics that wait."""
+    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
+    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+
+
+async def publish(engine: Engine, what: bytes, count: int = MESSAGES) -> list[bytes]:
+    """Publish so many messages, and return their entries."""
+    entries = [message(b"%s %d" % (what, number)) for number in range(count)]
+    await (await engine.topic(TOPIC)).publish(entries)
+    return entries
+
+
+async def make_anew(engine: Engine) -> list[bytes]:
+    """Delete the topic and make it anew with messages."""
+    await engine.deleting.delete(TOPIC, force=True)
+    return await publish(engine, b"new")
+
+
+def backlog(engine: Engine) -> int | None:
+    """Messages that the replicated subscription has left; None if there is none."""
+    topic = engine.find(TOPIC)
+    subscription = None if topic is None else topic.subscriptions.get("sub")
+    return None if subscription is None else subscription.cursor.backlog_entries()
+
+
+async def decide(node: Node, policy: str = "keep-both") -> None:
+    """End the gaps of all links that leave ``node``."""
+    for link in node.links:
+        await eventually(lambda link=link: link.status()["gap_count"] == 1, f"the gap of {link.key}")  # type: ignore[misc]
+        await link.resolve(TOPIC, policy)

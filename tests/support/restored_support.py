@@ -1,0 +1,110 @@
+"""Clusters that tests stop, set back and carry markers between by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine_support import TOPIC, eventually, message
+
+from replicator.engine.engine import Engine
+from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions.subscription import Subscription
+from replicator.engine.topic import Topic
+from replicator.engine.types import Ack, LoggedEntry
+from replicator.sync.routes import DirectRoutes, TopologyRoutes
+from replicator.sync.service import SubscriptionSync
+from replicator.topology import Topology
+from snapshots.actions import ControllerSettings
+from snapshots.position import BEFORE_ALL
+
+FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, whole_interval_ms=0)
+
+
+"""Every update tells the whole state."""
+
+
+class NoIndex:
+    """Nobody reads it here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class Cluster:
+    """One of three, with links of its own to the others, or with the links of a topology."""
+
+    def __init__(self, name: str, path: Path, *, exact: bool = True, topology: Topology | None = None) -> None:
+        self.name = name
+        self.path = path / name
+        self._exact = exact
+        others = {"a", "b", "c"} - {name}
+        self._routes = DirectRoutes(others, others) if topology is None else TopologyRoutes(topology, name)
+        self.engine: Engine
+        self.sync: SubscriptionSync
+
+    async def start(self) -> Topic:
+        self.engine = await Engine.open(self.path, cluster=self.name)
+        self.sync = SubscriptionSync(
+            self.engine, routes=self._routes, settings=FAST, index=NoIndex(), exact=self._exact
+        )
+        self.sync.start()
+        return await self.engine.topic(TOPIC)
+
+    async def stop(self) -> None:
+        await self.sync.stop()
+        await self.engine.close()
+
+    @property
+    def topic(self) -> Topic:
+        topic = self.engine.find(TOPIC)
+        assert topic is not None
+        return topic
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.topic.subscriptions["sub"]
+
+    @property
+    def backlog(self) -> int:
+        return self.subscription.cursor.backlog_entries()
+
+    def messages(self) -> list[LoggedEntry]:
+        return [each for each in self.topic.reading.entries(BEFORE_ALL, None, 100_000, 1 << 30) if not each.marker]
+
+
+async def carry(source: Cluster, destination: Cluster) -> None:
+    """What a link does that is up to date afterwards."""
+    topic = await destination.engine.topic(TOPIC, by_link=True)
+    before = topic.origins.vector().get(source.name, BEFORE_ALL)
+    blocks, _ = source.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})
+    copied = []
+    for stored in blocks:
+        if stored.header.origin_last > before:
+            copied.append(CopiedBlock(before, stored.block))
+            before = stored.header.origin_last
+    await topic.writing.copy(copied)
+
+
+async def carry_until(condition: Callable[[], bool], *links: tuple[Cluster, Cluster]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            for source, destination in links:
+                await carry(source, destination)
+            await asyncio.sleep(0.005)
+
+
+async def consume_all(cluster: Cluster) -> None:
+    await cluster.subscription.acknowledge([Ack(entry.position) for entry in cluster.messages()])
+
+
+async def trim(cluster: Cluster) -> None:
+    """All but the last block goes."""
+    topic = cluster.topic
+    await eventually(lambda: not cluster.subscription.cursor.state.to_announce)
+    (last,) = await topic.publish([message(b"last")])  # a marker of the sync may stand after it
+    await cluster.subscription.acknowledge([Ack(last)])
+    await topic.trimming.trim(last)
+    assert topic.log.trimmed > BEFORE_ALL
