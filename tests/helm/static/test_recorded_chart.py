@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def kept(objects: list[Object]) -> Mapping[tuple[str, str], Any]:
                 field = each["roleRef"]
             case _:
                 continue
-        found[each["kind"], each["metadata"]["name"]] = field
+        found[each["kind"], each["metadata"]["name"]] = deepcopy(field)
     return found
 
 
