@@ -248,22 +248,6 @@ class ApacheBridge(TopicListener[Topic]):
                 "apache-bridge", f"ending {topic.name} at the brokers", gone.stop, until_done=True
             ).start()
 
-    def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Partitions are bridged when messages come into them."""
-        return
-
-    def on_namespace_policies(self, namespace: str) -> None:
-        """The brokers' policies are theirs."""
-        return
-
-    def on_topic_created(self, topic_name: str) -> None:
-        """A topic without messages and subscriptions has nothing to be bridged."""
-        return
-
-    def on_topic_deleted(self, topic_name: str) -> None:
-        """See :meth:`on_log_deleted`."""
-        return
-
     def _tell(self, topic: Topic, subscription: Subscription | None = None) -> None:
         bridged = self._topics.get(topic.name)
         if bridged is not None:

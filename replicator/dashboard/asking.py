@@ -23,6 +23,8 @@ from replicator.topology import Topology
 
 SHOWN_SECONDS_MAX: Final = 0.8
 """For what a page shows: a first paint waits no longer for a cluster that is away."""
+FOUND_SECONDS_MAX: Final = 5.0
+"""Wait for something that any of the clusters may have, and without which there is no page."""
 CHANGED_SECONDS_MAX: Final = 60.0
 ERROR_CHARS_MAX: Final = 8_000
 """Characters of a reason that are shown. The text of a gap has whole commands, and names the topic in each."""
@@ -92,16 +94,29 @@ class Asking:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, cluster: str, path: str, parameters: Parameters | None = None) -> Answer:
-        """For what is shown."""
-        return await self._ask(self._session, cluster, "GET", path, parameters, None, SHOWN_SECONDS_MAX)
+    async def ask(
+        self,
+        cluster: str,
+        path: str,
+        parameters: Parameters | None = None,
+        *,
+        seconds_max: float = SHOWN_SECONDS_MAX,
+    ) -> Answer:
+        """Ask the worker of one cluster for something to show."""
+        return await self._ask(self._session, cluster, "GET", path, parameters, None, seconds_max)
 
     async def ask_all(
-        self, path: str, parameters: Parameters | None = None, clusters: Iterable[str] | None = None
+        self,
+        path: str,
+        parameters: Parameters | None = None,
+        clusters: Iterable[str] | None = None,
+        *,
+        seconds_max: float = SHOWN_SECONDS_MAX,
     ) -> dict[str, Answer]:
-        """Each cluster's answer; all are asked at once."""
+        """Ask all clusters, or ``clusters``, at once. Return each one's answer."""
         names = self.clusters if clusters is None else list(clusters)
-        answers = await asyncio.gather(*(self.ask(name, path, parameters) for name in names))
+        asked = (self.ask(name, path, parameters, seconds_max=seconds_max) for name in names)
+        answers = await asyncio.gather(*asked)
         return dict(zip(names, answers, strict=True))
 
     async def change(self, shown: str | None, cluster: str, method: str, path: str, body: Any = None) -> Answer:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.asking import FOUND_SECONDS_MAX, Asking
 from replicator.dashboard.doors import Doors
 from replicator.dashboard.drill_rows import drill_report, drill_rows, report_in, side_by_side
 from replicator.dashboard.pages import needed
@@ -54,4 +54,5 @@ class DrillPages:
         return self._doors.page(request, "drills_compared.html", title="Two drills", names=names, rows=rows)
 
     async def _report(self, run_id: str) -> Mapping[str, Any]:
-        return report_in(await self._asking.ask_all(f"{DRILLS}/{quote(run_id[:64], safe='')}"), run_id)
+        path = f"{DRILLS}/{quote(run_id[:64], safe='')}"
+        return report_in(await self._asking.ask_all(path, seconds_max=FOUND_SECONDS_MAX), run_id)

@@ -1,40 +1,40 @@
-"""Who wants to know what happens in topics, and the telling of it for one topic."""
+"""Listeners that are told the events of topics, and the object that tells them for one topic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 
 _Topic = TypeVar("_Topic")
-_TopicTold = TypeVar("_TopicTold", contravariant=True)
 
 
-class TopicListener(Protocol[_TopicTold]):
-    """Who wants to know what happens in topics: links and the subscription sync. Called on the event loop.
+class TopicListener(Generic[_Topic]):
+    """Base class of what is told the events of topics, such as links and the subscription sync.
 
-    Generic in the class of the topics: it is above this module, and its listeners are told of it as a whole.
+    Each method does nothing; a listener overrides those that it needs. The engine calls them on its event loop. The
+    class of topics is a parameter because it is defined above this module.
     """
 
-    def on_appended(self, topic: _TopicTold, blocks: Sequence[AppendedBlock]) -> None:
+    def on_appended(self, topic: _Topic, blocks: Sequence[AppendedBlock]) -> None:
         """Blocks became durable, in order. The topic's LAC, vector and cursors are up to date."""
 
-    def on_subscription(self, topic: _TopicTold, subscription: Subscription) -> None:
+    def on_subscription(self, topic: _Topic, subscription: Subscription) -> None:
         """A subscription was made, loaded, became replicated, or is not any more."""
 
-    def on_subscription_deleted(self, topic: _TopicTold, name: str, generation: int | None) -> None:
+    def on_subscription_deleted(self, topic: _Topic, name: str, generation: int | None) -> None:
         """A subscription is gone; ``generation`` is that of its tombstone, None if it was not replicated."""
 
-    def on_acknowledged(self, topic: _TopicTold, subscription: Subscription) -> None:
+    def on_acknowledged(self, topic: _Topic, subscription: Subscription) -> None:
         """A replicated subscription has something to be told to other clusters, where it had nothing before: called
         once until that is taken with ``take_unannounced``, however much is acknowledged meanwhile."""
 
-    def on_mark_delete(self, topic: _TopicTold, subscription: Subscription, *, local: bool) -> None:
+    def on_mark_delete(self, topic: _Topic, subscription: Subscription, *, local: bool) -> None:
         """A mark-delete position moved; ``local`` if by consumers here and not by another cluster's update."""
 
-    def on_log_deleted(self, topic: _TopicTold) -> None:
+    def on_log_deleted(self, topic: _Topic) -> None:
         """A topic that has a log, such as a partition, is gone, with its subscriptions."""
 
     def on_partitions(self, topic_name: str, partitions: int) -> None:
@@ -44,10 +44,10 @@ class TopicListener(Protocol[_TopicTold]):
         """The policies of ``tenant/namespace`` have changed."""
 
     def on_topic_created(self, topic_name: str) -> None:
-        """Consumers can subscribe to this name from now on: see ``Catalog.subscribable``."""
+        """Consumers can subscribe to the name ``topic_name`` from now on: see ``Catalog.subscribable``."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
-        """They cannot any more."""
+        """Consumers cannot subscribe to the name ``topic_name`` any more."""
 
 
 class TopicNews(Generic[_Topic]):

@@ -17,8 +17,8 @@ from replicator.engine.errors import EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.log.writer import AppendedBlock
-from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.errors import MarkerCorrupt
@@ -31,7 +31,7 @@ PAGE_BYTES: Final = 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
-class EpochsLog:
+class EpochsLog(TopicListener[Topic]):
     """Listens to the engine once it is added to it; ``on_record`` gets every record that is appended."""
 
     def __init__(self, engine: Engine, on_record: Callable[[FailoverEpoch], None]) -> None:
@@ -71,25 +71,6 @@ class EpochsLog:
             before = Position(block.position.ledger, block.position.entry - 1)
             for record in self._read(topic, before, block.last):
                 self._on_record(record)
-
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Only the epochs' topic is of interest, and only what is appended to it; so for all that follow."""
-
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None: ...
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
-
-    def on_log_deleted(self, topic: Topic) -> None: ...
-
-    def on_partitions(self, topic_name: str, partitions: int) -> None: ...
-
-    def on_namespace_policies(self, namespace: str) -> None: ...
-
-    def on_topic_created(self, topic_name: str) -> None: ...
-
-    def on_topic_deleted(self, topic_name: str) -> None: ...
 
 
 def _decoded(topic: Topic, view: BlockView) -> Iterator[FailoverEpoch]:

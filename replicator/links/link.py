@@ -20,8 +20,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import AppendedBlock
-from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.links.errors import (
     CarrierChanged,
     LinkError,
@@ -66,7 +66,7 @@ SAVE_SECONDS: Final = 2.0
 log = structlog.get_logger(__name__)
 
 
-class Link:
+class Link(TopicListener[Topic]):
     """Link of ``engine``'s cluster to the worker of cluster ``to`` at ``address``.
 
     ``route`` says which messages of which topics it copies; without it, the cluster's own messages of all topics.
@@ -256,18 +256,6 @@ class Link:
         if self._topics.moved(topic, blocks):
             self._method.wake()
 
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Do nothing: links carry blocks, and changes of subscriptions travel in markers."""
-
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
-        """See :meth:`on_subscription`."""
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
-        """See :meth:`on_subscription`."""
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
-        """See :meth:`on_subscription`."""
-
     def on_log_deleted(self, topic: Topic) -> None:
         self._topics.deleted(topic)
 
@@ -282,9 +270,6 @@ class Link:
             self._partitions.changed(name)
         self._schemas.all_again()
         self._method.wake()
-
-    def on_topic_created(self, topic_name: str) -> None:
-        """Do nothing: a topic is copied from its first entry on."""
 
     def on_topic_deleted(self, topic_name: str) -> None:
         self._partitions.forget(topic_name)

@@ -18,6 +18,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.sync.index import Index
 from replicator.sync.marker_log import Counters
 from replicator.sync.routes import DirectRoutes, Routes, TopologyRoutes
@@ -32,7 +33,7 @@ KEPT_LIVES_MAX: Final = 100
 """Limit of topics with earlier lives that the status names."""
 
 
-class SubscriptionSync:
+class SubscriptionSync(TopicListener[Topic]):
     """Keeps the replicated subscriptions of all topics of ``engine`` in step with other clusters.
 
     ``routes`` say with which; without them there is a link to each of ``peers`` and one from each of
@@ -200,18 +201,9 @@ class SubscriptionSync:
             sync.discard()
         self._shared.index.topic_deleted(topic.name)
 
-    def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Do nothing: partitions are topics like others."""
-
     def on_namespace_policies(self, namespace: str) -> None:
         for name in self._shared.engine.catalog.topics(namespace):
             self._reroute(name)
-
-    def on_topic_created(self, topic_name: str) -> None:
-        """Do nothing: a topic has nothing to announce before its first entry."""
-
-    def on_topic_deleted(self, topic_name: str) -> None:
-        """See :meth:`on_log_deleted`."""
 
     def _reroute(self, name: str) -> None:
         topic, sync = self._shared.engine.find(name), self._topics.get(name)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from gateway_support import ServedEngine, served_engine
 
+from replicator.links import link as links
+
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
@@ -30,3 +32,11 @@ def official(gateway: ServedEngine) -> Iterator[Any]:
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic of the test's own."""
     return f"persistent://public/default/{re.sub(r'[^a-z0-9_]+', '-', request.node.name.lower())[:100]}"
+
+
+@pytest.fixture
+def short_link_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let links retry soon, and look often at topics that wait."""
+    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
+    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)

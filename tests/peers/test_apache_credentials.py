@@ -329,13 +329,13 @@ def pauses(proxy: AdminProxy) -> list[float]:
 
 
 def test_a_broker_that_limits_requests_by_itself_answers_all_of_them(pair: Credentialed) -> None:
-    refused = []
-
-    async def ask(requests: int) -> None:
+    async def ask(requests: int) -> int:
         async with BrokerAdmin(pair.settings("B")) as admin:
-            await asyncio.gather(*(admin.partitioned_topics(NAMESPACE) for _ in range(requests)))
-            refused.append(admin.refusals)
+            for _ in range(10):  # on a busy machine the first ones may come too slowly to be refused
+                await asyncio.gather(*(admin.partitioned_topics(NAMESPACE) for _ in range(requests)))
+                if admin.refusals:
+                    break
+            return admin.refusals
 
-    asyncio.run(ask(4 * REQUESTS_PER_SECOND))
-    assert refused[0] > 0
+    assert asyncio.run(ask(4 * REQUESTS_PER_SECOND)) > 0
     until(lambda: not pair.said("B"), lambda: pair.apache("B"))

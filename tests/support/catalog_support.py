@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from engine_support import Listener
-
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import TOPIC_KEY
-from replicator.engine.topics.topic_deletion import SWEPT_TABLES, TOPIC_FACTS
+from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
+from replicator.engine.topics.topic_deletion import TOPIC_FACTS
 
 
-class Follower(Listener):
+class Follower(TopicListener[Topic]):
     """Keeps the set of names that consumers can subscribe to, from what the engine tells alone."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ def rows_of_nobody(store: Store) -> set[tuple[str, int]]:
     live = {record.topic_id for record in store.topics()}
     found: set[tuple[str, int]] = {("deleted", topic_id) for topic_id in store.deleted_topics()}
     with store.env.begin() as txn:
-        for table in SWEPT_TABLES:
+        for table in TABLES_OF_TOPICS:
             for key in txn.cursor(db=store.tables[table]).iternext(keys=True, values=False):
                 (topic_id,) = TOPIC_KEY.unpack(bytes(key)[: TOPIC_KEY.size])
                 if topic_id not in live:

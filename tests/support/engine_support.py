@@ -26,9 +26,7 @@ from replicator.engine.log.block import BlockKind, build_block
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.consumer import EngineConsumer
-from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
@@ -182,30 +180,6 @@ async def one_group(
     clock.free.set()
     await holder
     return list(await asyncio.gather(*tasks, return_exceptions=True))
-
-
-class Listener:
-    """A listener of an engine that does nothing; tests override what they want to hear."""
-
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None: ...
-
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None: ...
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
-
-    def on_log_deleted(self, topic: Topic) -> None: ...
-
-    def on_partitions(self, topic_name: str, partitions: int) -> None: ...
-
-    def on_namespace_policies(self, namespace: str) -> None: ...
-
-    def on_topic_created(self, topic_name: str) -> None: ...
-
-    def on_topic_deleted(self, topic_name: str) -> None: ...
 
 
 class Inbox:

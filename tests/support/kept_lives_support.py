@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from engine_support import TOPIC, eventually, message
 from sync_node_support import Node
 
 from replicator.engine.engine import Engine
-from replicator.links import link as links
 
 MESSAGES = 10
-
-
-@pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 async def publish(engine: Engine, what: bytes, count: int = MESSAGES) -> list[bytes]:

@@ -68,3 +68,11 @@ def test_every_word_of_the_glossary_has_a_place() -> None:
     assert [word for word, _, place in rows if not re.search(r"`(replicator|snapshots)[./]\w", place)] == []
     words = [word.lower() for word, _, _ in rows]
     assert words == sorted(words), "the words are in the order of the alphabet"
+
+
+def test_every_record_of_a_decision_says_whether_it_holds() -> None:
+    """The second paragraph is ``Status: accepted``, with those that revise it, or ``Status: superseded by`` another."""
+    records = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    pattern = re.compile(r"# .*\n\nStatus: (accepted|superseded by \[\d+\]\([\w-]+\.md\))")
+    assert len(records) > 100
+    assert [each.name for each in records if not pattern.match(each.read_text())] == []

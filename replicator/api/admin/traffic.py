@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from replicator.engine.log.writer import AppendedBlock
-from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 
 SLOT_SECONDS: Final = 10
 SLOTS: Final = 6
 
 
-class TrafficMeter:
+class TrafficMeter(TopicListener[Topic]):
     """A listener of the engine that knows the rates of its topics. ``clock_seconds`` must not go back."""
 
     def __init__(self, clock_seconds: Callable[[], float]) -> None:
@@ -50,21 +50,5 @@ class TrafficMeter:
         else:
             slots.append((now, messages))
 
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None: ...
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
-
     def on_log_deleted(self, topic: Topic) -> None:
         self._slots.pop(topic.name, None)
-
-    def on_partitions(self, topic_name: str, partitions: int) -> None: ...
-
-    def on_namespace_policies(self, namespace: str) -> None: ...
-
-    def on_topic_created(self, topic_name: str) -> None: ...
-
-    def on_topic_deleted(self, topic_name: str) -> None: ...

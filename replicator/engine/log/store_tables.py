@@ -83,48 +83,61 @@ FORMAT: Final = FORMATS[-1]
 then refuses the store. A table, a field or a row that the version before may ignore does not raise it."""
 HEAD: Final = "store"
 """The row of ``meta`` that says what the store is."""
-TABLES: Final = (
-    "meta",
-    "topics",
-    "blocks",
-    "placed",
-    "markers",
-    "high_water",
-    "left_out",
-    "parts",
-    "link_marks",
-    "extents",
-    "cursors",
-    "cursor_rows",
-    "tombstones",
-    "pending_acks",
-    "trims",
-    "policies",
-    "sequences",
-    "numbered",
-    "numbered_blocks",
-    "numbering",
-    "copied_sequences",
-    "twins",
-    "epochs",
-    "terminated",
-    "compacted",
-    "compaction",
-    "partitioned",
-    "schemas",
-    "tenants",
-    "namespaces",
-    "grants",
-    "audit",
-    "deleted",
-    "staging",
-    "published",
-    "broker_cursors",
-    "broker_notes",
-    "lineage",
-    "deletions",
-    "kept_settings",
+
+
+class Table(NamedTuple):
+    """A table of a store. ``per_topic`` says that its keys begin with a topic's id: deleting a topic deletes these
+    rows."""
+
+    name: str
+    per_topic: bool = False
+
+
+_REGISTRY: Final = (
+    Table("meta"),
+    Table("topics"),
+    Table("blocks", per_topic=True),
+    Table("placed"),
+    Table("markers", per_topic=True),
+    Table("high_water", per_topic=True),
+    Table("left_out", per_topic=True),
+    Table("parts", per_topic=True),
+    Table("link_marks", per_topic=True),
+    Table("extents", per_topic=True),
+    Table("cursors", per_topic=True),
+    Table("cursor_rows", per_topic=True),
+    Table("tombstones", per_topic=True),
+    Table("pending_acks", per_topic=True),
+    Table("trims", per_topic=True),
+    Table("policies", per_topic=True),
+    Table("sequences", per_topic=True),
+    Table("numbered", per_topic=True),
+    Table("numbered_blocks", per_topic=True),
+    Table("numbering", per_topic=True),
+    Table("copied_sequences", per_topic=True),
+    Table("twins", per_topic=True),
+    Table("epochs", per_topic=True),
+    Table("terminated", per_topic=True),
+    Table("compacted", per_topic=True),
+    Table("compaction", per_topic=True),
+    Table("partitioned"),
+    Table("schemas"),
+    Table("tenants"),
+    Table("namespaces"),
+    Table("grants"),
+    Table("audit"),
+    Table("deleted"),
+    Table("staging"),
+    Table("published", per_topic=True),
+    Table("broker_cursors", per_topic=True),
+    Table("broker_notes", per_topic=True),
+    Table("lineage", per_topic=True),
+    Table("deletions"),
+    Table("kept_settings"),
 )
+TABLES: Final = tuple(table.name for table in _REGISTRY)
+TABLES_OF_TOPICS: Final = tuple(table.name for table in _REGISTRY if table.per_topic)
+"""Tables whose keys begin with a topic's id, in the order in which the rows of a deleted topic are deleted."""
 TOPIC_KEY: Final = struct.Struct(">I")
 BLOCK_KEY: Final = struct.Struct(">IQQ")
 LOCAL_PREFIX: Final = struct.Struct(">QQ")

@@ -21,9 +21,8 @@ import lmdb
 
 from replicator.engine.log.row_check import FOUND_MAX, WrongRow
 from replicator.engine.log.store import Store
-from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY, decode_place
+from replicator.engine.log.store_tables import BLOCK_KEY, TABLES_OF_TOPICS, TOPIC_KEY, decode_place
 from replicator.engine.topic_name import parse_topic
-from replicator.engine.topics.topic_deletion import SWEPT_TABLES
 from snapshots.position import BEFORE_ALL, Position
 
 _LOWEST: Final = Struct(">16sQ")
@@ -71,7 +70,7 @@ def _row_counts(store: Store) -> Iterator[WrongRow]:
 def _topics(store: Store) -> Iterator[WrongRow]:
     records = store.topics()
     known = {record.topic_id for record in records} | set(store.deleted_topics())
-    for table in SWEPT_TABLES:
+    for table in TABLES_OF_TOPICS:
         for topic_id in _topic_ids(store, table):
             if topic_id not in known:
                 yield WrongRow("", f"table {table} has rows of topic id {topic_id}, which is gone from the catalog")

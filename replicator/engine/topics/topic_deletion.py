@@ -17,41 +17,11 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.log.commit.putting_back import PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN, PUT_BACK_LEDGERS
-from replicator.engine.log.store_tables import TOPIC_KEY
+from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
 from replicator.engine.log.trim import Leave
 
 SWEEP_ROWS_MAX: Final = 1_000
 """Deleted in one transaction: some milliseconds, so that publishes that wait behind it wait no longer."""
-SWEPT_TABLES: Final = (
-    "blocks",
-    "markers",
-    "high_water",
-    "left_out",
-    "parts",
-    "link_marks",
-    "extents",
-    "cursors",
-    "cursor_rows",
-    "tombstones",
-    "pending_acks",
-    "trims",
-    "policies",
-    "sequences",
-    "numbered",
-    "numbered_blocks",
-    "numbering",
-    "copied_sequences",
-    "twins",
-    "epochs",
-    "terminated",
-    "compacted",
-    "compaction",
-    "published",
-    "broker_cursors",
-    "broker_notes",
-    "lineage",
-)
-"""Those whose keys begin with a topic's id."""
 MARKERS_HANDLED: Final = "markers handled"
 TOPIC_FACTS: Final = (MARKERS_HANDLED, PUT_BACK, PUT_BACK_BELOW, PUT_BACK_BETWEEN, PUT_BACK_LEDGERS)
 """Small facts of the worker, in the table ``meta``, whose names end with a topic's id."""
@@ -61,7 +31,7 @@ def sweep_topic(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, le
     """Delete rows of a deleted topic; returns whether there may be more of them."""
     prefix = TOPIC_KEY.pack(topic_id)
     left = SWEEP_ROWS_MAX
-    for table in SWEPT_TABLES:
+    for table in TABLES_OF_TOPICS:
         cursor = txn.cursor(db=tables[table])
         more = cursor.set_range(prefix)
         while more and bytes(cursor.key()).startswith(prefix):

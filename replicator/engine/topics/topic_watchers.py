@@ -14,13 +14,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Final, Protocol
 
 from replicator.engine.errors import EngineError, InvalidPattern
-from replicator.engine.log.requests import AppendedBlock
-from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topics.topic_patterns import parse_pattern
 from replicator.engine.topics.topic_watch import TopicListing, TopicWatch, TopicWatchRegistry, WatchedPattern
 from replicator.running.supervisor import Supervisor
@@ -44,7 +43,7 @@ class TopicNames(Protocol):
         a namespace that there is not yet."""
 
 
-class TopicWatchers:
+class TopicWatchers(TopicListener[Topic]):
     """The watchers of one engine, which tells of its topics by the methods of a :class:`TopicListener`."""
 
     def __init__(self, names: TopicNames, supervisor: Supervisor) -> None:
@@ -104,20 +103,6 @@ class TopicWatchers:
         """Those who consume it have to look at its partitions again, as if it had been made anew."""
         for pattern in self._registry.watching(topic_name):
             self._add_job(pattern, _once(pattern.made_anew, topic_name))
-
-    def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None: ...
-
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None: ...
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None: ...
-
-    def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None: ...
-
-    def on_log_deleted(self, topic: Topic) -> None: ...
-
-    def on_namespace_policies(self, namespace: str) -> None: ...
 
     # Working.
 

@@ -41,6 +41,7 @@ from replicator.engine.errors import StoreFailed, StoreFull
 from replicator.engine.log.block import BlockSpan
 from replicator.engine.log.log_sizes import SAMPLE_BLOCKS, LogSizes
 from replicator.engine.log.store import Store
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
 from replicator.engine.upkeep.hold_quota import Held
@@ -75,7 +76,7 @@ PAGE_BLOCKS: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-class Maintenance:
+class Maintenance(TopicListener["Topic"]):
     """Runs the passes of one engine. ``topics`` gives its topics as they are at the time."""
 
     def __init__(
@@ -172,14 +173,8 @@ class Maintenance:
             self._grown.add(topic)
             self._wake.set()
 
-    def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """Checked by the next pass."""
-
     def on_subscription_deleted(self, topic: Topic, name: str, generation: int | None) -> None:
         self._check_soon(topic)
-
-    def on_acknowledged(self, topic: Topic, subscription: Subscription) -> None:
-        """See :meth:`on_mark_delete`."""
 
     def on_mark_delete(self, topic: Topic, subscription: Subscription, *, local: bool) -> None:
         self._check_soon(topic)
@@ -189,18 +184,6 @@ class Maintenance:
         self._came_bytes.pop(topic.topic_id, None)
         self._moved.discard(topic)
         self._grown.discard(topic)
-
-    def on_partitions(self, topic_name: str, partitions: int) -> None:
-        """Do nothing: partitions are topics like others."""
-
-    def on_namespace_policies(self, namespace: str) -> None:
-        """Checked by the next pass."""
-
-    def on_topic_created(self, topic_name: str) -> None:
-        """Checked by the next pass."""
-
-    def on_topic_deleted(self, topic_name: str) -> None:
-        """See :meth:`on_log_deleted`."""
 
     def hold_moved(self, topic: Topic) -> None:
         """Check ``topic`` again soon: its log is held back less than before."""

@@ -18,14 +18,9 @@ from engine_support import eventually, logged, opened, serving, subscribed
 from replicator.engine.engine import Engine
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.types import Ack, ProducerOptions
-from replicator.links import link as links
 from replicator.links.link import Link
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 def run_and_kill(directory: Path, address: str, seed: int) -> int:

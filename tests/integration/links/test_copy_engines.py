@@ -25,7 +25,6 @@ from replicator.engine.log.block import BlockHeader, verify_block
 from replicator.engine.log.commit import new_blocks
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
-from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
 from replicator.topology import EMBEDDED, SPARK, PipelineSettings, Topology
@@ -36,15 +35,7 @@ from snapshots.position import BEFORE_ALL, Position
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 A_TO_B = LinkSpec("a", "b")
 
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+pytestmark = [pytest.mark.parametrize("engine", ENGINES), pytest.mark.usefixtures("short_link_pauses")]
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ from carrier_support import PlanClient, PlanGone, Refused
 from engine_support import TOPIC, eventually
 from link_support import Web, carrier_of, web
 
-from replicator.links import link as links
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
 from replicator.links.planner import carrier_name
@@ -24,16 +23,11 @@ from replicator.topology import SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import RunningLinks
 
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
+
 A_TO_B = LinkSpec("a", "b", engine=SPARK)
 EMBEDDED_LINK = LinkSpec("a", "b")
 ASKED = {"carrier": "me", "lanes": 1, "bytes_max": 1000, "wait_ms": 5000}
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 @asynccontextmanager

@@ -24,11 +24,12 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
 from replicator.engine.topic import Topic
 from replicator.engine.topics.partitions import PartitionedTopic
-from replicator.links import link as links
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
+
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 PARTED = "persistent://public/default/parted"
 AHEAD_MS = 3_600_000
@@ -36,13 +37,6 @@ BOTH = [LinkSpec("a", "b"), LinkSpec("b", "a")]
 BACK = [LinkSpec("b", "a")]
 MESH = [LinkSpec(one, other) for one in "abc" for other in "abc" if one != other]
 RING = [LinkSpec("a", "b", forward=True), LinkSpec("b", "c", forward=True), LinkSpec("c", "a", forward=True)]
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 def count(engine: Engine) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asynchronous import asynchronous
 from engine_support import TOPIC, entries_of, eventually, logged
-from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish, short_pauses
+from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish
 from link_support import Web, link_of, web
 from sync_node_support import consume_all, mesh
 from worker_pair import Pair
@@ -24,7 +24,7 @@ from replicator.topology import Link as LinkSpec
 from replicator.worker.starting import start_worker
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 @asynccontextmanager

@@ -9,13 +9,13 @@ import pytest
 import sync_node_support
 from asynchronous import asynchronous
 from engine_support import TOPIC, eventually
-from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish, short_pauses
+from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish
 from sync_node_support import consume_all, mesh
 
 from replicator.sync.service import SubscriptionSync
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures(short_pauses.__name__)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 @pytest.fixture(autouse=True)

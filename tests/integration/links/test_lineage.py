@@ -28,22 +28,15 @@ from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.restored import RestoredMark, put_mark
 from replicator.engine.topics import origin_stores
 from replicator.links import lineage_teller
-from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.peering.lineage import LINEAGE_ROUTE, ROWS_MAX
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
+
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 RING = [LinkSpec("a", "b", forward=True), LinkSpec("b", "c", forward=True), LinkSpec("c", "a", forward=True)]
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 @asynccontextmanager

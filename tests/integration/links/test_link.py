@@ -28,18 +28,12 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import copier
-from replicator.links import link as links
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
 from replicator.links.transport import SILENCE_SECONDS_MAX
 from snapshots.position import BEFORE_ALL, Position
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon; the pauses still grow."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 @asynccontextmanager

@@ -13,19 +13,12 @@ from link_support import link_of, web
 
 from replicator.api.linked_sources import IncomingLink
 from replicator.links import copier
-from replicator.links import link as links
 from replicator.links.link import Link
 from replicator.links.route import Route
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon; the pauses still grow."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 def ring(names: str) -> list[LinkSpec]:

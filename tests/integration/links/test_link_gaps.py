@@ -14,19 +14,12 @@ from link_support import Web, link_of, web
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.policies import Retention, TopicPolicies
-from replicator.links import link as links
 from replicator.links.errors import NotResolved
 from replicator.topology import Link as LinkSpec
 
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
+
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 class AuditRecorder:

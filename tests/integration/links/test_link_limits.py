@@ -17,22 +17,15 @@ from replicator.engine.errors import BacklogQuotaExceeded
 from replicator.engine.log import link_frame
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import Retention, TopicPolicies
-from replicator.links import link as links
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
+
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 
 SPOKEN = f"{link_frame.PROTOCOL_OLDEST} to {link_frame.PROTOCOL_VERSION}"
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 def test_a_paused_link_copies_nothing_and_holds_the_log_until_it_is_resumed_also_over_a_restart(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from link_support import web
 
 from replicator.api.runs import RUNS
 from replicator.engine.engine import Engine
-from replicator.links import link as links
 from replicator.links import served_runs
 from replicator.links.errors import PeerRefused
 from replicator.links.link import Link
@@ -30,11 +29,7 @@ from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import begin_run
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 @asynccontextmanager

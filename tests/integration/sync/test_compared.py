@@ -17,16 +17,10 @@ from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.policies import PolicyOverrides
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import Ack, ProducerOptions, SubscriptionType
-from replicator.links import link as links
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links try again soon."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
 
 
 def numbers(first: int, last: int) -> list[bytes]:

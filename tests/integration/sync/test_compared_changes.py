@@ -16,19 +16,12 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.types import Ack, SubscriptionType
-from replicator.links import link as links
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
+pytestmark = pytest.mark.usefixtures("short_link_pauses")
+
 NAMES = ("us-east", "eu-west")
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links try again soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 
 def messages(first: int, last: int) -> list[bytes]:

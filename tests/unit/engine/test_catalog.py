@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from engine_support import DEADLINE_SECONDS, Listener, message, opened
+from engine_support import DEADLINE_SECONDS, message, opened
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import (
@@ -26,13 +26,15 @@ from replicator.engine.errors import (
     TopicNotFound,
 )
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import ProducerOptions
 
 NAMESPACE = "public/default"
 
 
-class Heard(Listener):
+class Heard(TopicListener[Topic]):
     """Keeps what a follower of the catalog hears."""
 
     def __init__(self) -> None:

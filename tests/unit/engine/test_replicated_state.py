@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, Listener, batch, eventually, marker, message, opened, subscribed
+from engine_support import TOPIC, batch, eventually, marker, message, opened, subscribed
 from pyroaring import BitMap
 
 from replicator.engine.engine import Engine
@@ -24,6 +24,7 @@ from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.subscriptions.unannounced import UNANNOUNCED_BATCHES_MAX
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
@@ -40,7 +41,7 @@ def keyed(key: str) -> bytes:
     return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key=key), b"x")
 
 
-class Told(Listener):
+class Told(TopicListener[Topic]):
     """Keeps what it hears of replicated subscriptions."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, Inbox, Listener, batch, eventually, make_block, marker, message, opened, subscribed
+from engine_support import TOPIC, Inbox, batch, eventually, make_block, marker, message, opened, subscribed
 from pyroaring import BitMap
 
 from replicator.engine.engine import EngineSettings
@@ -23,6 +23,8 @@ from replicator.engine.log import topic_reading
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.subscriptions.consumer import PERMITS_MAX, EngineConsumer
+from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
 
@@ -433,7 +435,7 @@ def test_invariant_6_a_merged_position_takes_entries_away_and_a_newer_generation
 def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
     heard: list[tuple[str, Any]] = []
 
-    class Recording(Listener):
+    class Recording(TopicListener[Topic]):
         def on_appended(self, topic: Any, blocks: Any) -> None:
             heard.append(("appended", topic.log.last))
 
@@ -467,7 +469,7 @@ def test_listeners_hear_of_moves_and_who_made_them(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-class MoveListener(Listener):
+class MoveListener(TopicListener[Topic]):
     """Keeps what it hears of mark-delete positions: (position, generation)."""
 
     def __init__(self) -> None:
@@ -635,7 +637,7 @@ def test_a_subscription_that_could_not_be_made_is_not_stored_by_those_who_waited
 
 
 def test_peers_hear_of_a_replicated_subscription_though_its_consumer_gives_up(tmp_path: Path) -> None:
-    class Subscriptions(Listener):
+    class Subscriptions(TopicListener[Topic]):
         def on_subscription(self, topic: Any, subscription: Any) -> None:
             heard.append(subscription.replicated)
 

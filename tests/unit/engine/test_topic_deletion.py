@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from catalog_support import Follower, rows_of_nobody
-from engine_support import TOPIC, Listener, batch, eventually, make_block, message, opened, subscribed
+from engine_support import TOPIC, batch, eventually, make_block, message, opened, subscribed
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.store_tables import TABLES, TOPIC_KEY
+from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topics import topic_deletion
 from replicator.engine.topics.namespace_policies import NamespacePolicies
-from replicator.engine.topics.topic_deletion import SWEPT_TABLES
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
@@ -66,7 +66,7 @@ async def leaving(topic: Topic) -> None:
 
 
 def tables_of(engine: Engine, topic_id: int) -> set[str]:
-    return {table for table in SWEPT_TABLES if engine.store.has_rows(table, topic_id)}
+    return {table for table in TABLES_OF_TOPICS if engine.store.has_rows(table, topic_id)}
 
 
 def test_nothing_is_left_of_a_deleted_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_nothing_is_left_of_a_deleted_topic(tmp_path: Path, monkeypatch: pytest.
             topic = await with_rows_everywhere(engine)
             kept = await with_rows_everywhere(engine, "kept")
             before = tables_of(engine, kept.topic_id)
-            assert tables_of(engine, topic.topic_id) == before == set(SWEPT_TABLES), "the test sees every table"
+            assert tables_of(engine, topic.topic_id) == before == set(TABLES_OF_TOPICS), "the test sees every table"
             await engine.deleting.delete(TOPIC)
             assert engine.find(TOPIC) is None
             await engine.deleting.sweeper.swept()
@@ -279,7 +279,7 @@ def test_a_partitioned_topic_goes_with_all_its_partitions_or_not_at_all(tmp_path
 
 
 def test_listeners_hear_of_every_log_that_is_deleted(tmp_path: Path) -> None:
-    class Logs(Listener):
+    class Logs(TopicListener[Topic]):
         def __init__(self) -> None:
             self.deleted: list[str] = []
 
@@ -330,25 +330,6 @@ def test_a_namespace_that_makes_no_subscriptions_lets_consumers_use_those_that_a
             await subscribed(topic, "a reader".replace(" ", "-"), durable=False)
 
     asyncio.run(main())
-
-
-def test_every_table_that_has_rows_by_topic_is_swept() -> None:
-    by_name = {
-        "meta",
-        "topics",
-        "partitioned",
-        "tenants",
-        "namespaces",
-        "grants",
-        "audit",
-        "deleted",
-        "staging",
-        "schemas",
-        "placed",
-        "deletions",
-        "kept_settings",
-    }
-    assert set(SWEPT_TABLES) == set(TABLES) - by_name
 
 
 def test_who_is_just_subscribing_to_a_topic_that_is_deleted_is_told_so(tmp_path: Path) -> None:

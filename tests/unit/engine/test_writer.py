@@ -9,7 +9,6 @@ import pytest
 from engine_support import (
     TOPIC,
     HeldClock,
-    Listener,
     entries_of,
     logged,
     make_block,
@@ -32,6 +31,7 @@ from replicator.engine.log.commit import request_queue
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
+from replicator.engine.topic_listener import TopicListener
 from replicator.metadata.metadata_pb2 import LZ4, MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
@@ -251,7 +251,7 @@ def test_invariant_1_after_a_failed_commit_nothing_is_confirmed_any_more(tmp_pat
 
 
 def test_a_listener_that_fails_leaves_no_publisher_waiting(tmp_path: Path) -> None:
-    class Failing(Listener):
+    class Failing(TopicListener[Topic]):
         def on_appended(self, *_: object) -> None:
             raise ZeroDivisionError
 
@@ -269,7 +269,7 @@ def test_a_listener_that_fails_leaves_no_publisher_waiting(tmp_path: Path) -> No
 
 
 def test_a_listener_that_fails_in_one_topic_keeps_no_other_from_hearing_of_its_own(tmp_path: Path) -> None:
-    class Failing(Listener):
+    class Failing(TopicListener[Topic]):
         def on_appended(self, topic: Topic, blocks: object) -> None:
             if topic.name == TOPIC:
                 raise ZeroDivisionError
