@@ -76,6 +76,7 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 		tests/e2e/test_spark_cluster.py tests/integration/links/test_copy_engines.py tests/integration/engine/test_engine_crash.py tests/integration/stores/test_lost_disk_moments.py
 	for bodies in table segments; do STORE_BODIES=$$bodies $(BIN)/python -m pytest tests/property || exit 1; done
 	.ci/pythons between
+	tests/peers/kubernetes/fetch helm helm-3.14.4 helm-4.3.2 && $(BIN)/python -m pytest tests/helm/static/test_other_helms.py
 	$(MAKE) histories N=2000
 
 histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails; LIMIT=180 ends after so many seconds

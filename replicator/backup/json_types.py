@@ -113,7 +113,7 @@ class RestoreAnswer(TypedDict):
 
     cluster: Annotated[str, "whose backup"]
     into: Annotated[str, "the directory"]
-    backup: Annotated[str, "its id"]
+    backup: Annotated[str | None, "its id; null: there was a store, and nothing was restored (`--if-empty`)"]
     aside: Annotated[str | None, "where the store is that was there before"]
     damaged_blocks: Annotated[int, "that the backup does not have", "blocks"]
     reclaimed: Annotated[ReclaimAnswer | None, "what came back from other clusters; null: they were not asked"]

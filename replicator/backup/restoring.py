@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +34,9 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_check import check_store
 from replicator.engine.log.store_copy import DATA_FILE, is_store_file
-from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, is_there, lock_directory
+from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, is_there, lock_directory, read_meta
 from replicator.engine.log.store_tables import FORMATS
-from replicator.engine.restored import BackupBeside, RestoredMark, put_mark
+from replicator.engine.restored import MARK, BackupBeside, RestoredMark, mark_of, put_mark
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
@@ -51,6 +52,26 @@ class Checked:
     """Problems besides the blocks that the manifest lists as damaged."""
     topics: int = 0
     blocks: int = 0
+
+
+class Left(Enum):
+    """What is left to do in the directory of a cluster that is to begin with a backup."""
+
+    ALL = "all"
+    """It has no store, or a restore was cut off before the store was in place."""
+    RECLAIM = "reclaim"
+    """The backup is restored; the other clusters were not all asked yet."""
+    NOTHING = "nothing"
+    """It has a store."""
+
+
+def left_of_restore(data: Path) -> Left:
+    """Return what is left to do in the directory ``data``. Raises :class:`StoreUnusable` if its store cannot be
+    read."""
+    if is_there(data / RESTORING) or not is_there(data / LOG):
+        return Left.ALL
+    mark = mark_of(read_meta(data, (MARK,)).get(MARK))
+    return Left.RECLAIM if mark is not None and mark.backup and mark.settled_at_ms is None else Left.NOTHING
 
 
 def restore(

@@ -210,6 +210,13 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Move a store that is already there aside; it stays in the directory.")
     ] = False,
+    if_empty: Annotated[
+        bool,
+        typer.Option(
+            "--if-empty",
+            help="Change nothing if the cluster has a store; go on with a restore that was cut off. For each start.",
+        ),
+    ] = False,
     no_reclaim: Annotated[
         bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
     ] = False,
@@ -222,13 +229,19 @@ def restore(
     """
     from replicator.backup.destination import Destination
     from replicator.backup.restore_order import beside_in
+    from replicator.backup.restoring import Left, left_of_restore
     from replicator.backup.restoring import restore as put_back
     from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
         raise typer.BadParameter("give -f FILE, or --into DIR")
+    if replace and if_empty:
+        raise typer.BadParameter("--replace and --if-empty exclude each other")
     data = into if file is None else opened_topology(file).cluster(cluster).data
     assert data is not None
+    left = left_of_restore(data) if if_empty else Left.ALL
+    if left is not Left.ALL:
+        return _restored_before(file if left is Left.RECLAIM and not no_reclaim else None, cluster, data, without)
     manifest, _, aside = put_back(
         Destination(at), cluster, data, backup=backup, replace=replace, progress=_progress("restored")
     )
@@ -271,6 +284,24 @@ def restore(
         f"`replicator store repair -f {name} -c {cluster}` before."
     )
     return Shown(value, "\n".join(lines), status=NOT_WHOLE, notes=[*_damage([manifest]), mending])
+
+
+def _restored_before(file: Path | None, cluster: str, data: Path, without: list[str] | None) -> Shown[RestoreAnswer]:
+    """Restore nothing, because ``data`` has a store. With ``file``, finish the reclaim of a restore before."""
+    value: RestoreAnswer = {
+        "cluster": cluster,
+        "into": str(data),
+        "backup": None,
+        "aside": None,
+        "damaged_blocks": 0,
+        "reclaimed": None,
+    }
+    if file is None:
+        return Shown(value, f"{data} has a store: nothing was restored")
+    done, settings = _reclaimed(file, cluster, without)
+    lines = [f"{data} has a restored store already: the other clusters were asked"]
+    lines += reclaimed_lines(cluster, done, settings)
+    return Shown({**value, "reclaimed": reclaimed_json(done, settings)}, "\n".join(lines), status=_status(done))
 
 
 @app.command()

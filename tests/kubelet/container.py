@@ -43,8 +43,8 @@ _UNSHARED: Final = ("unshare", "--mount", "--pid", "--ipc", "--uts", "sh", "-c",
 class Container:
     """``start`` it, wait until it has ``ended``; ``stop`` as kubelets do. It may be started again."""
 
-    def __init__(self, pod: Object, directory: Path, network: str, names: Path) -> None:
-        (self.spec,) = pod["spec"]["containers"]
+    def __init__(self, pod: Object, spec: Object, directory: Path, network: str, names: Path) -> None:
+        self.spec = spec
         self._hostname, self._network, self._names = pod["metadata"]["name"], network, names
         self._directory = directory / self.spec["name"]
         self._security = pod["spec"].get("securityContext", {}) | self.spec.get("securityContext", {})

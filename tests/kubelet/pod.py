@@ -1,4 +1,4 @@
-"""One pod: its container from start to end, and its status."""
+"""One pod: its container from start to end, after those that run before it, and its status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Pod:
         self._network = Network()
         self._names = directory / "names"
         self._volumes = Volumes(api, pod, directory / "volumes")
-        self._container = Container(pod, directory, self._network.name, self._names)
+        specs = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+        self._containers = [Container(pod, each, directory, self._network.name, self._names) for each in specs]
+        self._container = self._containers[-1]
         self._probes: Probes | None = None
         """While the container runs."""
         self._phase, self._restarts = "Pending", 0
@@ -61,17 +63,20 @@ class Pod:
             keeping = group.create_task(self._keep())
             grace_seconds = await self._deleted
             await self._report()  # it is not ready any more
-            await self._container.stop(grace_seconds)
+            await asyncio.gather(*(each.stop(grace_seconds) for each in self._containers))
             await asyncio.wait([keeping], timeout=5)
             keeping.cancel()
-            await self._container.stop(0)  # one that was just started
+            await asyncio.gather(*(each.stop(0) for each in self._containers))  # one that was just started
         await asyncio.to_thread(self._network.remove)
         shutil.rmtree(self._directory / "volumes", ignore_errors=True)
         uid = self._object["metadata"]["uid"]
         await self._tell("DELETE", "", {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
     async def _keep(self) -> None:
-        """Run the container again and again, as the policy says."""
+        """Run the container again and again, as the policy says, once those before it have succeeded."""
+        for each in self._containers[:-1]:
+            while not self._deleted.done() and (status := await self._run_before(each)):
+                await self._wait("PodInitializing", f"{each.spec['name']} ended with status {status}", 1.0)
         status, again = 0, True
         while again and not self._deleted.done():
             status = await self._run_once()
@@ -82,8 +87,12 @@ class Pod:
         self._phase = "Failed" if status else "Succeeded"
         await self._report()
 
+    async def _run_before(self, container: Container) -> int:
+        await self._start(container)
+        return await container.ended()
+
     async def _run_once(self) -> int:
-        await self._start()
+        await self._start(self._container)
         self._probes = Probes(self._container, self._network.address, self._report)
         self._state, self._phase = {"running": {"startedAt": _now()}}, "Running"
         await self._report()
@@ -97,18 +106,18 @@ class Pod:
         await self._report()
         return status
 
-    async def _start(self) -> None:
+    async def _start(self, container: Container) -> None:
         while True:
             try:
                 await self._volumes.prepare()
                 mounts = [(Path(folder), folder, True) for folder in self._image["folders"]]
-                for each in self._container.spec.get("volumeMounts", ()):
+                for each in container.spec.get("volumeMounts", ()):
                     mounts.append((self._volumes.paths[each["name"]], each["mountPath"], each.get("readOnly", False)))
-                return await self._container.start(dict(self._environment()), mounts)
+                return await container.start(dict(self._environment(container)), mounts)
             except (NotYet, Refused) as error:
                 await self._wait("ContainerCreating", str(error), 0.3)
 
-    def _environment(self) -> Iterator[tuple[str, str]]:
+    def _environment(self, container: Container) -> Iterator[tuple[str, str]]:
         server = self._api.objects["services"]["default", "kubernetes"]["spec"]
         yield from self._image["environment"].items()
         yield "HOSTNAME", self._object["metadata"]["name"]
@@ -116,7 +125,7 @@ class Pod:
         yield "KUBERNETES_SERVICE_PORT", str(server["ports"][0]["port"])
         self._object["status"]["podIP"] = self._network.address
         known: dict[str, str] = {}
-        for each in self._container.spec.get("env", ()):
+        for each in container.spec.get("env", ()):
             match each.get("valueFrom"):
                 case None:
                     value = expand(each.get("value", ""), known)

@@ -160,6 +160,29 @@ def test_a_container_that_ends_or_fails_its_liveness_probe_is_started_again(kube
     _remove(kubernetes, "restarts")
 
 
+def test_containers_before_a_pods_own_are_run_in_turn_until_each_succeeds(kubernetes: Cluster) -> None:
+    """The first one fails once; the next ones find what it left behind."""
+    mounts = [{"name": "scratch", "mountPath": "/scratch"}]
+    again = "test -e /scratch/tried || { touch /scratch/tried; exit 3; }"
+    before = {"first": again, "second": "cp /scratch/tried /scratch/second"}
+    pod = _pod(
+        "prepared",
+        ["sh", "-c", "ls /scratch; sleep 600"],
+        terminationGracePeriodSeconds=1,
+        volumes=[{"name": "scratch", "emptyDir": {}}],
+        initContainers=[
+            {"name": name, "image": "python", "command": ["sh", "-c", script], "volumeMounts": mounts}
+            for name, script in before.items()
+        ],
+        container={"volumeMounts": mounts},
+    )
+    _make(kubernetes, "pods", pod)
+    kubernetes.until(lambda: _phase(kubernetes, "prepared") == "Running", "the pod's own container")
+    running = kubernetes.pod(NAMESPACE, "prepared")
+    kubernetes.until(lambda: kubernetes.log(running, "main").split() == ["second", "tried"], "what was left behind")
+    _remove(kubernetes, "prepared")
+
+
 def test_files_of_a_configmap_follow_it(kubernetes: Cluster) -> None:
     settings = {"metadata": {"name": "moves"}, "data": {"color": "blue", "old": "x"}}
     _make(kubernetes, "configmaps", settings)

@@ -47,6 +47,7 @@ def main() -> None:
     asyncio.run(record_segments())
     keep_frames()
     record_query()
+    record_chart()
     markers = [[int(kind), payload.hex()] for kind, payload in map(encode_marker, samples.markers())]
     write("markers.json", {"version": MARKER_VERSION, "markers": markers})
     write("offsets.json", [encode_offset(each) for each in samples.offsets()])
@@ -72,6 +73,11 @@ def pack(name: str, directory: Path) -> None:
     with zipfile.ZipFile(samples.RECORDED / name, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in sorted(each for each in directory.rglob("*") if each.is_file()):
             packed.writestr(zipfile.ZipInfo(str(file.relative_to(directory))), file.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def record_chart() -> None:
+    """The chart as it is released: upgrades begin with it."""
+    pack("chart.zip", samples.RECORDED.parents[1] / "helm" / "replicator")
 
 
 def keep_frames() -> None:

@@ -134,6 +134,8 @@ class Installation:
     def _make(self, kind: str, name: str) -> None:
         field = {"Secret": "stringData", "ConfigMap": "data"}.get(kind)
         data = {} if field is None else {field: dict.fromkeys(EXTERNAL_KEYS, "x")}
+        if kind == "PersistentVolumeClaim":
+            data = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
         self._call("POST", "/" + LISTS[kind].format(self.namespace), {"metadata": {"name": name}, **data})
 
 

@@ -102,14 +102,15 @@ class _Release:
         yield from self._wanted("ServiceAccount", spec.get("serviceAccountName", "default"), {}, hook)
         for secret in spec.get("imagePullSecrets", ()):
             yield from self._wanted("Secret", secret["name"], {}, hook)
-        for container in spec["containers"]:
+        containers = [*spec["containers"], *spec.get("initContainers", ())]
+        for container in containers:
             yield from self._of_container(container, volumes)
+        mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts", ())}
+        yield from (f"has a volume {name} that nothing mounts" for name in set(volumes) - mounted)
 
     def _of_container(self, container: Object, volumes: Mapping[str, Object]) -> Iterator[str]:
         mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", ())}
         yield from (f"mounts a volume {name}" for name in mounts.values() if name not in volumes)
-        unused = set(volumes) - set(mounts.values())
-        yield from (f"has a volume {name} that nothing mounts" for name in unused)
         ports = {port["name"] for port in container.get("ports", ())}
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             port = container.get(kind, {}).get("httpGet", {}).get("port")
@@ -239,6 +240,14 @@ class _Release:
                     yield f"wants the port {backend['port']['name']} of the Service {backend['name']}"
         for tls in ingress["spec"].get("tls", ()):
             yield from self._wanted("Secret", tls["secretName"], {}, hook=False)
+
+    def _of_route(self, route: Object) -> Iterator[str]:
+        for backend in (each for rule in route["spec"]["rules"] for each in rule["backendRefs"]):
+            service = self._object("Service", backend["name"])
+            if service is None or backend["port"] not in [each["port"] for each in service["spec"]["ports"]]:
+                yield f"wants the port {backend['port']} of the Service {backend['name']}"
+
+    _of_httproute = _of_tlsroute = _of_tcproute = _of_route
 
     def _of_rolebinding(self, binding: Object) -> Iterator[str]:
         yield from self._wanted(binding["roleRef"]["kind"], binding["roleRef"]["name"], {}, hook=False)

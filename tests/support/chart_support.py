@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OF_OTHERS: Final = {
     "Certificate": "cert-manager",
     **dict.fromkeys(("ServiceMonitor", "PodMonitor", "PrometheusRule"), "Prometheus"),
-    **dict.fromkeys(("HTTPRoute", "TLSRoute"), "Gateway API"),
+    **dict.fromkeys(("HTTPRoute", "TLSRoute", "TCPRoute"), "Gateway API"),
 }
 """Kinds that Kubernetes does not know by itself; the API server checks them by their definitions."""
 
@@ -67,9 +68,9 @@ def kubernetes_schemas() -> Any:
     return kubernetes_validate
 
 
-def helm(*arguments: str | Path) -> str:
+def helm(*arguments: str | Path, version: str = "helm") -> str:
     """What helm says; raises :class:`HelmRefused`."""
-    folder = where("helm")
+    folder = where(version)
     require("helm", folder is not None)
     assert folder is not None
     ran = subprocess.run(
@@ -82,13 +83,23 @@ def helm(*arguments: str | Path) -> str:
 
 @cache
 def rendered_text(
-    values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE, install: bool = False
+    values: str,
+    *arguments: str,
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+    install: bool = False,
+    chart: Path = CHART,
+    version: str = "helm",
 ) -> str:
-    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook; or as for an install."""
+    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook; or as for an install.
+
+    ``version`` is the name by which ``tests/peers/kubernetes/fetch`` knows another Helm.
+    """
     return helm(
-        *("template", release, CHART, "--namespace", namespace, "--kube-version", KUBERNETES),
+        *("template", release, chart, "--namespace", namespace, "--kube-version", KUBERNETES),
         *(() if install else ("--is-upgrade",)),
         *("--values", VALUES / f"{values}.yaml", *arguments),
+        version=version,
     )
 
 
@@ -98,6 +109,13 @@ def rendered(
     """The objects, hooks among them."""
     text = rendered_text(values, *arguments, release=release, namespace=namespace, install=install)
     return [each for each in yaml.load_all(text, Loader=LOADER) if each]
+
+
+def recorded_chart(into: Path) -> Path:
+    """The chart of the version that upgrades begin with (``tests/recorded/record.py``), unpacked."""
+    with zipfile.ZipFile(REPOSITORY / "tests" / "recorded" / "chart.zip") as packed:
+        packed.extractall(into / "replicator")
+    return into / "replicator"
 
 
 def values_of(name: str) -> Object:

@@ -79,6 +79,10 @@ gateway:
   parentRefs: []
   hostnames: []
   passthrough: false
+  tcp:
+    pulsar: []
+    pulsarTls: []
+    links: []
   annotations: {}
 tls:
   enabled: false
@@ -263,6 +267,10 @@ backup:
   activeDeadlineSeconds: 3600
   pod: {}
   resources: {}
+  restore:
+    enabled: false
+    backup: ''
+    without: []
 drill:
   enabled: false
   schedule: 17 4 * * *

@@ -56,17 +56,22 @@ def test_a_release_goes_through_its_life(kubernetes: Kubernetes, values: str) ->
     made = {(each["kind"], each["metadata"]["name"]) for each in meant} - external(given)
     eventually(lambda: _left(release, made) == [], "nothing of the release is left")
     kept = given["persistence"]["whenDeleted"] == "Retain"
+    claim = f"data-{worker['metadata']['name']}"
     eventually(
-        lambda: bool(release.all_of("PersistentVolumeClaim")) == kept, "the claim stays" if kept else "the claim goes"
+        lambda: (claim in release.all_of("PersistentVolumeClaim")) == kept,
+        "the claim stays" if kept else "the claim goes",
     )
 
 
 def _check_worker(release: Installation, worker: Any, given: Mapping[str, Any]) -> None:
-    (claim,) = release.all_of("PersistentVolumeClaim").values()
-    assert claim["metadata"]["name"] == f"data-{worker['metadata']['name']}"
+    claim = release.get("PersistentVolumeClaim", f"data-{worker['metadata']['name']}")
     assert claim["status"]["phase"] == "Bound"
     assert claim["spec"]["resources"]["requests"]["storage"] == given["persistence"]["size"]
-    assert _claims(worker) == [claim["metadata"]["name"]]
+    backups = {name for kind, name in external(given) if kind == "PersistentVolumeClaim" and name}
+    assert set(release.all_of("PersistentVolumeClaim")) - backups == {claim["metadata"]["name"]}
+    assert set(_claims(worker)) - backups == {claim["metadata"]["name"]}
+    if given["backup"]["restore"]["enabled"]:
+        assert [each["name"] for each in worker["spec"]["initContainers"]] == ["restore"]
     assert worker["spec"]["securityContext"]["runAsUser"] == 10001
     assert "kube-api-access" not in json.dumps(worker["spec"]["volumes"])
     if given["podDisruptionBudget"]["enabled"]:
@@ -109,17 +114,23 @@ def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
         executor["metadata"]["name"] = "executor"
         executor["spec"]["containers"][0]["image"] = "what Spark puts there"
         release.check(executor)
-    if given["drill"]["enabled"]:
-        (cron,) = release.all_of("CronJob").values()
-        template = cron["spec"]["jobTemplate"]
-        job = {"metadata": {"name": "drill-now", "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
-        release.kubernetes.plane.call("POST", "/" + LISTS["Job"].format(release.namespace), job)
-        eventually(lambda: release.get("Job", "drill-now")["status"].get("succeeded") == 1, "a drill has ended")
-        (pod,) = (each for name, each in release.all_of("Pod").items() if name.startswith("drill-now"))
-        assert pod["spec"]["containers"][0]["args"][:2] == ["drill", "--against"]
-        release.kubernetes.plane.call(
-            "DELETE", f"/{LISTS['Job'].format(release.namespace)}/drill-now", {"propagationPolicy": "Background"}
-        )
+    for name, command in {"drill": ["drill", "--against"], "backup": ["backup", "create"]}.items():
+        if given[name]["enabled"]:
+            _run_now(release, name, command)
+
+
+def _run_now(release: Installation, name: str, command: list[str]) -> None:
+    """As `kubectl create job --from=cronjob/…` does it."""
+    (cron,) = (each for key, each in release.all_of("CronJob").items() if key.endswith(f"-{name}"))
+    template, now = cron["spec"]["jobTemplate"], f"{name}-now"
+    job = {"metadata": {"name": now, "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+    release.kubernetes.plane.call("POST", "/" + LISTS["Job"].format(release.namespace), job)
+    eventually(lambda: release.get("Job", now)["status"].get("succeeded") == 1, f"{now} has ended")
+    (pod,) = (each for key, each in release.all_of("Pod").items() if key.startswith(now))
+    assert pod["spec"]["containers"][0]["args"][:2] == command
+    release.kubernetes.plane.call(
+        "DELETE", f"/{LISTS['Job'].format(release.namespace)}/{now}", {"propagationPolicy": "Background"}
+    )
 
 
 @pytest.mark.timeout(600)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from chart_installation import LISTS, Installation, eventually
-from chart_support import CHART, RELEASE
+from chart_support import CHART, RELEASE, recorded_chart
 from conftest import Kubernetes
 from peers.kubernetes.control_plane import PeerFailed
 
@@ -142,6 +142,23 @@ def test_a_release_of_the_chart_before_is_taken_over_with_its_volume(kubernetes:
     _forget(release)
     release.upgrade("--set", "podAnnotations.new=yes")
     release.other_worker(worker, "the pod of the chart before is replaced")
+    (kept,) = release.all_of("PersistentVolumeClaim").values()
+    assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
+    release.helm("uninstall", RELEASE)
+
+
+@pytest.mark.parametrize("values", ["minimal", "secure", "spark-kubernetes"])
+def test_a_release_of_the_recorded_chart_is_upgraded_and_rolled_back_on_its_volume(
+    kubernetes: Kubernetes, tmp_path: Path, values: str
+) -> None:
+    release = Installation(kubernetes, values, f"recorded-{values}")
+    release.install(chart=recorded_chart(tmp_path))
+    worker = release.worker()
+    (claim,) = release.all_of("PersistentVolumeClaim").values()
+    release.upgrade("--set", "podAnnotations.new=yes")
+    replaced = release.other_worker(worker, "the pod of the recorded chart is replaced")
+    release.helm("rollback", RELEASE, "1")
+    release.other_worker(replaced, "the pod of the recorded chart is back")
     (kept,) = release.all_of("PersistentVolumeClaim").values()
     assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
     release.helm("uninstall", RELEASE)

@@ -46,7 +46,11 @@ def test_an_image_says_what_it_is_and_whether_it_is_well(image: str) -> None:
     for label in ("title", "description", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in instructions["LABEL"]
     command = json.loads(instructions["HEALTHCHECK"].partition("CMD ")[2])
-    assert command[0] == json.loads(instructions["ENTRYPOINT"])[0] == "replicator"
+    init, end, program = json.loads(instructions["ENTRYPOINT"])
+    assert (init, end, program) == ("tini", "--", command[0]), (
+        "without an init, children of children are never collected"
+    )
+    assert any(" tini" in text for stage in lineage(image) for text in stage.all("RUN"))
     root: Any = typer.main.get_command(app)
     assert command[1] in root.commands
     variables = dict(re.findall(r"(\w+)=(\S+)", instructions["ENV"]))

@@ -47,7 +47,7 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
             "topology": {"content": {"pipeline": {"engine": "spark", "driver": "external"}}},
             "driver": {"enabled": True},
             "dashboards": {"enabled": True},
-            "backup": {"enabled": True, "existingClaim": "backups"},
+            "backup": {"enabled": True, "existingClaim": "backups", "restore": {"enabled": True}},
             "gateway": {"enabled": True, "parentRefs": [{"name": "outside"}]},
             "authorities": {"existingConfigMap": "company"},
             "database": {"authority": {"existingSecret": "company"}},
@@ -70,6 +70,7 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
         {
             "driver": {"enabled": True, "kubernetes": {"enabled": True}},
             "serviceAccount": {"create": False, "driverName": "spark"},
+            "gateway": {"enabled": True, "tcp": {"pulsar": [{"name": "outside"}]}},
         },
     ),
     SECRET: ("existing-secret", {"database": {"existingSecret": "database"}}),
@@ -144,6 +145,9 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "service.pulsar": ("Service-pulsar",),
     "service.links": ("Service-links",),
     "gateway": ("HTTPRoute",),
+    "gateway.tcp.pulsar": ("TCPRoute-pulsar",),
+    "gateway.tcp.pulsarTls": ("TCPRoute-pulsar-tls",),
+    "gateway.tcp.links": ("TCPRoute-links",),
     "ingress": ("Ingress",),
     "tls": ("ConfigMap-topology", "StatefulSet"),
     "tls.keys": ("StatefulSet", "Job-check", "Job-test", "CronJob-drill", "Deployment-driver"),
@@ -197,6 +201,9 @@ REACHES: Final[Mapping[str, tuple[str, ...]]] = {
     "dashboards": ("ConfigMap-dashboards",),
     "test": ("Job-test",),
     "backup": ("CronJob-backup",),
+    "backup.at": ("CronJob-backup", "StatefulSet"),
+    "backup.existingClaim": ("CronJob-backup", "StatefulSet"),
+    "backup.restore": ("StatefulSet",),
     "drill": ("CronJob-drill",),
 }
 """Objects that have the text of a value, by the longest beginning of its path."""
@@ -205,7 +212,7 @@ ELSEWHERE: Final = {
     EXECUTORS: ("driver.kubernetes.", "tls.certManager.", "image.digest", "networkPolicy.kubernetesApi"),
     EXISTING: (
         *("cluster", "fullnameOverride", "topology.existingConfigMap", "ports.", "serviceAccount.driverName"),
-        *("persistence.existingClaim", "authorities.existingSecret"),
+        *("persistence.existingClaim", "authorities.existingSecret", "gateway.tcp.pulsar"),
         *("nodeSelector", "tolerations"),  # elsewhere each pod has its own
         *("service.pulsar.type", "service.pulsar.port", "service.pulsar.nodePort"),
     ),
@@ -229,6 +236,7 @@ ODD: Final[Mapping[str, Any]] = {
     "tls.certManager.renewBefore": "765h",
     "insideAddress": "10.96.0.77",
     "backup.at": "/backups/v7652z",
+    "backup.restore.without": ["eu-west"],
     "watchdog.endAfter": "7654s",
     "test.namespace": "public/v7654z",
     "drill.namespace": "public/v7653z",

@@ -36,6 +36,24 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
         ("minimal", "backup.at=backups", "at '/backup/at'"),
         ("certificates", "tls.keys.ca=ca", "cert-manager has names of its own"),
         ("minimal", "gateway.enabled=true", "gateway.parentRefs is empty"),
+        (
+            "minimal",
+            "networkPolicy.enabled=true,backup.enabled=true,backup.at=s3://kept",
+            "networkPolicy.extraEgress is empty: backups have to reach s3://kept",
+        ),
+        ("minimal", "backup.restore.enabled=true", "give backup.existingClaim"),
+        (
+            "minimal",
+            "backup.restore.without[0]=nowhere",
+            'backup.restore.without: topology.content.clusters has no "now',
+        ),
+        ("secure", "gateway.enabled=true,gateway.tcp.pulsar[0].name=g", "give gateway.tcp.pulsarTls"),
+        ("minimal", "gateway.enabled=true,gateway.tcp.pulsarTls[0].name=g", "gateway.tcp.pulsarTls needs tls.enabled"),
+        (
+            "minimal",
+            "gateway.enabled=true,service.pulsar.enabled=false,gateway.tcp.pulsar[0].name=g",
+            "lead to a Service that service.pulsar.enabled makes",
+        ),
         ("minimal", "gateway.enabled=true,gateway.parentRefs[0].name=g,gateway.hostnames[0]=x.example", "(421)"),
         ("minimal", "ingress.enabled=true,ingress.hosts[0]=*.example", "(421)"),
         ("minimal", "podMonitor.enabled=true,serviceMonitor.enabled=true", "would be read twice"),
@@ -93,6 +111,47 @@ def test_a_route_leads_to_the_worker_that_ends_tls_or_not() -> None:
     for kind, more in (("HTTPRoute", ()), ("TLSRoute", ("--set", "gateway.passthrough=true"))):
         (rule,) = one(rendered("minimal", *on, *more), kind)["spec"]["rules"]
         assert rule == {"backendRefs": [{"name": "us-east-replicator", "port": 7101}]}
+
+
+def test_routes_of_tcp_lead_clients_and_links_to_the_ports_that_they_want() -> None:
+    tcp = {"pulsarTls": [{"name": "outside", "sectionName": "tls"}], "links": [{"name": "regions"}]}
+    on = ("--set", "gateway.enabled=true", "--set-json", f"gateway.tcp={json.dumps(tcp)}")
+    objects = rendered("secure", *on)
+    assert not [each for each in objects if each["kind"] == "HTTPRoute"], "no Gateway was named for it"
+    leads = {"pulsar-tls": ("us-east-replicator-pulsar", 6651), "links": ("us-east-replicator", 7101)}
+    for suffix, (service, port) in leads.items():
+        route = one(objects, "TCPRoute", f"us-east-replicator-{suffix}")
+        assert route["apiVersion"] == "gateway.networking.k8s.io/v1alpha2"
+        assert route["spec"]["rules"] == [{"backendRefs": [{"name": service, "port": port}]}]
+        assert port in {each["port"] for each in one(objects, "Service", service)["spec"]["ports"]}
+    newest = ("--api-versions", "gateway.networking.k8s.io/v1/TCPRoute")
+    routes = [each for each in rendered("secure", *on, *newest) if each["kind"] == "TCPRoute"]
+    assert {each["apiVersion"] for each in routes} == {"gateway.networking.k8s.io/v1"}
+
+
+def test_a_worker_that_begins_with_a_backup_restores_it_before_it_starts() -> None:
+    """After containers of one's own, with what the worker itself has; nothing else of the pod changes."""
+    restore = {"enabled": True, "backup": "20260101T000000Z-1", "without": ["eu-west"]}
+    given = ("--set", "backup.existingClaim=kept", "--set-json", f"backup.restore={json.dumps(restore)}")
+    own = ("--set-json", 'initContainers=[{"name": "first", "image": "x"}]')
+    objects = rendered("secure", *given, *own)
+    spec = one(objects, "StatefulSet")["spec"]["template"]["spec"]
+    first, restoring = spec["initContainers"]
+    (worker,) = spec["containers"]
+    assert first["name"] == "first"
+    args = restoring["args"]
+    assert [*restoring["command"], *args[:3]] == ["replicator", "backup", "restore", "--if-empty"]
+    assert args[args.index("--at") + 1 :] == ["/backups", "--backup", restore["backup"], "--without", "eu-west"]
+    mounts = {each["mountPath"]: each for each in restoring["volumeMounts"]}
+    assert mounts.pop("/backups")["readOnly"]
+    assert mounts == {each["mountPath"]: each for each in worker["volumeMounts"]}
+    assert {key: restoring[key] for key in ("image", "securityContext", "resources")} == {
+        key: worker[key] for key in ("image", "securityContext", "resources")
+    }
+    assert missing(objects, merged(values_of("secure"), {"backup": {"existingClaim": "kept"}})) == []
+    without = one(rendered("secure", *own), "StatefulSet")["spec"]["template"]["spec"]
+    assert [each["name"] for each in without["initContainers"]] == ["first"]
+    assert without["containers"] == [worker]
 
 
 def test_a_claim_that_is_there_is_used_and_none_is_made() -> None:

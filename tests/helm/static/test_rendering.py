@@ -112,7 +112,7 @@ def test_no_pod_may_more_than_it_needs(values: str) -> None:
         has_token = spec["automountServiceAccountToken"]
         is_driver = labels["app.kubernetes.io/component"] == "driver"
         assert not has_token or is_driver, name
-        for container in spec["containers"]:
+        for container in [*spec["containers"], *(each for each in spec.get("initContainers", ()) if "command" in each)]:
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"] is True, name
             assert context["allowPrivilegeEscalation"] is False, name
@@ -283,7 +283,7 @@ def test_a_driver_that_the_worker_would_not_answer_is_refused() -> None:
 def _commands(objects: list[Object]) -> Iterator[list[str]]:
     """Of containers and of their probes."""
     for _, spec, _ in pod_specs(objects):
-        for container in spec["containers"]:
+        for container in [*spec["containers"], *spec.get("initContainers", ())]:
             if "command" in container:
                 yield [*container["command"], *container.get("args", ())]
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):

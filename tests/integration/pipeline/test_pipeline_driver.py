@@ -159,7 +159,7 @@ def test_it_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
-    arguments = [sys.executable, "-c", code, str(tmp_path), str(HERE), str(HERE.parent)]
+    arguments = [sys.executable, "-c", code, str(tmp_path), str(HERE), str(HERE.parents[1] / "support")]
     (tmp_path / "heard").touch()
     worker = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(HERE)})
 

@@ -354,6 +354,27 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
     assert "sound" in alone.backup("verify", "-c", "A", "--at", "offline")
 
 
+def test_a_start_that_restores_into_an_empty_directory_leaves_a_store_alone(alone: Mesh) -> None:
+    """As a pod's first container does it, before each start of the worker."""
+    send(alone, b"1")
+    alone.create("A")
+    send(alone, b"2")
+    alone.kill("A")
+    assert "nothing was restored" in alone.restore("A", "--if-empty")
+    assert "exclude each other" in alone.restore("A", "--if-empty", "--replace", status=2)
+    alone.start("A")
+    assert alone.messages("A") == 2
+    alone.lose("A")
+    (alone.data("A") / RESTORING).mkdir(parents=True)  # one before was cut off
+    assert "has no backup of A" in alone.backup(
+        "restore", "-f", "topology.yaml", "-c", "A", "--at", "none", "--if-empty", status=2
+    )
+    assert "from backup" in alone.restore("A", "--if-empty")
+    assert "nothing was restored" in alone.restore("A", "--if-empty")
+    alone.start("A")
+    assert alone.messages("A") == 1
+
+
 def test_a_directory_without_a_store_gives_no_backup_and_gets_no_store(alone: Mesh) -> None:
     """As where its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
     alone.stop()

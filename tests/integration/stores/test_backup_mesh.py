@@ -235,6 +235,26 @@ def test_what_only_a_cluster_has_that_was_not_asked_comes_back_when_it_is_asked_
     mesh.report("failover", "--from", "A", "--to", "B")
 
 
+def test_a_start_that_restores_waits_for_a_silent_cluster_and_then_takes_back(mesh: Mesh) -> None:
+    """It is tried again until all have answered. Before that no worker starts."""
+    a = mesh.client_url("A")
+    asyncio.run(publish(a, numbered("a", 0, 10)))
+    mesh.create("A")
+    asyncio.run(publish(a, numbered("a", 10, 20)))
+    mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 20, "copies")
+    mesh.lose("A")
+    mesh.kill("B")
+    for _ in range(2):
+        assert "B" in mesh.restore("A", "--if-empty", status=3)
+    assert "has a store: nothing was restored" in mesh.restore("A", "--if-empty", "--no-reclaim")
+    assert "backup reclaim" in mesh.start_refused("A")
+    mesh.start("B")
+    assert "took back 10 messages" in mesh.restore("A", "--if-empty")
+    assert "nothing was restored" in mesh.restore("A", "--if-empty")
+    mesh.start("A")
+    assert mesh.messages("A") == 20
+
+
 def test_what_others_had_trimmed_is_a_hole_that_the_restored_cluster_never_claims(mesh: Mesh) -> None:
     """Invariant 5: C did not consume what A lost, and B had trimmed it."""
     a = mesh.client_url("A")
