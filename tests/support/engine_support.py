@@ -1,4 +1,4 @@
-"""What the tests of engine, links and data plane share: entries and blocks, engines, servers and a cutting proxy."""
+"""Helpers of the tests of engine, links and data plane: entries and blocks, engines, servers and a cutting proxy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def message(
 
 
 def batch(payloads: Sequence[bytes]) -> bytes:
-    """An entry of a real batch."""
+    """Return an entry of a real batch."""
     metadata = MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS, num_messages_in_batch=len(payloads)
     )
@@ -133,7 +133,7 @@ async def settled(counted: Callable[[], object], seconds: float = 0.3) -> None:
 
 @asynccontextmanager
 async def opened(path: Path, cluster: str = "us-east", settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
-    """An engine over ``path``, closed at the end."""
+    """Yield an engine over ``path``; close it at the end."""
     engine = await Engine.open(path, cluster=cluster, settings=settings)
     try:
         yield engine
@@ -183,7 +183,7 @@ async def one_group(
 
 
 class Inbox:
-    """A consumer's side: keeps what is delivered."""
+    """Receiver of a consumer's deliveries; it keeps them."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
@@ -209,7 +209,7 @@ async def subscribed(
     consumer_name: str = "c",
     **options: Any,
 ) -> tuple[EngineConsumer, Inbox]:
-    """A connected consumer with permits, and its inbox."""
+    """Return a connected consumer with permits, and its inbox."""
     inbox = Inbox()
     asked = SubscribeOptions(type=subscription_type, consumer_name=consumer_name, initial=initial, **options)
     consumer = await topic.subscribe(name, asked, inbox)
@@ -222,7 +222,7 @@ IDLE_TURNS = 3
 
 
 async def all_sent(consumer: EngineConsumer) -> None:
-    """Wait until the subscription has delivered all that it may: it was idle for some turns of the event loop."""
+    """Wait until the subscription has delivered all that it may: it is idle for some turns of the event loop."""
     idle = 0
     while idle < IDLE_TURNS:
         await asyncio.sleep(0)
@@ -230,7 +230,7 @@ async def all_sent(consumer: EngineConsumer) -> None:
 
 
 def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
-    """Origin, origin position and bytes of every message of a topic, in log order."""
+    """Return origin, origin position and bytes of every message of a topic, in log order."""
     return [
         (entry.origin, entry.origin_position, bytes(entry.entry))
         for entry in topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
@@ -239,7 +239,7 @@ def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
 
 
 def entries_of(topic: Topic, origin: str) -> list[bytes]:
-    """The messages of one origin, in log order."""
+    """Return the messages of one origin, in log order."""
     return [entry for at, _, entry in logged(topic) if at == origin]
 
 

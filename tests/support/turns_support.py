@@ -1,4 +1,4 @@
-"""Counts of turns of the event loop, and of what one turn does."""
+"""Counts of turns of the event loop, and of the work in each turn."""
 
 from __future__ import annotations
 
