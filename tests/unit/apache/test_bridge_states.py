@@ -52,7 +52,7 @@ class Brokers:
         """Whether they have the subscription by which the bridge reads."""
         self.resets: list[int] = []
         self.waiting: set[int] = set()
-        """What a consumer acknowledges as soon as a cursor was reset."""
+        """Entries that a consumer acknowledges as soon as a cursor was reset."""
         self.fails_after: int | None = None
         """After so many requests each one fails: what was asked is done, and nobody is told."""
 
@@ -345,7 +345,8 @@ async def test_invariants_5_and_6_an_earlier_start_puts_the_cursor_back_once_whe
 async def test_where_a_cursor_was_put_back_is_stored_before_anything_else_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a worker that is killed later in its round puts it back again, once consumers have caught up."""
+    """Otherwise a worker that is killed later in its round puts the cursor back again, once consumers have caught
+    up."""
     async with bridging(tmp_path) as bridge:
         brokers, stored = bridge.brokers, [Seen(1, BrokerCursor(BEFORE_ALL), returning=BEFORE_ALL)]
 

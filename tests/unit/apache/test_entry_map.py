@@ -1,4 +1,4 @@
-"""Where the entries of a topic lie at the brokers, and where in the engine's log."""
+"""Map between the places of a topic's entries at the brokers and in the engine's log."""
 
 from __future__ import annotations
 

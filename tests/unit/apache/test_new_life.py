@@ -72,7 +72,7 @@ class Beside:
 
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
         self.copies: list[HighWater] = []
-        """What other clusters have."""
+        """High-water marks of other clusters."""
         self.engine = engine
         self.topic = topic
         self.admin = admin

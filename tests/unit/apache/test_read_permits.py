@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Reader:
-    """A topic of which a broker has as much as it is granted."""
+    """Reader of a topic; a broker always has as many messages as it grants."""
 
     def __init__(self, room: SharedRoom) -> None:
         self.granted = 0

@@ -38,7 +38,7 @@ class Brokers:
         self.hidden: set[int] = set()
         self.ledgers = [1]
         self.cursor_ledger = 0
-        """Of the cursor, if not the last one."""
+        """Ledger of the cursor, if not the last one."""
         self.last = ""
         """The last entry, if not that of the last ledger."""
         self.refuses = 0

@@ -1,4 +1,4 @@
-"""Which topics have series of their own, and what becomes of the sum of the others."""
+"""Limits of metrics by topic: some topics have series of their own, the others share a sum."""
 
 from __future__ import annotations
 

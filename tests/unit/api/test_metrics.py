@@ -60,7 +60,7 @@ STATUS: dict[str, Any] = {
     "apache": {"error": "", "topics": [], "refused": {}, "requests_refused": 0},
     "traces": {"exported": 1, "dropped": 0, "refused": 0, "queued": 2, **dict.fromkeys(TRACES_COUNTERS, 7)},
 }  # fmt: skip
-"""Of a worker that has a bit of everything."""
+"""Status of a worker that has some value for everything."""
 TOPICS = [
     TopicFigures(f"persistent://a/b/t{index}", 100 + index, 10, 20, 1, (SubscriptionFigures("s", 4, 8, 2),))
     for index in range(3)
@@ -103,7 +103,7 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def promtool(text: str) -> list[str]:
-    """What it complains of."""
+    """Return the complaints of promtool."""
     if (tool := shutil.which("promtool")) is None:
         pytest.skip("there is no promtool: on Debian, apt install prometheus; .ci/monitoring runs with it")
     done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)

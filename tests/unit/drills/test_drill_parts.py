@@ -20,7 +20,7 @@ async def fails() -> None:
 
 
 async def cancels_itself() -> None:
-    """What asyncio.timeout did on Python 3.11.2."""
+    """Raise a cancellation, as asyncio.timeout did on Python 3.11.2."""
     raise asyncio.CancelledError
 
 

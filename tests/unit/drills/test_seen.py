@@ -1,4 +1,5 @@
-"""What is worked out of a system that does not tell it: what a cluster has of another, and when a drill is over."""
+"""Facts that a drill derives for a system that does not report them: a cluster's copies of another, and the drill's
+end."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_at_once_is_as_one_by_one(kind: SubscriptionType, entries: Sequence[int]
 
 
 def test_what_is_half_way_is_of_every_kind() -> None:
-    """Else the test above would show little."""
+    """Otherwise the test above would show little."""
     shared = half_way(SubscriptionType.SHARED)
     assert shared.held()
     assert shared.status()["replay_entries"]

@@ -71,7 +71,7 @@ def test_a_producer_that_moves_is_told_duplicate_of_what_was_copied_before_it_ca
 
 
 def test_a_lower_sequence_id_that_is_not_here_is_stored(tmp_path: Path) -> None:
-    """Highest ids would lose it: 6 was left out of what came from the other cluster."""
+    """Comparing with the highest id would lose entry 6, which the link had left out."""
 
     async def main() -> None:
         async with two(tmp_path) as (a, b):

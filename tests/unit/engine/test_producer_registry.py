@@ -1,4 +1,4 @@
-"""Who may publish: names, access modes and epochs, as the registry decides."""
+"""Permission to publish: names, access modes and epochs, as the registry decides."""
 
 from __future__ import annotations
 

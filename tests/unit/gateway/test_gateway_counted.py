@@ -1,4 +1,4 @@
-"""An HTTP connection is handed on in pieces, and reads no more while some of what came waits."""
+"""An HTTP connection is handed on in pieces; it reads no more while received bytes wait."""
 
 from __future__ import annotations
 

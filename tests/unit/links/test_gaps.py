@@ -1,4 +1,4 @@
-"""Which differences between two clusters are gaps, and what may end each."""
+"""Differences between two clusters that are gaps, and the ways to end each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from replicator.links.gaps import (
 from snapshots.position import BEFORE_ALL, Position
 
 EARLIER = Position(5, 3)
-"""Of an earlier life of the source's own topic."""
+"""Last position of an earlier life of the source's own topic."""
 
 
 def at(entry: int) -> Position:

@@ -1,4 +1,4 @@
-"""What is told of subscriptions and what is made of what others tell, one rule at a time."""
+"""Rules for announcing subscriptions and for taking over announcements, one at a time."""
 
 from __future__ import annotations
 

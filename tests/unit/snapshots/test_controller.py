@@ -84,7 +84,7 @@ def recorded(actions: list[Action]) -> list[tuple[int, int]]:
 
 
 def told(actions: list[Action]) -> dict[str, dict[str, int]]:
-    """What updates say: for each subscription, each cluster's entry."""
+    """Return each cluster's entry in the updates, by subscription."""
     return {
         update.subscription: {cluster: position.entry for cluster, position in update.clusters.items()}
         for action in actions

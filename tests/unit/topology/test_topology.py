@@ -1,4 +1,4 @@
-"""What a topology file may hold, and how each mistake in it is named."""
+"""Contents of a topology file, and the error for each mistake."""
 
 from __future__ import annotations
 

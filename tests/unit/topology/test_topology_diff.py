@@ -1,4 +1,4 @@
-"""What differs between two topologies: all of it is said, nothing else is, and what needs a restart is known."""
+"""Differences between two topologies: all are listed, nothing else is, and each says whether it needs a restart."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 def as_plain(topology: Topology) -> dict[str, Any]:
-    """What a topology says, by its parts; databases as they may be shown."""
+    """Return a topology's parts as plain values, with masked database URLs."""
     pairs: dict[str, list[str]] = {}
     for link in topology.links:
         pairs.setdefault(f"{link.source} → {link.destination}", []).append(link.key)
