@@ -117,7 +117,8 @@ def run_of(
 
 
 async def _consume(region: Region, topic: str, subscription: str, acknowledge: Callable[[int, int], bool]) -> None:
-    """Receive all of a topic; ``acknowledge`` says of which entry and index of a batch it is done with a message."""
+    """Receive all of a topic. ``acknowledge`` tells, by entry and index in its batch, whether to acknowledge a
+    message."""
     async with Client(region.client_url("A")) as client:
         consumer = await client.subscribe(
             topic,
@@ -255,7 +256,8 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     )
 
     def keep_held() -> None:
-        """Else the link goes on by itself, while Spark starts or after the driver is gone."""
+        """Report a carrier for the link. Otherwise the link goes on by itself, while Spark starts or after the driver
+        is gone."""
         alive = {"carrier": GONE, "topics": ["public/default/resumed-.*"]}
         region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)
 

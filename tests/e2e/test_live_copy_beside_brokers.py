@@ -19,7 +19,7 @@ LINKS = "[{from: A, to: B, engine: spark}, {from: B, to: A}]"
 SECONDS_MAX = 240.0
 """A driver that starts on a busy machine takes a minute and more."""
 AHEAD_MAX = 1_000
-"""So many messages are published at most before they have arrived."""
+"""Limit of messages that are published and have not arrived yet."""
 KILLS = 10 if os.environ.get("SOAK") else 1
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,7 +75,7 @@ class Traffic:
 
 
 def driver(made: Beside, cluster: str) -> Any:
-    """What the status of a worker says of its driver."""
+    """Return the driver's part of a worker's status."""
     return made.get(cluster, "/replication/v1/status")["pipeline"]
 
 

@@ -35,7 +35,7 @@ A_TO_B = LinkSpec("a", "b")
 BATCH_SECONDS = 0.5
 SECONDS_MAX = 240.0
 AHEAD_MAX = 1_000
-"""So many entries are published at most before they have arrived."""
+"""Limit of entries that are published and have not arrived yet."""
 """Spark's first job takes seconds; a driver that starts on a busy machine takes a minute and more."""
 pytestmark = pytest.mark.timeout(900)
 
@@ -78,7 +78,7 @@ class Load:
             await asyncio.sleep(0.005)
 
     def _there(self) -> int:
-        """As :meth:`arrived`, without reading them, and also while the destination is closed."""
+        """Return the number of arrived messages without reading them; works while the destination is closed, too."""
         topic = self._made.engines["b"].find(TOPIC)
         return 0 if topic is None else topic.log.messages
 
@@ -135,7 +135,7 @@ async def in_session(spark: Any, function: Callable[..., Any], *arguments: Any) 
 
 
 def copy_while_written(directory: Path, to: Path) -> None:
-    """Copy a checkpoint of which files come and go."""
+    """Copy a checkpoint while its files come and go."""
     with contextlib.suppress(shutil.Error):
         shutil.copytree(directory, to)
 

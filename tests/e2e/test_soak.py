@@ -33,7 +33,7 @@ RETENTION_BYTES: Final = 2_000_000_000
 SEGMENTS_BEYOND: Final = 4
 """The one that is written, one that is made ahead, and two that are kept to be used again."""
 TABLE_BYTES: Final = 1_000_000_000
-"""What came in small groups lies in ``data.mdb``, which does not shrink when groups get larger."""
+"""Room for ``data.mdb``: bodies of small groups lie in it, and it does not shrink when groups get larger."""
 DISK_BYTES: Final = RETENTION_BYTES + RETENTION_BYTES // LOOK_SHARE + SEGMENTS_BEYOND * SEGMENT_BYTES + TABLE_BYTES
 MEMORY_BYTES: Final = 400 * 1024 * 1024
 SETTLED_SECONDS_MAX: Final = 120
@@ -46,7 +46,7 @@ pytestmark = [
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one worker."""
+    """Measures of one worker."""
 
     disk_bytes: int
     anonymous_bytes: int

@@ -88,7 +88,7 @@ def worker() -> Iterator[WireWorker]:
 
 
 def drive(cluster: SparkCluster, archive: Path, script: str, *arguments: str, seconds: float = 300) -> Any:
-    """What a driver of its own printed last, which is JSON."""
+    """Run a driver of its own; return its last line of output, which is JSON."""
     answer = run_driver(PRELUDE + script, cluster.master, str(archive), *arguments, timeout=seconds)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout.splitlines()[-1])
@@ -249,7 +249,7 @@ def _peak_bytes(worker: WireWorker, archive: Path, cluster: SparkCluster, backlo
 
 
 def _memory_bytes(executor: psutil.Process) -> int:
-    """Of a process and all below it; what they share counts once."""
+    """Return the memory of a process and its descendants; shared memory counts once."""
     total = 0
     try:
         for process in (executor, *executor.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""What tests of many files need: a served engine, the official client at it, a topic."""
+"""Fixtures for tests of many files: a served engine, an official client of it, a topic."""
 
 from __future__ import annotations
 

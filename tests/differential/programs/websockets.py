@@ -89,7 +89,7 @@ def subscriptions(at: At) -> Any:
 
 
 def unacknowledged(at: At) -> int:
-    """Of the subscription that consumers have here."""
+    """Return the number of unacknowledged messages of the consumers' subscription."""
     return int(
         at.admin("GET", f"persistent/public/default/{at.name}/stats")[1]["subscriptions"]["s"]["unackedMessages"]
     )
@@ -113,7 +113,7 @@ def websocket_messages(at: At) -> Any:
 
 @program()
 def websocket_messages_and_others(at: At) -> Any:
-    """What one kind of client sends the other receives."""
+    """Check that clients of WebSockets and of the binary protocol receive each other's messages."""
 
     async def use(of: Sockets) -> Any:
         consumer = await of.consumer()

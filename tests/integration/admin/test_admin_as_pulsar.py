@@ -91,7 +91,7 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
 }
 """By the beginning of a request: our status, and why it is another one."""
 NOT_SET_HERE: Final = ("bob", "a", "c", "k", "subscription_expiration_time_minutes")
-"""What was granted, or set, at the broker and refused here."""
+"""Names in grants and settings that the broker accepted and that we refuse."""
 NOT_OURS: Final = {
     *NOT_SET_HERE,
     "__compaction",  # Pulsar's compaction is a subscription, which is shown
@@ -103,7 +103,7 @@ NOT_OURS: Final = {
 
 
 class Clients:
-    """What clients do between the requests."""
+    """Clients' actions between the requests."""
 
     def __init__(self, worker: ServedWorker) -> None:
         self._client = pulsar.Client(worker.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -222,7 +222,7 @@ def test_errors_have_a_reason(asked: list[tuple[dict[str, Any], Answer]]) -> Non
 
 
 def lacks(ours: Any, theirs: Any, at: str) -> list[str]:
-    """Which fields of the broker's answer are not in ours, or of another type."""
+    """Return the fields of the broker's answer that ours lacks or has with another type."""
     if isinstance(theirs, dict):
         if not isinstance(ours, dict):
             return [f"{at or 'the body'} is no object: {ours!r:.80}"]

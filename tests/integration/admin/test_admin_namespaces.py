@@ -1,4 +1,4 @@
-"""What is done to all topics of a namespace, clusters and brokers, and policies that Pulsar has and we do not."""
+"""Operations on all topics of a namespace, clusters and brokers, and policies that Pulsar has and we do not."""
 
 from __future__ import annotations
 

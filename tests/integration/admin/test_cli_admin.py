@@ -30,7 +30,7 @@ class Cli:
         self.engine = admin.engine
 
     async def run(self, *arguments: str) -> str:
-        """What a command prints, which has to end with exit status 0."""
+        """Run a command, which must end with exit status 0; return what it prints."""
         done = await self._invoke(arguments)
         assert done.exit_code == 0, f"{arguments}: {done.output}"
         return done.output

@@ -199,7 +199,7 @@ REFUSED_TO_ALL = frozenset(
         T.TC_CLIENT_CONNECT_REQUEST,
     }
 )
-"""Those of transactions."""
+"""Commands of transactions."""
 
 
 ABOUT: dict[str, Any] = {

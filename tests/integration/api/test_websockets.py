@@ -61,7 +61,7 @@ class Socket:
             await self._socket.receive(QUIET_SECONDS)
 
     async def send(self, payload: str, **fields: Any) -> dict[str, Any]:
-        """What is answered to a message."""
+        """Send a message; return the answer."""
         await self.say(payload=text64(payload), **fields)
         return await self.hear()
 
@@ -307,7 +307,7 @@ async def test_an_unsubscribed_subscription_is_gone_and_the_socket_still_answers
 
 @asynchronous
 async def test_the_end_of_a_topic_is_told_to_who_has_consumed_it_all(worker: ServedWorker, topic: str) -> None:
-    """As upstream: a consumer is there when all is acknowledged, a reader when it has read all."""
+    """Upstream, too, a consumer is at the end when everything is acknowledged, a reader when it has read everything."""
 
     async def at_end(socket: Socket) -> bool:
         await socket.say(type="isEndOfTopic")

@@ -1,6 +1,6 @@
-"""What holds for every command of the program: its formats, and one line for a mistake, which says what to do.
+"""Rules for every command of the program: its formats, and one line for a mistake, which says what to do.
 
-The commands are taken from the program, so that a new one cannot forget it.
+The list of commands comes from the program, so a new one is tested, too.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ async def refused(topology: Topology) -> Exception:
 
 
 async def errors(topology: Topology) -> dict[str, str]:
-    """What the doctor calls an error, by check."""
+    """Return the doctor's errors, by check."""
     found = await examining.examine(topology, ("solo",), lambda: "Java")
     return {each.check: each.text for each in found if each.level is Level.ERROR}
 

@@ -162,7 +162,7 @@ def test_a_backlog_over_its_quota_refuses_entries_by_name(with_cluster: WithClus
 def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
     with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those that come and go would fill what may be held for all (invariant 11)."""
+    """Otherwise producers that come and go would fill what may be held for all (invariant 11)."""
     monkeypatch.setattr(embedded_channel, "CLOSE_SECONDS_MAX", 0.2)
     monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
 
@@ -479,7 +479,7 @@ def test_a_restart_uses_up_no_permits_and_gives_none_away(with_cluster: WithClus
 
 
 def test_an_acknowledgement_from_before_a_restart_is_void_and_answered(with_cluster: WithCluster) -> None:
-    """Else a seek back would skip what was on its way to be acknowledged (invariant 5)."""
+    """Otherwise a seek back would skip messages whose acknowledgements were on their way (invariant 5)."""
 
     async def scenario(cluster: Cluster) -> None:
         positions = await published(cluster, 4)

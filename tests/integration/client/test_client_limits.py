@@ -90,7 +90,7 @@ def head(path: str, *, method: str = "POST", shown: str | None = None) -> bytes:
 
 
 def asked(port: int, path: str, *, address: str = HERE, shown: str | None = None) -> tuple[int, dict[str, str], bytes]:
-    """What a GET is answered with: status, headers in small letters, and the body."""
+    """Send a GET; return status, headers in small letters, and the body."""
     authorization = "" if shown is None else f"Authorization: Bearer {shown}\r\n"
     with connected(port, address=address) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n{authorization}\r\n".encode())

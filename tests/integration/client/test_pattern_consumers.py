@@ -531,7 +531,7 @@ def test_an_unchanged_list_is_answered_without_names(tmp_path: Path) -> None:
 
 
 class Heard:
-    """What a watcher is told in answer to its polls."""
+    """Recorder of the answers to a watcher's polls."""
 
     def __init__(self) -> None:
         self.lists: list[tuple[Sequence[str] | None, str]] = []

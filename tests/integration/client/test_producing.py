@@ -65,7 +65,7 @@ async def deduplicating(engine: Engine) -> None:
 
 
 async def received(client: Client, count: int, **arguments: Any) -> list[Message]:
-    """What a new subscription gets from the beginning on."""
+    """Return the messages that a new subscription gets from the beginning on."""
     arguments.setdefault("topic", TOPIC)
     consumer = await client.subscribe(
         subscription_name=arguments.pop("subscription_name", "reading"),

@@ -1,6 +1,6 @@
-"""What earlier versions wrote is read: stores, frames of links, markers, offsets of streams, the database's schema.
+"""Data of earlier versions can be read: stores, frames of links, markers, offsets of streams, the database's schema.
 
-``tests/recorded/`` holds what ``record.py`` there wrote; see docs/upgrade.md.
+``record.py`` in ``tests/recorded/`` wrote the samples there; see docs/upgrade.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What official clients consume: every type of subscription, acknowledgement and redelivery of the Python client."""
+"""Consuming by official clients: every type of subscription, acknowledgement and redelivery of the Python client."""
 
 from __future__ import annotations
 

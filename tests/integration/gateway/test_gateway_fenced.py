@@ -1,4 +1,4 @@
-"""What official clients are told by a cluster that is fenced: invariant 1, and where they belong.
+"""Answers of a fenced cluster to official clients: invariant 1, and where they belong.
 
 The fence is set as a failover sets it; :mod:`test_failover_official_clients` has real failovers.
 """
@@ -56,7 +56,7 @@ def fence(clusters: Mapping[str, ServedEngine]) -> Iterator[Any]:
 
 
 def let_go(served: ServedEngine, error: EngineError) -> None:
-    """Of everybody, as a failback does at the cluster that served."""
+    """Disconnect all producers and consumers, as a failback does at the cluster that served."""
     disconnect_producers(served.engine.topics(), error)
     disconnect_consumers(served.engine.topics(), error)
 

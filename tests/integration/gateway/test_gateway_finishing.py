@@ -107,7 +107,7 @@ class LikeGo(BareClient):
         )
 
     def heard(self) -> list[str]:
-        """What came, in order, but for what was answered before."""
+        """Return the names of the received commands and answers that no request has taken yet, in order."""
         return [
             T.Name(step.command.type) if isinstance(step, Frame) else type(step.answer).__name__ for step in self._steps
         ]
@@ -198,7 +198,7 @@ def test_an_acknowledgement_after_the_consumer_was_let_go_of_is_not_confirmed(
 def test_a_receipt_that_comes_late_is_there_before_the_consumer_hears_that_it_is_to_look_elsewhere(
     gateway: ServedEngine, switch: Switch, topic: str
 ) -> None:
-    """Else the producer sends again what is stored, and it is stored twice."""
+    """Otherwise the producer sends a stored message again, and it is stored twice."""
     stored, receipt = asyncio.Event(), asyncio.Event()
     with LikeGo(gateway.port, topic) as client:
         (producer,) = gateway.ask(lambda: topic_of(gateway, topic).producers.publishers())

@@ -1,6 +1,6 @@
-"""What one client may ask for is bounded: sessions, what waits for the store, what is sent to a slow reader, schemas.
+"""Limits of one client: its sessions, bytes that wait for the store or for a slow reader, and schemas.
 
-Past a limit there is the protocol's own error, or a slow-down; other clients notice nothing.
+Past a limit, the client gets the protocol's own error or a slow-down; other clients notice nothing.
 """
 
 from __future__ import annotations

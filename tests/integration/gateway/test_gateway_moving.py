@@ -1,4 +1,4 @@
-"""Where a consumer stands: seek, last message id, unsubscribe, readers, and coming back after the server let go."""
+"""Position of a consumer: seek, last message id, unsubscribe, readers, and reconnecting after the server let go."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Stage:
         return self.here(cluster).subscriptions["sub"]
 
     def left(self, cluster: str) -> list[bytes]:
-        """What a new consumer gets of the subscription in a cluster."""
+        """Return the messages that a new consumer of the subscription gets in a cluster."""
         consumer = self.consumer(cluster, "Exclusive", batch_index_ack_enabled=True)
         try:
             return list(contents_of(consumer.receive))
@@ -106,7 +106,7 @@ class Stage:
 
 
 def contents_of(receive: Callable[[int], Any]) -> Iterator[bytes]:
-    """Of what comes, until nothing does for a while."""
+    """Yield the contents of messages until none comes for a while."""
     while True:
         try:
             yield receive(NOTHING_MS).data()

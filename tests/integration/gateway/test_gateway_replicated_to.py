@@ -116,7 +116,7 @@ def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_
 
 
 def refused_is_answered(linked: ServedEngine, clusters: list[str], why: str) -> None:
-    """What is sent beside it is stored."""
+    """Check that a message for ``clusters`` is refused with an answer, and that messages beside it are stored."""
     with BareClient(linked.port) as bare:
         bare.request(
             lambda number: BaseCommand(

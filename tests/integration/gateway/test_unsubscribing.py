@@ -28,7 +28,7 @@ from replicator.client import Client
 LIMIT_SECONDS = 2.0
 LINKS = f"[{{between: [A, B]}}]\nsync: {{in_use_timeout_ms: {LIMIT_SECONDS * 1000:.0f}}}"
 SILENCE_MILLIS = 500
-"""So long nothing may come that must not come."""
+"""Time without a message after which the test takes it that none comes."""
 
 
 @pytest.fixture(scope="module")

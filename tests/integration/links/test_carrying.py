@@ -170,7 +170,7 @@ def test_a_link_has_streams_of_several_names_at_once_and_a_newer_one_of_a_name_t
 
 
 def test_a_lane_that_two_tasks_carry_at_once_is_carried_once(tmp_path: Path) -> None:
-    """As Spark does by speculation, and when it takes a task for lost that is not."""
+    """Spark does so by speculation, and when it takes a live task for lost."""
 
     async def main() -> None:
         async with clusters(tmp_path) as made:
@@ -288,7 +288,7 @@ def lanes_carried() -> int:
 
 
 def counted_asks(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics of which the link does not know what the destination has."""
+    """Return a list that fills with the topics for which the link asks how much the destination has."""
     asks: list[str] = []
     topics = link.planner._transfer.topics
     ask = topics.ask

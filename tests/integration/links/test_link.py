@@ -369,7 +369,7 @@ def test_a_destination_restored_from_an_old_copy_gets_again_what_it_lost(tmp_pat
 
 
 def test_invariant_10_a_source_restored_from_an_old_copy_reuses_no_position_and_splices_nothing(tmp_path: Path) -> None:
-    """What it lost is at the destination; going on after it would make one history of two."""
+    """The destination still has what the source lost; going on after it would make one history of two."""
 
     async def main() -> None:
         async with opened(tmp_path / "eu-west", "eu-west") as west, serving(west, {"us-east"}) as server:

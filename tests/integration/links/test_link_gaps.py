@@ -1,4 +1,4 @@
-"""What a link does where it cannot go on without losing messages or joining two histories: it stops, and says so."""
+"""A link stops, and says so, where going on would lose messages or join two histories."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Regions:
         await self.by_name.pop(name).worker.stop()
 
     async def apply(self, topology: Topology) -> dict[str, tuple[str, ...]]:
-        """As the command does; returns what the workers say has changed."""
+        """Apply a topology as the command does; return the changes that the workers report."""
         rollout = await ask_workers(write(topology, self.file))
         for dry_run in (True, False):
             outcomes = await carry_out(rollout, dry_run=dry_run)

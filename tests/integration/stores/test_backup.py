@@ -83,7 +83,7 @@ def restored_into(alone: Mesh, directory: str) -> set[bytes]:
 
 
 def chunk_files(alone: Mesh) -> list[Path]:
-    """Whole ones; whoever is killed leaves unfinished ones too."""
+    """Return the finished files of chunks; a killed command leaves unfinished ones, too."""
     files = (each for each in (alone.backups / "A" / "chunks").rglob("*") if UNFINISHED not in each.name)
     return sorted(each for each in files if each.is_file())
 
@@ -355,7 +355,7 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
 
 
 def test_a_directory_without_a_store_gives_no_backup_and_gets_no_store(alone: Mesh) -> None:
-    """As where its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
+    """This happens when its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
     alone.stop()
     kept = alone.path / "kept"
     alone.data("A").rename(kept)

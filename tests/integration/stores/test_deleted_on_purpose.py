@@ -55,7 +55,7 @@ def marked(mesh: Mesh, name: str, topic: str = GOING) -> bool:
 
 
 def head(mesh: Mesh, name: str) -> dict[str, object]:
-    """What the store of a cluster says of itself, whose worker does not run."""
+    """Return the head row of a cluster's store, while its worker does not run."""
     with lmdb.open(str(mesh.data(name) / "log"), readonly=True, lock=False, max_dbs=1) as env, env.begin() as txn:
         row = txn.get(HEAD.encode(), db=env.open_db(b"meta", txn=txn, create=False))
         assert row is not None

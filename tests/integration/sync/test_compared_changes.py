@@ -1,4 +1,4 @@
-"""What operators and policies do to topics with replicated subscriptions: TTL, compaction, deletion, late links."""
+"""Changes by operators and policies to topics with replicated subscriptions: TTL, compaction, deletion, late links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a subscription starts takes nothing away from other clusters, over real links (DESIGN 4.7)."""
+"""The start of a subscription takes nothing away from other clusters, over real links (DESIGN 4.7)."""
 
 from __future__ import annotations
 
@@ -269,8 +269,8 @@ MOVES: dict[str, tuple[Callable[[Subscription], Awaitable[None]], int]] = {
     "put at the first message": (_reset_to_the_first, 14),
     "switched off and on": (_replicate_no_more_and_again, 14),
 }
-"""What happens to a subscription that was made at the latest of ten messages, before four more; and how many of the
-fourteen are left for one of the same name that another cluster made from the earliest on."""
+"""Changes of a subscription that was made at the latest of ten messages, before four more come. The number says how
+many of the fourteen are left for one of the same name that another cluster made from the earliest on."""
 
 
 @pytest.mark.parametrize("move", MOVES)

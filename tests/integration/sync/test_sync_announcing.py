@@ -1,4 +1,4 @@
-"""What counts as told, and what it takes to tell it: over a real engine, whose markers may be slow to be written."""
+"""Announced states count as told only once their markers are written, over a real engine whose writes may be slow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def syncing(path: Path) -> AsyncIterator[Topic]:
 
 
 class SlowCommits:
-    """What goes to the writer waits for :attr:`durable`; entries of ``refused`` find the store full, once each."""
+    """Writer whose markers wait for :attr:`durable`; entries of ``refused`` find the store full, once each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.durable = asyncio.Event()

@@ -1,6 +1,6 @@
-"""What one new topic costs in a full mesh: how many markers there are, and how often links look for what is not there.
+"""Cost of one new topic in a full mesh: the number of markers, and of links' looks for topics that are not there.
 
-Both grow with the number of clusters, and not with its square. Counted, not timed: nothing waits here but for the end.
+Both grow with the number of clusters, and not with its square. The test counts and does not measure time.
 """
 
 from __future__ import annotations

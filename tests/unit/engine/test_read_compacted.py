@@ -418,8 +418,7 @@ def test_a_view_whose_positions_were_not_stored_is_read_all_the_same(tmp_path: P
 
 
 def batches() -> list[bytes]:
-    """Return two batches. Compaction leaves messages 1 and 3 of the first, and only the one with a key of its own of
-    the second."""
+    """Return two batches. Compaction leaves messages 1 and 3 of the first, and all but the tombstone of the second."""
     return [
         keyed_batch([("a", b"1"), ("b", b"1"), ("c", b"1"), ("d", b"1")]),
         keyed_batch([("a", b"2"), ("e", b"1"), ("c", b"")]),
