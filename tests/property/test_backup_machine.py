@@ -128,7 +128,7 @@ class BackupMachine(RuleBasedStateMachine):
     # Steps.
 
     def create(self, killed_after: int | None) -> Manifest | None:
-        """What was damaged so that its size shows it is written again."""
+        """Make a backup. Check that a damaged chunk whose size shows the damage is written again."""
         self.made += 1
         try:
             manifest = create(self.destination, CLUSTER, self.source(killed_after))

@@ -358,7 +358,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a restart comes amid them."""
+    """Make sweeps so small that restarts come amid them."""
     monkeypatch.setattr(topic_deletion, "SWEEP_ROWS_MAX", 1)
 
 

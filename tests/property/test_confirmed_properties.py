@@ -21,7 +21,7 @@ class Model:
         self.confirmed = Confirmed()
         self.confirmed.open(lambda: None)
         self.stored: list[tuple[Position, Identity | None]] = []
-        """What the broker has, in its order; None is an application's entry."""
+        """Entries of the broker, in its order; None is an application's entry."""
         self.unconfirmed: list[tuple[Position, Identity]] = []
         self.ledger, self.next_entry, self.next_number = 3, 0, 0
         self.delivered = 0

@@ -61,7 +61,8 @@ class Source:
         self.every.append(block)
 
     def read(self, read: Read, bytes_max: int) -> tuple[list[Block], Position]:
-        """As the store reads: carried blocks up to a size but at least one, and how far the log was looked at."""
+        """Read as the store does: carried blocks up to a size but at least one. Return them, and how far the log was
+        looked at."""
         found: list[Block] = []
         reached = read.after
         for block in self.log:
@@ -157,7 +158,7 @@ class CopierMachine(RuleBasedStateMachine):
         self._send()
 
     def _send(self) -> bool:
-        """What the link's shell does for one frame."""
+        """Send one frame as the link's shell does; return whether there was one."""
         window_was_open = sum(size for _, size in self.in_flight) < WINDOW_BYTES
         frame: list[Sent] = []
         size_bytes = 0

@@ -72,7 +72,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.uncovered: set[Position] = set()
         """Entries that are to be delivered because the start moved back, and were not yet."""
         self.told: set[tuple[Position, int]] = set()
-        """What others were told of this generation, or told us."""
+        """Messages of this generation that we told others, or others told us, as acknowledged."""
         self.ledger, self.following = 1, 0
         self.highest: tuple[int, Position] = (1, BEFORE_ALL)
 
@@ -283,7 +283,8 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_and_load(self) -> None:
-        """What the store keeps of it is checked in :mod:`test_cursor_rows`; loading changes nothing."""
+        """Load the cursor's state anew, which must change nothing. :mod:`test_cursor_rows` checks how the store keeps
+        it."""
         stored = deepcopy(self.cursor.state)
         self.cursor = Cursor(self.log, deepcopy(stored))
         assert self.cursor.state == stored
@@ -392,7 +393,7 @@ def united(sides: list[Acks]) -> CursorState:
 
 
 def state_as_acks(state: CursorState) -> Acks:
-    """What a whole state says of the log of four ledgers."""
+    """Return the acknowledgements that a whole state stands for, in the log of four ledgers."""
     log = log_of_four_ledgers()
     passed = PositionSet()
     for ledger, first, last in log.runs_between(BEFORE_ALL, state.mark_delete):

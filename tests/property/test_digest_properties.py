@@ -259,7 +259,7 @@ def answers_of(sides: Sequence[Side], flip: int | None = None) -> TopicAnswers:
 
 
 def slow(sides: Sequence[Side]) -> list[Found]:
-    """What comparing block by block finds."""
+    """Return the findings of a comparison block by block."""
     states = {number: state for number, side in enumerate(sides) if (state := state_of(side)) is not None}
     acked = {number: Acked.of(state) for number, state in states.items()}
     mappings = {number: mappings_of(side, sides[1 - number]) for number, side in enumerate(sides)}

@@ -65,7 +65,7 @@ class Model:
         return self.kind.one_active or entry.sent or entry.deliver_at_ms <= self.now_ms
 
     def available(self) -> list[Position]:
-        """What is to be sent, in order."""
+        """Return the positions that must be sent, in order."""
         return [p for p, e in self.log.items() if e.messages and not e.consumed and e.holder is None and self.due(e)]
 
     def held_by(self, consumer_id: int) -> list[Position]:
@@ -215,7 +215,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self._pump(entries_max)
 
     def _pump(self, entries_max: int) -> int:
-        """What the shell does: read as planned, at most so many entries, and hand out. Returns how many were read."""
+        """Read as planned, at most so many entries, and hand out, as the shell does. Return how many were read."""
         model = self.model
         expected = model.available()
         plan: ReadPlan | None
@@ -320,7 +320,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(entry.messages for entry in self.model.log.values()))
     @rule(data=st.data())
     def acknowledge_many_at_once(self, data: Any) -> None:
-        """As another cluster did, whoever holds them here."""
+        """Acknowledge as another cluster does, whoever holds the entries here."""
         anything = [p for p, entry in self.model.log.items() if entry.messages]
         positions = data.draw(st.lists(st.sampled_from(anything), max_size=6))
         self.dispatcher.acknowledged_all(PositionSet([*positions, Position(99, 9)]))

@@ -27,7 +27,7 @@ from snapshots.position_set import PositionSet
 TOPIC = "orders"
 CLUSTERS = ("us-east", "eu-west")
 TICKS = 30
-"""Of the event loop; delivering takes a few."""
+"""Turns of the event loop that a test waits; delivering takes a few."""
 
 MessageId = tuple[str, int, int]
 
@@ -72,7 +72,7 @@ class World:
         self.topics: dict[str, Topic] = {}
         self.producers = [Producer("p"), Producer("q")]
         self.settled: dict[str, set[MessageId]] = {cluster: set() for cluster in CLUSTERS}
-        """What each cluster's subscription was told to be acknowledged, here or elsewhere."""
+        """Messages acknowledged at each cluster's subscription, here or elsewhere."""
 
     async def open(self, cluster: str) -> None:
         if cluster in self._engines:

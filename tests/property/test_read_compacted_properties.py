@@ -1,4 +1,5 @@
-"""Whatever is published, compacted, trimmed, acknowledged and restarted: who reads compacted sees each key's newest."""
+"""A reader of a compacted topic sees each key's newest message, after any publishes, compactions, trims,
+acknowledgements and restarts."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ class Run:
         self.acked = {place for place in places if place[0] < target}
 
     async def merge(self, number: int) -> None:
-        """Other clusters have consumed some of what is here, or was; nobody needs to see that any more."""
+        """Merge acknowledgements of other clusters for messages that are or were here; nobody needs to see those any
+        more."""
         entries = self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
         places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
         chosen = sorted({position for position, _ in places})[number::3]

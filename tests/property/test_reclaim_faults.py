@@ -267,9 +267,10 @@ async def restored_from(found: Clusters, before: list[str], after: list[str], na
 async def check(
     found: Clusters, published: list[StoredBlock], done: Reclaimed, known_upto: Position | None = None
 ) -> None:
-    """Each block is there or lies in a hole; a hole is named; nothing is in one that a peer has whole.
+    """Check that each block is there or in a hole, that holes are named, and that none has a block that a peer has
+    whole.
 
-    ``known_upto`` is the last position of which a peer told anything; None for the mark of us-east itself.
+    ``known_upto`` is the last position that a peer told anything about; None for the mark of us-east itself.
     """
     whole: set[Position] = set()
     for peer in found.peers:

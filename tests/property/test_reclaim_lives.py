@@ -31,8 +31,8 @@ from snapshots.position import BEFORE_ALL, Position
 async def lost_and_used(
     found: Clusters, earlier: Sequence[str], since: Sequence[str], name: str = TOPIC
 ) -> tuple[list[StoredBlock], list[StoredBlock]]:
-    """Live a life of which the directory is lost, and another one on an empty directory. Return what us-east published
-    in each."""
+    """Live a life whose directory is lost, and another one on an empty directory. Return what us-east published in
+    each."""
     await live(found.path / f"lost-{name[-4:]}", list(earlier), [0], name)
     async with opened(found.path / f"lost-{name[-4:]}") as engine:
         before = own(await engine.topic(name))

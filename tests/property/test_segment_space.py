@@ -37,7 +37,8 @@ sizes = st.integers(1, CAPACITY)
 
 @dataclass
 class Reader:
-    """Of a state of the store; None until its transaction has begun, which may be later than it said so."""
+    """Reader of a state of the store. Its state is None until its transaction begins, which may be later than
+    announced."""
 
     began: int
     places: frozenset[Place] | None = None
@@ -212,7 +213,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
 
     @rule(cut_to=st.none() | st.integers(0, CAPACITY // PAGE), data=st.data())
     def restart(self, cut_to: int | None, data: st.DataObject) -> None:
-        """What the store refers to is all that is known then. A file may be shorter or gone, whatever lived there."""
+        """Restart with only what the store refers to. A file may be shorter or gone, whatever was in it."""
         self.reading.clear()
         self.running = None
         if cut_to is not None and self.disk:

@@ -1,8 +1,8 @@
 """Compaction of segments moves a bounded number of bytes at a time, and clients write between its steps.
 
-Counted in bytes and in commits, so that it holds on any machine: no commit moves more than the limit, but for a single
-block that is larger, and two commits of a client that always has something to write have two steps between them at
-most: one that ran when the write came, and one in the write's own group.
+The test counts bytes and commits, so that it holds on any machine. No commit moves more than the limit, except a single
+larger block. Between two commits of a busy client, compaction takes at most two steps: one that ran when the write
+came, and one in the write's own group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ rounds = st.lists(
 
 @dataclass(frozen=True)
 class Group:
-    """What one commit did: whether a client wrote, and the sizes of the blocks that compaction moved, by key."""
+    """Effects of one commit: whether a client wrote, and the sizes of the blocks that compaction moved, by key."""
 
     client: bool
     moved: dict[bytes, int]

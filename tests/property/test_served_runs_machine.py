@@ -1,4 +1,4 @@
-"""Which run of a store is served: random starts, copies, ends, half-open connections and lost answers."""
+"""Choice of the run of a store to serve: random starts, copies, ends, half-open connections and lost answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Invariant 2 for staged commits: whatever is staged, repeated, aborted, lost or killed, an epoch of a writer's run is
-visible whole and once if its commit was decided, in the order of its partitions, and not at all if it was not.
+"""Invariant 2 for staged commits, whatever is staged, repeated, aborted, lost or killed. An epoch of a writer's run
+whose commit was decided is visible whole and once, in the order of its partitions; any other is not visible.
 
-An abort is final: whatever a task of an aborted job does later, also after a restart, is refused and leaves nothing.
+An abort is final: later requests of an aborted job's tasks are refused and leave nothing, also after a restart.
 
 The core decides; files and the store's transactions are models that lose what a crash loses: everything in memory, and
 with the power also what was written and not sealed.

@@ -1,4 +1,4 @@
-"""What the store promises whatever is sent to it: exactly-once copies, right extents, no position used twice."""
+"""Promises of the store for random copies: exactly-once copies, right extents, no position used twice."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ sends = st.lists(
     ),
     max_size=14,
 )
-"""A run of blocks from before, at or past what is here on, of which the ``head`` or ``tail`` may be cut off; or a
-publish in between."""
+"""Sends and publishes. A send is a run of blocks that begins before, at or past the end here, perhaps with its ``head``
+or ``tail`` cut off."""
 
 
 @dataclass(frozen=True)

@@ -341,7 +341,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), announce=st.booleans())
     def other_clusters_acknowledge(self, data: Any, announce: bool) -> None:
-        """What consumers here hold of it, or wait for, they need not process: nobody gets it (again)."""
+        """Merge acknowledgements of other clusters. Consumers that hold such a message, or wait for it, need not
+        process it: nobody gets it again."""
         some = st.sampled_from(list(self.log))
         held = st.sampled_from([p for p, e in self.log.items() if e.holder is not None] or list(self.log))
         whole = data.draw(st.lists(some | held, max_size=4))

@@ -1,21 +1,21 @@
 """Exact subscription sync of one topic over two to four clusters, whose links lose, repeat and reorder frames.
 
 Real engines, stores and subscription syncs; only the links are a model, so that they can misbehave in every way. The
-checks name the invariants of DESIGN §3. What everybody said of a subscription is kept beside, by message identity:
+checks name the invariants of DESIGN §3. The machine keeps what everybody said of a subscription, by message identity:
 
 - ``said`` is what a consumer acknowledged, or an operator's seek passed over, in which cluster and generation;
-- ``began`` is where a subscription began that was made in a cluster, for the origins which that has or receives;
-- nothing may count as consumed anywhere that was not said, or lies before a start that was told (5), and within a
-  generation nothing is taken back that was said (6);
+- ``began`` is the start of a subscription that was made in a cluster, for the origins which that has or receives;
+- a message counts as consumed only if somebody said so, or if it lies before a start that was told (5);
+- within a generation nothing that was said is taken back (6);
 - generations change while a rule begins, so what is said is noted in the same step of the loop as it is said;
-- a deletion is not forced here, so no consumer loses its subscription, wherever it is connected; one that is kept
-  has all that was said before in its new generation;
-- at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
-  generation among them, and what lies before the earliest start that was told there, origin by origin (convergence);
-  and at rest nobody writes a marker (7).
+- a deletion is not forced here, so no consumer loses its subscription, wherever it is connected; a subscription that
+  is kept has all that was said before in its new generation;
+- at rest, every cluster counts as consumed what was said, in the newest generation, in all clusters from which links
+  lead to it, and what lies before the earliest start that was told there, by origin (convergence);
+- at rest nobody writes a marker (7).
 
-Some links leave messages out, whole entries and parts of batches, as links with a ``where`` do: those messages are not
-there where the link leads, and what is said of them elsewhere is still to come to all who have them.
+Some links leave out whole entries and parts of batches, as links with a ``where`` do. Their destinations lack these
+messages; what is said of them elsewhere must still reach all clusters that have them.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Cluster:
 
 
 class Began(NamedTuple):
-    """Where a subscription began that somebody made: for each origin that its cluster has or receives."""
+    """Start of a subscription that somebody made: a position for each origin that its cluster has or receives."""
 
     cluster: str
     ends: dict[str, Position]
@@ -187,7 +187,7 @@ class Began(NamedTuple):
 
 
 def after_the_start(subscription: Subscription, messages: set[Identity]) -> set[Identity]:
-    """Those of ``messages`` that an acknowledgement is about: what lies before the start is delivered to nobody."""
+    """Return the ``messages`` that can be acknowledged: nobody is delivered those before the start."""
     starts = subscription.cursor.state.starts
     ends = {origin: start.position for origin, start in starts.items()}
     return {each for each in messages if each.position > ends.get(each.origin, BEFORE_ALL)}
@@ -409,7 +409,7 @@ class SyncMachine(RuleBasedStateMachine):
         link=st.integers(0, 11), name=st.sampled_from(NAMES), picks=st.lists(st.integers(0, 30), min_size=1, max_size=8)
     )
     def acknowledge_what_others_do_not_have_yet(self, link: int, name: str, picks: list[int]) -> None:
-        """What came over one link is acknowledged, and others hear of that before they get the messages."""
+        """Acknowledge messages that came over one link; others hear of that before they get the messages."""
         first = self.links[link % len(self.links)]
         self.do(first.run())
         if first.destination.subscription(name) is None:
@@ -498,7 +498,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), replicated=st.booleans())
     def replicate(self, at: int, name: str, replicated: bool) -> None:
-        """Where it is off, the subscription neither tells nor listens."""
+        """Switch replication on or off; while it is off, the subscription neither tells nor listens."""
         cluster = self.one_that_has(name, at)
         if cluster is not None and (subscription := cluster.subscription(name)) is not None:
             with suppress(SubscriptionNotFound):
@@ -506,7 +506,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), pick=st.integers(0, 40))
     def trim(self, at: int, pick: int) -> None:
-        """As retention does: nothing goes that a link still needs, or a subscription here."""
+        """Trim as retention does: keep everything that a link still needs, or a subscription here."""
         cluster = self.a_cluster(at)
         if cluster.topic is None or not (messages := cluster.messages()):
             return
@@ -651,8 +651,8 @@ class SyncMachine(RuleBasedStateMachine):
                 self.seen[cluster.name, name] = generation, after_the_start(subscription, consumed)
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
-        """What was said in a generation, and before it of origins that whoever began it did not know: a cluster may
-        come from any older generation, and not have heard of those in between."""
+        """Return what was said in a generation, and earlier of origins that its beginner did not know. That cluster may
+        come from any older generation, without having heard of those in between."""
         found = set[Identity]().union(*self.said[name, generation].values())
         earlier = set[Identity]().union(
             *(said for older in range(1, generation) for said in self.said[name, older].values())

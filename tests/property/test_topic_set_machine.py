@@ -43,7 +43,7 @@ class TopicSetMachine(RuleBasedStateMachine):
         self.core = TopicSet(period_seconds=PERIOD_SECONDS, now=0.0)
         self.running: list[SubscribeTopic | LetGo] = []
         self.connected_to: dict[str, int] = {}
-        """What the consumer has, and in which incarnation: it may be gone."""
+        """Incarnations of the topics that the consumer is connected to; a topic may be gone."""
 
     # The cluster.
 

@@ -1,4 +1,4 @@
-"""Trimming against a model: a list of all that was published, and for each subscription the set of what it consumed."""
+"""Trimming against a model: a list of all published entries, and for each subscription the set of consumed ones."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def websocket_messages(at: At) -> Any:
 
 @program()
 def websocket_messages_and_others(at: At) -> Any:
-    """Check that clients of WebSockets and of the binary protocol receive each other's messages."""
+    """Send messages from each kind of client to the other; return what each receives."""
 
     async def use(of: Sockets) -> Any:
         consumer = await of.consumer()

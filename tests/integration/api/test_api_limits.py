@@ -1,4 +1,4 @@
-"""Limits of what links and readers make a worker hold, and of what a link may carry: invariants 4 and 11."""
+"""Limits of a worker's load by links and readers, and of a link's content: invariants 4 and 11."""
 
 from __future__ import annotations
 
