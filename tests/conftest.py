@@ -117,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A local session with the ``replicator`` source; started by the first test that asks for it."""
+    """Yield a local session with the ``replicator`` source; the first test that asks for it starts it."""
     from replicator.pipeline.spark.session import spark_session
 
     session = spark_session(app_name="tests")
@@ -139,7 +139,7 @@ _names = count()
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
+    """Yield the URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
     from postgres_support import served_postgres
 
     with served_postgres() as url:
@@ -148,7 +148,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """The URL of an empty database of the test's own."""
+    """Yield the URL of an empty database of the test's own."""
     import psycopg
     from sqlalchemy import make_url
 

@@ -268,7 +268,7 @@ def run(program: Program, side: Side, of_this_run: str) -> Any:
 def pairs_of_runs(
     program: Program, sides: tuple[Side, Side], of_this_run: str, pool: Executor
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield a program's results at the broker and at ours: first from the pool, beside other programs; then, if asked
+    """Return a program's results at the broker and at ours: first from the pool, beside other programs; then, if asked
     for, alone."""
     begun = [pool.submit(run, program, side, of_this_run) for side in sides]
 

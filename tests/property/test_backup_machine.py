@@ -128,7 +128,7 @@ class BackupMachine(RuleBasedStateMachine):
     # Steps.
 
     def create(self, killed_after: int | None) -> Manifest | None:
-        """Make a backup. Check that a damaged chunk whose size shows the damage is written again."""
+        """Make a backup. Forget damaged chunks that it wrote again, because their size showed the damage."""
         self.made += 1
         try:
             manifest = create(self.destination, CLUSTER, self.source(killed_after))

@@ -65,7 +65,7 @@ def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[
 
 
 async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Yield a link's open stream whose first frame, a sign of life, was answered."""
+    """Return a link's open stream whose first frame, a sign of life, was answered."""
     status, _, reader, writer = await asked(f"{base}/append", **{"from": source})
     assert status == 101
     writer.write(framed(frame_of()))

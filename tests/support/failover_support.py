@@ -161,7 +161,7 @@ class Deployment:
         return [self.url(name, f"/failover/v1/service-url?cluster={home}") for name in self.ports]
 
     def following(self, home: str) -> Client:
-        """Yield a client that follows the clients of ``home``, wherever they are served."""
+        """Return a client that follows the clients of ``home``, wherever they are served."""
         return Client(service_url_provider=self.providers(home), service_url_check_interval_seconds=CHECK_SECONDS)
 
     def until(self, condition: Callable[[], object], what: str | Callable[[], object], seconds: float = 60) -> None:

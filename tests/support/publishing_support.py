@@ -91,7 +91,7 @@ async def publishing(
         at_brokers = await brokers.topic(TOPIC)
 
         async def has_read(upto: Position, internals: TopicInternals) -> bool:
-            """Say that everything is read at once."""
+            """Return True: everything is read at once."""
             for stored in at_brokers.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
                 view, first = BlockView(stored.block, stored.header), stored.header.origin_first
                 for index in range(stored.header.entries):

@@ -95,7 +95,7 @@ def frame_stream(protocol: int = PROTOCOL_VERSION) -> list[Buffer]:
 
 
 def scripted(worker: WireWorker, count: int) -> None:
-    """Return a topic with ``count`` messages, always at the same positions."""
+    """Publish a topic of ``count`` messages, always at the same positions."""
     topic = worker.topic(TOPIC)
     for number in range(count):
         topic.publish(single_entry(b"%02d" % number))

@@ -87,12 +87,12 @@ QUIET: Final[tuple[dict[str, str], ...]] = (
     {},
     {'replicator_ready{cluster="a"}': "0", 'replicator_failover_fenced{cluster="a"}': "1"},
 )
-"""For these no alert is to fire."""
+"""Series for which no alert must fire."""
 MINUTES: Final = 800
 
 
 def firing(series: dict[str, str], at_minutes: int, *alerts: str) -> dict[str, Any]:
-    """A test for promtool: what fires then, where all is healthy but for these series."""
+    """Return a test for promtool: the alert that fires when all is healthy except these series."""
     every = {**HEALTHY, **series}
     return {
         "interval": "1m",

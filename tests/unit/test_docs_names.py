@@ -24,7 +24,7 @@ def missing(text: str) -> list[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a package or a module, or stands in one: a class, a function, a method or a constant."""
+    """Return whether a dotted name is a package or a module, or a class, a function, a method or a constant in one."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         place = ROOT.joinpath(*parts[:end])

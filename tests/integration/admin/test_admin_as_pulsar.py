@@ -89,7 +89,7 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     "PUT non-persistent/sales/eu/x": (501, "topics are persistent"),
     f"GET {EU}/tp/stats/": (404, "a path has no slash at its end"),
 }
-"""By the beginning of a request: our status, and why it is another one."""
+"""Our status where it differs from the broker's, and the reason, by the beginning of a request."""
 NOT_SET_HERE: Final = ("bob", "a", "c", "k", "subscription_expiration_time_minutes")
 """Names in grants and settings that the broker accepted and that we refuse."""
 NOT_OURS: Final = {
@@ -152,7 +152,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def asked() -> list[tuple[dict[str, Any], Answer]]:
-    """Each request with the broker's answer and ours."""
+    """Return each request with the broker's answer and ours."""
     found: list[tuple[dict[str, Any], Answer]] = []
     with served_worker() as worker:
         clients = Clients(worker)

@@ -16,7 +16,7 @@ EARLIEST = {"ledgerId": -1, "entryId": -1}
 
 
 async def two_topics(admin: Admin) -> None:
-    """With three messages each, and two subscriptions that have consumed none of them."""
+    """Make two topics with three messages each, and two subscriptions that have consumed none of them."""
     for name in ("eu", "us"):
         topic = await admin.engine.topic(f"{FULL}/{name}")
         await topic.publish([message()] * 3)

@@ -39,7 +39,7 @@ class Cli:
         return json.loads(await self.run(*arguments, "--output", "json"))
 
     async def refused(self, *arguments: str, status: int = 2) -> str:
-        """The error of a command that has to end with ``status``."""
+        """Return the error of a command that must end with ``status``."""
         done = await self._invoke(arguments)
         assert done.exit_code == status, f"{arguments}: {done.output}"
         assert done.stderr.count("\n") == 1

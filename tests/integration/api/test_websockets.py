@@ -23,7 +23,7 @@ from replicator.protocol.commands_pb2 import MessageIdData
 
 WAIT_SECONDS = 20.0
 QUIET_SECONDS = 0.2
-"""For what must not come."""
+"""Time that a test waits for messages that must not come."""
 CUT_OFF = aiohttp.WSCloseCode.ABNORMAL_CLOSURE
 
 
@@ -72,7 +72,7 @@ class Socket:
         await self.say(messageId=message["messageId"])
 
     async def closing(self) -> tuple[int | None, str]:
-        """The code and the reason with which the worker closes it, whatever comes before."""
+        """Return the code and the reason with which the worker closes it, whatever comes before."""
         while True:
             message = await self._socket.receive(WAIT_SECONDS)
             if message.type is not aiohttp.WSMsgType.TEXT:
@@ -93,7 +93,7 @@ class Api:
         )
 
     async def refused(self, kind: str, path: str, **parameters: Any) -> tuple[int, str]:
-        """The status, and the reason, of a socket that is not opened."""
+        """Return status and reason of a refused socket."""
         upgrade = {
             "Connection": "Upgrade",
             "Upgrade": "websocket",

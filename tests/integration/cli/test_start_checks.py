@@ -29,7 +29,7 @@ from replicator.topology import Topology, load_topology
 from replicator.worker.starting import start_worker
 
 MADE: list[tuple[str, str, Callable[..., Any]]] = []
-"""By check and by what is said: what breaks a set-up."""
+"""Changes that break a set-up, by check and by error text."""
 
 
 class Broken:

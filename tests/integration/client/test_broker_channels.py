@@ -152,7 +152,7 @@ def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(
 def test_a_slow_reader_of_a_subscription_that_is_put_elsewhere_gets_the_new_place_for_its_permits(
     tmp_path: Path,
 ) -> None:
-    """And a seek is done for it only after it heard of the restart: what it gets after it is of the new place."""
+    """A seek for it waits until it heard of the restart, so that everything after it is of the new place."""
 
     async def scenario(engine: Engine, connector: BrokerConnector) -> None:
         topic = await engine.topic(TOPIC)

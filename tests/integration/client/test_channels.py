@@ -63,13 +63,13 @@ WithCluster = Callable[[Scenario], None]
 
 
 async def published(cluster: Cluster, count: int) -> list[Position]:
-    """The positions of that many more messages."""
+    """Publish that many more messages; return their positions."""
     topic = await cluster.topic()
     return await topic.publish([message(b"%d" % index) for index in range(count)])
 
 
 async def round_trip(channel: ConsumerChannel) -> None:
-    """All that the cluster had to say to this consumer until now has come."""
+    """Return when everything that the cluster had to say to this consumer has come."""
     for _ in range(3):
         await channel.last_message()
 
@@ -107,7 +107,7 @@ def test_a_name_belongs_to_one_producer_at_a_time(with_cluster: WithCluster) -> 
 async def eventually_connected(
     cluster: Cluster, name: str, access_mode: AccessMode = AccessMode.SHARED
 ) -> ProducerChannel:
-    """A producer, when the cluster has noticed that the one before it has gone."""
+    """Return a producer, when the cluster has noticed that the one before it has gone."""
     while True:
         try:
             return (await cluster.producer(name, access_mode))[0]
@@ -405,7 +405,7 @@ def test_permits_that_make_no_sense_lose_the_channel(with_cluster: WithCluster, 
 
 
 async def eventually_free(cluster: Cluster) -> None:
-    """The subscription has no consumer."""
+    """Return when the subscription has no consumer."""
     subscription = await cluster.subscription()
     await eventually(lambda: not subscription.consumers, "the end of the consumer")
 

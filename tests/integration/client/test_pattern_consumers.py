@@ -96,7 +96,7 @@ async def subscribed(
 
 
 async def consumes(consumer: PatternConsumer, *locals_: str) -> None:
-    """It comes to consume these topics and partitions, and no others."""
+    """Wait until it consumes exactly these topics and partitions."""
     await eventually(
         lambda: set(consumer.topics()) == full(*locals_) and consumer._core.settled,
         f"{locals_} (has {consumer.topics()})",

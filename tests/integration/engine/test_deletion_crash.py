@@ -63,7 +63,7 @@ def run_and_kill(directory: Path, seed: int, said: Said) -> None:
 
 
 async def check(engine: Engine, said: Said) -> int:
-    """Returns how many topics' rows were left to be deleted."""
+    """Check the store; return how many topics' rows were left to be deleted."""
     for name, there in said.there.items():
         if name == deletion_child.PARTED:
             if there is False and engine.partitioned.count(name):  # it was made again, and nobody was told yet

@@ -122,8 +122,8 @@ def test_recorded_offsets_of_streams_are_read() -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed in its last batch"])
 def test_a_recorded_query_goes_on_where_it_was(spark: Any, tmp_path: Path, killed: bool) -> None:
-    """From its checkpoint, with all files. A batch that was planned and not committed is read again,
-    the same messages."""
+    """It resumes from its checkpoint, with all files. A batch that was planned and not committed is read again with the
+    same messages."""
     checkpoint = tmp_path / "checkpoint"
     shutil.unpack_archive(samples.RECORDED / "query.zip", checkpoint)
     assert {each.name for each in checkpoint.iterdir()} >= {"metadata", "offsets", "commits"}

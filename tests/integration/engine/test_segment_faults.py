@@ -282,7 +282,7 @@ def test_a_worker_that_starts_on_a_full_disk_writes_past_the_page_cache_later(tm
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 80 MiB."""
+    """Yield a file system of its own, of 80 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(

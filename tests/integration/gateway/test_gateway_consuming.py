@@ -15,7 +15,7 @@ pulsar = pytest.importorskip("pulsar")
 
 WAIT_MS = 10_000
 NOTHING_MS = 200
-"""How long a test waits to see that nothing comes."""
+"""Time that a test waits to see that nothing comes."""
 EARLIEST = pulsar.InitialPosition.Earliest
 SHARED = pulsar.ConsumerType.Shared
 FAILOVER = pulsar.ConsumerType.Failover

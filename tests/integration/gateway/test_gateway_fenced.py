@@ -128,7 +128,7 @@ def test_lookups_are_answered_as_ever_where_consumers_stay_and_producers_hear_wh
 def test_clients_that_use_tls_are_sent_where_that_is_served(
     clusters: Mapping[str, ServedEngine], fence: Any, topic: str
 ) -> None:
-    """By the lookup, and by the closing of a producer and of a consumer."""
+    """The lookup sends them there, and so does the closing of a producer or a consumer."""
     moved_to = MovedTo(clusters["B"].url, "pulsar+ssl://b.example:6651")
     with BareClient(clusters["A"].port) as bare:
         bare.request(

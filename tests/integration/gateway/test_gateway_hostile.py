@@ -135,7 +135,7 @@ def test_what_a_producer_sends_just_before_it_is_closed_is_stored(gateway: Serve
 
 
 def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gateway: ServedEngine, topic: str) -> None:
-    """It must not be a duplicate then."""
+    """Otherwise the message sent again would be taken for a duplicate."""
 
     async def over_quota(policy: QuotaPolicy | None) -> None:
         there = await gateway.engine.topic(topic)

@@ -23,7 +23,7 @@ pulsar = pytest.importorskip("pulsar")
 WAIT_MS = 20_000
 SMALL, LARGE = 256 * 1024, 9 * 1024 * 1024
 ROOM = 2_000
-"""For what official clients count besides the content."""
+"""Room for what official clients count besides the content."""
 SIZES = {"large": LARGE, "usual": None, "small": SMALL, "most": MESSAGE_BYTES_LIMIT}
 
 

@@ -283,7 +283,7 @@ def test_a_lane_goes_on_after_its_task_until_the_next_one_relieves_it(
 
 
 def lanes_carried() -> int:
-    """By this process."""
+    """Return the lanes that this process carries."""
     return sum(thread.name.startswith("lane ") for thread in threading.enumerate())
 
 

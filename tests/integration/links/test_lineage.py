@@ -83,7 +83,7 @@ def store_at(engine: Engine, origin: str, name: str = TOPIC) -> str | None:
 
 
 def marked(engine: Engine, origin: str, name: str = TOPIC) -> bool:
-    """Whether ``engine`` knows that ``origin`` deleted what it has of a topic."""
+    """Return whether ``engine`` knows that ``origin`` deleted its messages of a topic."""
     topic = engine.find(name)
     mark = None if topic is None else topic.origins.high_water(origin)
     if topic is None or mark is None:
@@ -503,7 +503,8 @@ def test_a_copy_that_is_deleted_takes_its_mark_along(tmp_path: Path) -> None:
 
 
 def test_only_a_deletion_that_somebody_asked_for_is_told(tmp_path: Path) -> None:
-    """Not one by which a reclaim makes room, and not of a copy that has nothing of the cluster that deletes it."""
+    """A deletion by which a reclaim makes room is not told, nor one to a copy without messages of the deleting
+    cluster."""
 
     async def main() -> None:
         async with opened(tmp_path / "a", "a") as a, opened(tmp_path / "b", "b") as b, linked(a, b):

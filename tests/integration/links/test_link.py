@@ -68,7 +68,7 @@ async def pair(path: Path, destination: EngineSettings | None = None) -> AsyncIt
 
 
 def has(engine: Engine, entries: list[bytes]) -> bool:
-    """Whether a cluster has these of us-east, and no others."""
+    """Return whether a cluster has exactly these messages of us-east."""
     found = engine.find(TOPIC)
     return found is not None and entries_of(found, "us-east") == entries
 
@@ -443,7 +443,7 @@ def test_a_source_that_lost_data_goes_on_when_an_operator_says_so_and_never_clai
 
 
 def test_what_a_restored_source_could_not_take_back_is_a_gap_for_who_lacks_it_too(tmp_path: Path) -> None:
-    """And for nobody else: whoever has it goes on at once."""
+    """It is a gap for nobody else: a destination that has it goes on at once."""
 
     async def main() -> None:
         async with (

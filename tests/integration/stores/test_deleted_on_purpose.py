@@ -49,7 +49,7 @@ def delete(mesh: Mesh, name: str, topic: str) -> None:
 
 
 def marked(mesh: Mesh, name: str, topic: str = GOING) -> bool:
-    """Whether a cluster knows that A deleted its messages of a topic."""
+    """Return whether a cluster knows that A deleted its messages of a topic."""
     rows = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"]
     return topic in rows and bool(rows[topic]["lineage"].get("A", {}).get("deleted"))
 

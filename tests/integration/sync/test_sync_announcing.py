@@ -48,7 +48,7 @@ async def serviced(path: Path) -> AsyncIterator[tuple[Topic, SubscriptionSync]]:
 
 @asynccontextmanager
 async def syncing(path: Path) -> AsyncIterator[Topic]:
-    """A topic whose subscriptions are told to one peer."""
+    """Yield a topic whose subscriptions are told to one peer."""
     async with serviced(path) as (topic, _):
         yield topic
 
@@ -74,7 +74,7 @@ class SlowCommits:
 
 
 def asked(entry: bytes) -> int:
-    """The number of a request for a snapshot."""
+    """Return the number of a request for a snapshot."""
     metadata, payload = decode_entry(entry, check=False)
     marker = decode_marker(metadata.marker_type, payload)
     assert isinstance(marker, SnapshotRequest)
@@ -82,7 +82,7 @@ def asked(entry: bytes) -> int:
 
 
 def requests(topic: Topic) -> list[int]:
-    """The numbers of those that are in the log, in its order."""
+    """Return the numbers of the requests in the log, in its order."""
     markers = MarkerLog(topic, Counters())
     return [
         int(marker.snapshot_id)

@@ -22,11 +22,11 @@ from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, 
 from snapshots.position import BEFORE_ALL, Position
 
 PATIENT = ControllerSettings(snapshot_interval_ms=60_000, snapshot_timeout_ms=3_600_000)
-"""On a busy machine, too, the cluster that published asks before another one has waited for it long enough."""
+"""Wait so long that on a busy machine, too, the publishing cluster asks before another one has waited long enough."""
 
 
 def at_rest(nodes: Collection[Node]) -> bool:
-    """Every cluster has all that the others wrote, has the subscription, and waits for nothing."""
+    """Return whether every cluster has all that the others wrote, has the subscription, and waits for nothing."""
     topics = [node.engine.find(TOPIC) for node in nodes]
     if any(topic is None or "sub" not in topic.subscriptions for topic in topics):
         return False
@@ -35,7 +35,7 @@ def at_rest(nodes: Collection[Node]) -> bool:
 
 
 def markers(node: Node) -> Counter[tuple[str, type]]:
-    """The markers of the log, by who wrote them and kind."""
+    """Return the markers of the log, by writer and kind."""
     log = MarkerLog(node.topic(), Counters())
     return Counter(
         (stored.header.origin, type(marker))

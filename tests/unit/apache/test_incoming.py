@@ -122,7 +122,7 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
 
 
 async def read(incoming: Incoming, messages: int) -> None:
-    """Until that many were read."""
+    """Return when that many were read."""
     reading = asyncio.create_task(incoming.read())
     await eventually(lambda: incoming.messages == messages)
     reading.cancel()

@@ -1,4 +1,4 @@
-"""How many messages a broker is granted: by their bytes, and shared by the topics of a worker."""
+"""Permits for a broker: by the bytes of its messages, and shared by the topics of a worker."""
 
 from __future__ import annotations
 

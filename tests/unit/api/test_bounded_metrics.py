@@ -22,7 +22,7 @@ def named(found: BoundedFigures) -> list[str]:
 
 
 def other(found: BoundedFigures) -> int:
-    """The messages of those that are summed."""
+    """Return the messages of the summed topics."""
     return next((each.messages for each in found.topics if each.name == OTHER), 0)
 
 

@@ -68,7 +68,7 @@ TOPICS = [
 
 
 def some_latencies() -> Latencies:
-    """With one of each that has labels."""
+    """Return latencies, with one of each kind that has labels."""
     latencies = Latencies()
     for each in (
         latencies.dispatch["us-east"],
@@ -94,7 +94,7 @@ def exported(
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """By name and the values of the labels after the cluster."""
+    """Return samples by name and by the values of the labels after the cluster."""
     return {
         (sample.name, tuple(value for label, value in sample.labels.items() if label != "cluster")): sample.value
         for family in text_string_to_metric_families(text)

@@ -78,7 +78,7 @@ def sick() -> Iterator[Destination]:
 
 @pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(5, "I/O error"), ServiceError("for secret")])
 def test_what_cannot_be_listed_is_an_error_and_nothing_is_pruned(sick: Destination, error: Exception) -> None:
-    """It is not as if there were nothing: `prune` would delete the chunks of backups that it does not see."""
+    """Otherwise `prune` would delete the chunks of backups that it cannot see."""
     piece = b"x" * 100
     digest = hashlib.sha256(piece).digest()
     Chunks(sick, "a").put(digest, piece)

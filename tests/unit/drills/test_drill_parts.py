@@ -25,7 +25,7 @@ async def cancels_itself() -> None:
 
 
 async def under_way(start: Callable[[Parts], None]) -> None:
-    """A drill whose steps never end."""
+    """Run a drill whose steps never end."""
     async with Parts() as parts:
         start(parts)
         await for_ever()

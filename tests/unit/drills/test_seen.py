@@ -13,7 +13,7 @@ SUBSCRIPTION = DrillSubscription("s", SubscriptionType.SHARED, cumulative=False)
 
 
 def record(confirmed_at_a: int) -> Observations:
-    """Messages that A confirmed at positions 3:0, 3:1, …"""
+    """Return a record of messages that A confirmed at positions 3:0, 3:1, …"""
     observations = Observations((SUBSCRIPTION,))
     for name in "ab":
         observations.clusters.code(name)

@@ -61,7 +61,7 @@ class Lost:
     topic: Topic
     blocks: list[tuple[Position, bytes]]
     logged: object
-    """Before."""
+    """The log's content before the loss."""
     position: Position
     block: bytes
     found: HeadlessBlock | None
@@ -74,7 +74,7 @@ class Lost:
 
 @asynccontextmanager
 async def with_lost(path: Path, which: int, *flipped: int) -> AsyncIterator[Lost]:
-    """The one of that number among those of :func:`filled`."""
+    """Yield a topic that lost the head of block number ``number`` of :func:`filled`."""
     async with opened(path) as engine:
         topic = await engine.topic("a")
         blocks = await filled(topic)

@@ -35,7 +35,7 @@ from snapshots.position_set import PositionSet
 
 
 async def published(topic: Topic, *contents: bytes) -> list[Position]:
-    """Each in a block of its own."""
+    """Publish each entry in a block of its own."""
     return [(await topic.publish([content]))[0] for content in contents]
 
 

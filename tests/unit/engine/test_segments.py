@@ -39,7 +39,7 @@ def body(number: int, size: int = 10 * KIB) -> bytes:
 
 
 async def publish(topic: Topic, numbers: Sequence[int], size: int = 10 * KIB) -> list[Position]:
-    """Each as a block of its own."""
+    """Publish each message as a block of its own."""
     return [(await topic.publish([message(body(number, size))]))[0] for number in numbers]
 
 

@@ -182,7 +182,7 @@ def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None
 
 
 def test_a_source_without_messages_of_its_own_has_none_that_could_differ() -> None:
-    """It wrote markers that no link carries, so its state names its origin, and the target's does not."""
+    """The source wrote markers that no link carries, so its state names its origin, and the target's does not."""
     here, there = digests("nothing is left"), digests("")
     del here[NAME]["high_water"]["A"], there[NAME]["high_water"]["A"]
     del there[NAME]["subscriptions"]["s"]["digest"]["A"]

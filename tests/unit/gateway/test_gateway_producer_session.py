@@ -96,7 +96,7 @@ def stored(topic: Topic) -> list[int]:
 
 @pytest.mark.parametrize("deduplication", [False, True])
 def test_what_is_sent_with_the_close_does_not_overtake_a_large_call(tmp_path: Path, deduplication: bool) -> None:
-    """With deduplication, what it overtook would be confirmed as duplicates, and be nowhere."""
+    """With deduplication, the overtaken messages would be confirmed as duplicates without being stored."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

@@ -110,7 +110,7 @@ def as_plain(topology: Topology) -> dict[str, Any]:
 
 
 def apply(said: dict[str, Any], before: Topology, after: Topology) -> dict[str, Any]:
-    """The changes made to the parts of ``before``, one after another."""
+    """Apply the changes to the parts of ``before``, one after another."""
     keys = {str(link): link.key for link in (*before.links, *after.links)}
 
     def setting(fields: dict[str, Any], field: str, value: Any) -> None:

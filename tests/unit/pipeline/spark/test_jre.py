@@ -11,7 +11,7 @@ from replicator.pipeline.errors import JavaNotFound
 from replicator.pipeline.spark import jre
 
 SYSTEM_PATH = "/usr/bin:/bin"
-"""For the tools of the fake runtimes; not searched for java, which `find_java` gets its own environment for."""
+"""PATH for the tools of the fake runtimes. `find_java` does not search it; it gets an environment of its own."""
 
 
 def fake_java(directory: Path, version: str, *, vector_module: bool = True) -> Path:
