@@ -93,13 +93,13 @@ class At:
 
     @property
     def client(self) -> Any:
-        """One for the whole program."""
+        """Return the client of the whole program."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
 
     def new_client(self, **options: Any) -> Any:
-        """A connection of its own."""
+        """Return a client with a connection of its own."""
         options = {"operation_timeout_seconds": 10, **options}
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
         client = pulsar.Client(self.side.service_url, logger=quiet, **options)
@@ -110,7 +110,7 @@ class At:
         return self.client.create_producer(topic or self.topic, **options)
 
     def consumer(self, subscription: str = "s", topic: Any = None, **options: Any) -> Any:
-        """From the earliest message on, unless told."""
+        """Return a consumer, from the earliest message on by default."""
         options = {"initial_position": pulsar.InitialPosition.Earliest, **options}
         return self.client.subscribe(topic or self.topic, subscription, **options)
 
@@ -151,12 +151,12 @@ def said(call: Callable[[], Any]) -> str:
 
 
 def data(message: Any) -> Any:
-    """The payload, as text; None of a null value."""
+    """Return the payload as text; None of a null value."""
     return None if message.has_null_value() else message.data().decode(errors="replace")
 
 
 def take(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
-    """The next messages."""
+    """Return the next messages."""
     messages = []
     for _ in range(count):
         message = consumer.receive(COMES_MS)
@@ -167,12 +167,12 @@ def take(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
 
 
 def texts(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
-    """The payloads of the next messages."""
+    """Return the payloads of the next messages."""
     return [data(each) for each in take(consumer, count, acknowledge=acknowledge)]
 
 
 def all_of(consumer: Any, quiet_ms: int = QUIET_MS) -> list[Any]:
-    """All messages that come: until nothing has come for a while."""
+    """Return all messages that come, until none has come for a while."""
     messages, wait_ms = [], 1_500
     while True:
         try:
@@ -191,7 +191,7 @@ def quiet(consumer: Any, quiet_ms: int = QUIET_MS) -> Any:
 
 
 def read_all(reader: Any) -> list[Any]:
-    """The payloads that a reader says there are."""
+    """Return the payloads that a reader says there are."""
     read = []
     while reader.has_message_available():
         read.append(data(reader.read_next(COMES_MS)))
@@ -223,7 +223,7 @@ def batch(producer_of: At, contents: Iterable[Any], topic: str | None = None, **
 
 
 def places(ids: Iterable[Any]) -> list[tuple[int, int, int, int]]:
-    """The shape of message ids: ledgers by their order, the rest as it is."""
+    """Return the shape of message ids: ledgers by their order, the rest as it is."""
     ids = list(ids)
     ledgers = sorted({each.ledger_id() for each in ids})
     return [(ledgers.index(each.ledger_id()), each.entry_id(), each.batch_index(), each.partition()) for each in ids]

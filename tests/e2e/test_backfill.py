@@ -70,7 +70,7 @@ class Region(Deployment):
         return contents
 
     def contents(self, cluster: str, topic: str) -> list[bytes]:
-        """The messages of a topic in a cluster, in order, each as often as it is there."""
+        """Return the messages of a topic in a cluster, in order, each as often as it is there."""
 
         async def read() -> list[bytes]:
             async with Client(self.client_url(cluster)) as client:
@@ -216,7 +216,7 @@ def _in_background(run: BackfillRun) -> tuple[threading.Thread, list[BackfillRep
 
 
 def _kill_a_task() -> None:
-    """One of the processes that Spark runs tasks in."""
+    """Kill one of the processes that Spark runs tasks in."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             if DAEMON_MODULE in process.cmdline() and not process.children():

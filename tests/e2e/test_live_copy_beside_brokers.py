@@ -44,7 +44,7 @@ class Traffic:
         self._thread.start()
 
     def _publish(self) -> None:
-        """Not without bound: Spark takes its time to start."""
+        """Publish with a bound on unfinished messages: Spark takes its time to start."""
         with official(self._made.brokers[self._cluster]) as client:
             producer = client.create_producer(TOPIC, batching_enabled=False)
             while not self._stop.is_set():
@@ -56,7 +56,7 @@ class Traffic:
                 self._stop.wait(0.1)
 
     def arrived(self) -> int:
-        """How many messages the bridge at the other cluster has published at its brokers."""
+        """Return how many messages the bridge at the other cluster has published at its brokers."""
         shown = self._made.apache(self._there)["topics"]
         return sum(int(each["messages_published"]) for each in shown if each["topic"] == TOPIC)
 

@@ -69,7 +69,7 @@ class Load:
         self.published = 0
 
     async def _publish(self) -> None:
-        """Not without bound: Spark takes its time to start, and what it finds then is to be copied and counted."""
+        """Publish with a bound: Spark takes its time to start, and all that it finds then is copied and counted."""
         while not self._stopping:
             while self.published - self._there() > AHEAD_MAX and not self._stopping:  # noqa: ASYNC110 - it is counted
                 await asyncio.sleep(0.1)
@@ -282,7 +282,7 @@ async def started(worker_url: str) -> asyncio.subprocess.Process:
 def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its JVM and the Python processes of its tasks, which live on for a moment."""
+    """The kill takes its JVM, too; the Python processes of its tasks live on for a moment."""
     # Nobody tells the link that it was killed, as a worker would: only its silence does.
     monkeypatch.setitem(plans.CARRIER_SILENCE_SECONDS, plans.LIVE, 2 * plans.LANE_SILENCE_SECONDS)
 

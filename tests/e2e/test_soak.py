@@ -68,7 +68,7 @@ def tenths(figures: Sequence[int]) -> list[int]:
 
 
 async def publish(producer: Producer, seconds: float) -> int:
-    """At an even rate; returns how many were confirmed."""
+    """Publish at an even rate; return how many messages were confirmed."""
     payload, began, sent = os.urandom(MESSAGE_BYTES), time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * MB_A_SECOND * 1_000_000 / MESSAGE_BYTES)
@@ -82,7 +82,7 @@ async def publish(producer: Producer, seconds: float) -> int:
 
 
 async def messages(session: aiohttp.ClientSession, url: str) -> int:
-    """How many messages of the topic the cluster has ever had."""
+    """Return how many messages of the topic the cluster has ever had."""
     async with session.get(f"{url}/admin/v2/persistent/public/default/soak/stats") as response:
         return int((await response.json())["msgInCounter"]) if response.status == 200 else 0
 

@@ -229,7 +229,7 @@ EXECUTOR_BYTES_MAX = 1_400 * 2**20
 
 
 def _peak_bytes(worker: WireWorker, archive: Path, cluster: SparkCluster, backlog_mb: int) -> int:
-    """The most that an executor had while a backlog was read."""
+    """Return the largest memory of an executor while a backlog was read."""
     topic = worker.topic(f"{FLIGHTS}-{backlog_mb}")
     entries = [single_entry(os.urandom(1_000)) for _ in range(1_000)]
     for _ in range(backlog_mb):

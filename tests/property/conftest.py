@@ -30,7 +30,8 @@ LAYOUTS: Final = {
 
 @pytest.fixture(scope="module", autouse=True)
 def bodies() -> Iterator[None]:
-    """For the tests of a module of this directory, and no longer: other tests follow in the same process."""
+    """Choose the place of bodies for the tests of one module of this directory; other tests follow in the same
+    process."""
     layouts = LAYOUTS[os.environ.get("STORE_BODIES", "mixed")]
     openings: Counter[Path] = Counter()
     initialize, close = Store.__init__, Store.close

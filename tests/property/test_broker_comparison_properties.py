@@ -83,7 +83,7 @@ def counts(copies: list[Copy], pairs: list[Pair]) -> Counter[tuple[str, str]]:
 
 
 def check_rows(difference: Difference) -> None:
-    """Each entry is in one row; what the rows count is what the difference counts."""
+    """Check that each entry is in one row, and that the rows count what the difference counts."""
     assert difference.where is not None
     rows = list(difference.rows("topic"))
     entries = [

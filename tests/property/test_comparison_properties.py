@@ -151,7 +151,7 @@ class Case:
     cuts: list[list[Position]]
     """Positions that cut each log into ranges; a task reads one range."""
     reached: dict[int, int | None]
-    """By cluster, how many of us's first ledger's entries it says that it has; None if it does not say."""
+    """Number of entries of us's first ledger that each cluster says it has; None if it does not say."""
     anew: bool = False
     """Whether the topic was made anew at us after all that."""
 

@@ -25,7 +25,7 @@ class Model:
         self.unconfirmed: list[tuple[Position, Identity]] = []
         self.ledger, self.next_entry, self.next_number = 3, 0, 0
         self.delivered = 0
-        """How many of the stored entries the broker has sent, or need not send as they are acknowledged."""
+        """Number of stored entries that the broker has sent, or need not send because they are acknowledged."""
         self.reached = BEFORE_ALL
         self.read: list[tuple[Position, Identity | None]] = []
 

@@ -37,7 +37,7 @@ class Model:
     generation: int = 1
 
     def consumed(self, position: Position) -> bool:
-        """A marker is consumed by nature: it has no message that could be missing."""
+        """Return whether an entry is consumed. A marker always is, because it has no message."""
         return all((position, index) in self.acked for index in range(self.sizes[position]))
 
     @property
@@ -135,7 +135,8 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.model.sizes.values()))
     @rule(data=st.data())
     def move_the_start_back(self, data: Any) -> None:
-        """Entries are not consumed any more that nobody acknowledged, so others were told of none of them."""
+        """Move the start back. Entries that nobody acknowledged are not consumed any more, so others were not told of
+        them."""
         self.tell_others()
         messages = [position for position, size in self.model.sizes.items() if size]
         chosen = data.draw(st.sets(st.sampled_from(messages), min_size=1))
@@ -206,7 +207,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursor.state.batch_acks)
     @rule(data=st.data(), announce=st.booleans())
     def merge_more_of_a_batch(self, data: Any, announce: bool) -> None:
-        """Two clusters have acknowledged different messages of it."""
+        """Merge a batch; two clusters have acknowledged different messages of it."""
         position = data.draw(st.sampled_from(list(self.cursor.state.batch_acks)))
         done = self.cursor.acked_indexes(position)
         assert done is not None

@@ -105,7 +105,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         key_hashes: list[int],
         permits: list[int],
     ) -> None:
-        """In the middle of things: consumers are here and have got something. Single rules rarely lead there."""
+        """Start in the middle of things: consumers are here and have got something. Single rules rarely lead there."""
         kind = self.kind
         self.model = Model(kind)
         self.partition, self.out_of_order = partition, out_of_order
@@ -181,7 +181,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self._active_changed()
 
     def _active_changed(self) -> None:
-        """With one active consumer, all that is unacknowledged moves when another becomes active."""
+        """Take back the unacknowledged entries of all consumers except the active one."""
         if not isinstance(self.dispatcher, SingleActiveDispatcher):
             return
         for consumer_id in self.model.consumers:
@@ -278,7 +278,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         return plan, candidates, assignments
 
     def _check_key(self, position: Position, consumer_id: int) -> None:
-        """One consumer a key, and nothing overtakes an earlier entry of its key, but what was delayed."""
+        """Check that each key has one consumer, and that only delayed entries are overtaken by later ones of their
+        key."""
         entry = self.model.log[position]
         for other_position, other in self.model.log.items():
             if other.key_hash != entry.key_hash or other.consumed or not other.messages:
@@ -340,7 +341,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())
     def acknowledge_through(self, data: Any) -> None:
-        """By a consumer (one active), or by another cluster, or an operator."""
+        """Acknowledge cumulatively, by a consumer (one active), another cluster, or an operator."""
         through = data.draw(st.sampled_from(list(self.model.log)[: len(self.model.log) // 2 + 1]))
         self.dispatcher.acknowledged_through(through)
         for position in self.model.log:
@@ -353,7 +354,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         entry.consumed, entry.holder, entry.replays, entry.acked = True, None, 0, 0
 
     def _mark_delete(self) -> None:
-        """The cursor says how far everything is consumed."""
+        """Tell the dispatcher how far everything is consumed, as the cursor does."""
         mark_delete = BEFORE_ALL
         for position, entry in self.model.log.items():
             if entry.messages and not entry.consumed:

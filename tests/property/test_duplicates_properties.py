@@ -108,7 +108,7 @@ class World:
         consumer.close()
 
     def sync(self, source: str, destination: str) -> None:
-        """The acknowledgement state by identities, as far as the entries are there."""
+        """Exchange the acknowledgement states by identities, as far as the entries are there."""
         here, there = self.topics[source], self.topics[destination]
         cursor = here.subscriptions["sub"].cursor
         places = {
@@ -137,7 +137,7 @@ class World:
 
     @staticmethod
     def check_alike(topic: Topic) -> None:
-        """All entries of one message are consumed alike, index by index."""
+        """Check that all entries of one message are consumed alike, index by index."""
         cursor = topic.subscriptions["sub"].cursor
         states: dict[MessageId, object] = {}
         entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
@@ -146,7 +146,7 @@ class World:
             assert states.setdefault(message_id, state) == state, f"{message_id} is acknowledged in one entry only"
 
     async def finish(self) -> None:
-        """All is well again: everything is sent, copied and acknowledged."""
+        """Send, copy and acknowledge everything, without further faults."""
         for producer in self.producers:
             await producer.flush(self.topics[CLUSTERS[0]], len(producer.pending), 0)
         await copy(*self.topics.values())

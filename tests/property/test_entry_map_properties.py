@@ -54,14 +54,14 @@ class Sides:
         return self._topic
 
     def own(self, gap: int) -> None:
-        """An application published at the brokers, and the bridge has read it."""
+        """Publish an application's entry at the brokers, and let the bridge read it."""
         there, here = self._next_at_brokers(gap), self._next_in_log(gap % 2)
         self.map.copied(OWN, there, here, 1)
         self.both[there] = here
         self.identities[there] = OWN, there
 
     def copied(self, origin: str, gap: int) -> None:
-        """A link brought an entry. It is not at the brokers yet, and a marker never is."""
+        """Copy an entry by a link. It is not at the brokers yet, and a marker never is."""
         self._sent[origin] += 1
         here = self._next_in_log(gap % 2)
         marker = gap == 3

@@ -126,7 +126,7 @@ async def deletes(peer: Peer, _: web.Request) -> None:
 
 
 async def is_killed(peer: Peer, request: web.Request) -> web.StreamResponse:
-    """In the midst of an answer."""
+    """Break the connection in the midst of an answer, as a killed peer does."""
     answer = web.StreamResponse(headers={"X-Replicator-End": "true", "X-Replicator-Next": "0:0"})
     answer.content_length = 1_000
     await answer.prepare(request)
@@ -138,7 +138,7 @@ async def is_killed(peer: Peer, request: web.Request) -> web.StreamResponse:
 
 
 def mend(peer: Peer) -> None:
-    """Before blocks are deleted, and before the store is closed, which checks it."""
+    """Put the damaged rows back: before blocks are deleted, and before the store is closed, which checks it."""
     store = peer.engine.store
     with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
         for key, row in peer.rows.items():

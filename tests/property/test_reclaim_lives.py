@@ -202,7 +202,7 @@ def test_a_topic_of_the_newest_life_and_one_of_an_earlier_life_come_back_in_one_
 
 
 def test_ctrl_c_pauses_the_command_with_status_3_and_it_goes_on(tmp_path: Path) -> None:
-    """It reads a byte a second, so that it still waits when it is asked to stop."""
+    """The command reads a byte a second, so that it still waits when it is asked to stop."""
 
     async def main() -> None:
         async with clusters(tmp_path) as found:

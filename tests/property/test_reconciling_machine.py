@@ -73,7 +73,7 @@ class Reconciling(RuleBasedStateMachine):
         self.load = 0
         self.seen: Seen | None = None
         self.acknowledged: set[int] = set()
-        """By anybody, since the last seek."""
+        """Entries acknowledged by anybody since the last seek."""
         self.early: set[int] = set()
         """Acknowledged at the broker although it lies before the start: the broker had not heard of that yet."""
         self.settled = False
@@ -142,7 +142,8 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.settled and self.engine is not None and (self.broker or set()) <= self.both)
     @rule(first=st.integers(0, ENTRIES - 1))
     def another_cluster_seeks(self, first: int) -> None:
-        """The bridge has read what is acknowledged at the broker; what it has not, the seek knows nothing of."""
+        """Seek from another cluster. The bridge has read the acknowledgements at the broker; the seek knows nothing of
+        others."""
         assert self.engine is not None
         self.engine = {number for number in self.engine | set(range(self.start)) if number < first}
         self.start = 0

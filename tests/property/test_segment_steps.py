@@ -56,7 +56,7 @@ def placed(engine: Engine) -> dict[bytes, Place]:
 
 
 async def compacted_under_a_client(engine: Engine) -> list[Group]:
-    """All that is sparse, while a client publishes one message after another. Returns the commits in order."""
+    """Compact everything sparse while a client publishes one message after another. Return the commits in order."""
     groups: list[Group] = []
     commits = engine.writer._commits
     committing = commits.commit
@@ -120,7 +120,7 @@ def test_invariant_11_no_commit_moves_more_than_a_step_and_clients_write_between
 
 
 def test_a_step_is_two_megabytes_at_most_whatever_lives_in_sparse_segments(tmp_path: Path) -> None:
-    """With the limit as it is: 12 MB are moved."""
+    """The limit is the real one: 12 MB are moved."""
 
     async def main() -> None:
         large = SegmentSettings(segment_bytes=64 << 20, group_bytes_min=0)

@@ -1,4 +1,4 @@
-"""Invariant 2 for staged commits, whatever is staged, repeated, aborted, lost or killed. An epoch of a writer's run
+"""Invariant 2 for staged commits, with repeated, aborted, lost and killed stagings. An epoch of a writer's run
 whose commit was decided is visible whole and once, in the order of its partitions; any other is not visible.
 
 An abort is final: later requests of an aborted job's tasks are refused and leave nothing, also after a restart.
@@ -57,7 +57,7 @@ class Staging(RuleBasedStateMachine):
     # The shell, over models.
 
     def _write(self, written: Sequence[rows.Row], appended: Sequence[int] = ()) -> None:
-        """One transaction."""
+        """Write in one transaction."""
         for _, key, value in written:
             if value is None:
                 self.table.pop(key, None)
@@ -154,7 +154,8 @@ class Staging(RuleBasedStateMachine):
         frames=st.integers(1, 3),
     )
     def a_driver_commits(self, which: int, choice: int, steps: int | None, frames: int) -> None:
-        """With ``steps`` the worker is killed: 0 before the decision is durable, else after so many steps."""
+        """Commit as a driver. With ``steps`` the worker is killed: 0 before the decision is durable, else after so many
+        steps."""
         known = sorted({key.epoch for key in self.sealed} | self.decided.keys())
         epoch = known[which % len(known)]
         chosen: dict[int, AttemptKey] = {}

@@ -373,7 +373,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule(really=st.sampled_from([True, False, False]))
     def restart(self, really: bool) -> None:
-        """The worker goes down and comes back: consumers are gone, redelivery counts too, the state is the same."""
+        """Restart the worker: consumers and redelivery counts are gone, the state is the same."""
         if not really:
             return
         before = self._state()
@@ -415,7 +415,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return cursor.mark_delete, {p for p in self.log if cursor.is_consumed(p)}, acked, cursor.generation
 
     def _check(self) -> None:
-        """The cursor says exactly what the model says."""
+        """Check that the cursor says exactly what the model says."""
         cursor = self.subscription.cursor
         expected = BEFORE_ALL
         for position, entry in self.log.items():

@@ -135,7 +135,7 @@ class TopicSetMachine(RuleBasedStateMachine):
         assert self.core.hash == topic_list_hash(self.core.names)
 
     def teardown(self) -> None:
-        """One poll that arrives, of a new connection or of the one that there is; nothing is lost from then on."""
+        """Let one poll arrive, of a new connection or of the present one; nothing is lost from then on."""
         if self.watch is None or self.incarnations % 2:
             self.lose_connection()
             self.connect()

@@ -46,7 +46,7 @@ class Model:
         return [position for position, size, _ in self.log if size]
 
     def wanted_from(self) -> Position | None:
-        """The lowest position that somebody still needs."""
+        """Return the lowest position that somebody still needs."""
         needed = [
             position
             for position in self.messages()

@@ -41,8 +41,8 @@ TOPIC = "persistent://public/default/orders"
 def message(
     payload: bytes = b"payload", *, sequence_id: int = 0, batch_size: int | None = None, clusters: Iterable[str] = ()
 ) -> bytes:
-    """An entry of one message; ``batch_size`` makes it claim to be a batch of that many, and ``clusters`` are those
-    that its producer wants it copied to, if not all."""
+    """Return an entry of one message; ``batch_size`` makes it claim to be a batch of that many, and ``clusters`` are
+    those that its producer wants it copied to, if not all."""
     metadata = MessageMetadata(
         producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS, replicate_to=clusters
     )
@@ -79,8 +79,8 @@ def make_block(
     absent: Mapping[int, Collection[int]] | None = None,
     only: frozenset[str] | None = None,
 ) -> bytes:
-    """A block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out, ``only``
-    the other clusters that may have it, if not all may."""
+    """Return a block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out,
+    ``only`` the other clusters that may have it, if not all may."""
     default_size = 1 if kind is BlockKind.MESSAGES else 0
     return build_block(
         kind=kind,
@@ -96,7 +96,7 @@ def make_block(
 
 
 def make_log(*runs: tuple[int, int, bool]) -> LogIndex:
-    """A log of runs ``(ledger, entries, is marker)``; a ledger's runs follow each other from entry 0."""
+    """Return a log of runs ``(ledger, entries, is marker)``; a ledger's runs follow each other from entry 0."""
     log = LogIndex()
     following: dict[int, int] = {}
     for ledger, entries, is_marker in runs:

@@ -23,7 +23,7 @@ from snapshots.position import BEFORE_ALL
 FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, whole_interval_ms=0)
 
 
-"""Limit at which every update carries the whole state."""
+"""Settings by which every update carries the whole state."""
 
 
 class NoIndex:

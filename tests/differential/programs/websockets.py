@@ -26,7 +26,7 @@ class Sockets:
         return await self._session.ws_connect(path, params={key: str(value) for key, value in parameters.items()})
 
     async def refused(self, kind: str, subscription: str = "", **parameters: Any) -> Any:
-        """The HTTP status with which it is not opened."""
+        """Return the HTTP status that refuses it."""
         try:
             socket = await self.open(kind, subscription, **parameters)
         except aiohttp.WSServerHandshakeError as error:

@@ -407,7 +407,7 @@ def test_a_reader_that_is_not_durable_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_a_cursor_of_an_earlier_version_claims_its_whole_position_as_it_did(tmp_path: Path) -> None:
-    """That cursor has no start. Its acknowledgements stay when it hears of a start, and of an earlier one."""
+    """The old cursor has no start. Its acknowledgements stay when it hears of a start, and of an earlier one."""
 
     async def main() -> None:
         async with apart(tmp_path, "us", "eu", "ap") as nodes:

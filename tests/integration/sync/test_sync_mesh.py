@@ -22,7 +22,7 @@ from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, 
 from snapshots.position import BEFORE_ALL, Position
 
 PATIENT = ControllerSettings(snapshot_interval_ms=60_000, snapshot_timeout_ms=3_600_000)
-"""Wait so long that on a busy machine, too, the publishing cluster asks before another one has waited long enough."""
+"""Settings so patient that even on a busy machine the publishing cluster asks before another one does."""
 
 
 def at_rest(nodes: Collection[Node]) -> bool:

@@ -43,7 +43,7 @@ def test_on_loopback_a_worker_listens_without_more(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]"])
 def test_where_others_reach_it_a_worker_listens_only_when_it_is_told_that_this_is_insecure(listen: str) -> None:
-    """Such a worker asks nobody for credentials."""
+    """An insecure worker asks nobody for credentials."""
     skip_without_ipv6(listen)
     place, port = f"{listen}:{free_port()}", free_port()
     wanted = cluster_at(port, listen=place)
