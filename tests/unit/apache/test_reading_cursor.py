@@ -276,7 +276,7 @@ async def test_what_brokers_show_to_nobody_at_the_end_is_asked_about_once(tmp_pa
 async def test_invariant_2_brokers_that_were_put_back_to_an_older_copy_halt_the_topic(
     tmp_path: Path, shown: dict[str, str] | None, said: str
 ) -> None:
-    """After a reset, brokers give read positions to other messages, which would be dropped as read."""
+    """Brokers on an older copy give read positions to other messages, which would be dropped as read."""
     brokers = Brokers(at=2)
     async with reading(tmp_path, brokers, stored=3) as bridge:
         assert (await bridge.cursor.standing()).reached == Position(1, 2)
