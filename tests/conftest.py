@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session for all, a Postgres server, and the hypothesis profiles."""
+"""Fixtures for every test: one Spark session for all, a Postgres server, and the hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ SPARK: Final = "spark"
 
 
 def group_of(nodeid: str) -> str:
-    """Which tests go to the same process, one after the other: those of a file, and all files with Spark."""
+    """Return the group of a test. Tests of a file, and all files with Spark, run in one process, one after the
+    other."""
     file = nodeid.partition("::")[0]
     return SPARK if _uses_spark(file) else file
 
@@ -84,7 +85,7 @@ def _uses_spark(file: str) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: the garbage collector need not look through it again and again."""
+    """Keep imported and collected objects out of the garbage collector's searches."""
     gc.collect()
     gc.freeze()
 
@@ -116,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A local session with the ``replicator`` source; started by the first test that asks for it."""
+    """Yield a local session with the ``replicator`` source; the first test that asks for it starts it."""
     from replicator.pipeline.spark.session import spark_session
 
     session = spark_session(app_name="tests")
@@ -126,8 +127,8 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What executors of a cluster need, as ``replicator pipeline package`` writes it; Spark unpacks a zip
-    file where there is no ``tar``."""
+    """Return the archive that executors of a cluster need, as ``replicator pipeline package`` writes it; Spark unpacks
+    a zip file where there is no ``tar``."""
     from replicator.pipeline.spark.shipping import write_archive
 
     return write_archive(tmp_path_factory.mktemp("shipped") / "env.zip").path
@@ -138,7 +139,7 @@ _names = count()
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
+    """Yield the URL of a server's maintenance database, for SQLAlchemy and libpq alike."""
     from postgres_support import served_postgres
 
     with served_postgres() as url:
@@ -147,7 +148,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """The URL of an empty database of the test's own."""
+    """Yield the URL of an empty database of the test's own."""
     import psycopg
     from sqlalchemy import make_url
 
@@ -160,7 +161,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Where a worker keeps its data, an embedded server included."""
+    """Yield a directory for a worker's data, an embedded server included."""
     from postgres_support import traversable_directory
 
     with traversable_directory() as directory:

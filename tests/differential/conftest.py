@@ -89,7 +89,7 @@ class Runs:
         self._seen = {each.name: pairs_of_runs(each, sides, mine, self._pool) for each in programs}
 
     def seen(self, program: Program) -> Iterator[tuple[Any, Any]]:
-        """What it saw at the broker, and at ours; again and again, when asked for more."""
+        """Return the program's results at the broker and at ours, again and again when asked for more."""
         return self._seen[program.name]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Programs of the official Python client, each of which runs against an Apache Pulsar broker and against ours.
+"""Programs of the official Python client. Each runs against an Apache Pulsar broker and against our worker.
 
-A program is a function of :class:`At`, which gives it a client, topics of its own and a few words to say what it sees.
-It returns what it saw as plain values, without what must differ: numbers of ledgers, times, addresses. Where ours
+A program is a function of :class:`At`, which gives it a client, topics of its own and a few helpers to record what it
+sees. It returns what it saw as plain values, without what must differ: numbers of ledgers, times, addresses. Where ours
 differs on purpose, the program names the row of docs/compatibility.md that says why, and what is seen here.
 """
 
@@ -23,11 +23,11 @@ from typing import Any, Final, TypeVar
 import pulsar
 
 COMES_MS: Final = 15_000
-"""What should come comes within that time, on a machine that has much to do."""
+"""Limit of a wait for something that should come, on a busy machine."""
 QUIET_MS: Final = 400
-"""What does not come within that time does not come."""
+"""Time after which a program takes it that nothing comes."""
 RUNS_MAX: Final = 3
-"""Of a program that differs: where the machine has much to do, a broker itself shows one thing now and another then."""
+"""Limit of runs of a program that differs: on a busy machine, even a broker's results vary."""
 T = TypeVar("T")
 
 
@@ -42,12 +42,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """What ours shows instead, on purpose."""
+    """Result of ours that differs from the broker's on purpose."""
 
     why: str
     """The name of a row of docs/compatibility.md, "Where ours differs from Pulsar 4.0.0"."""
     here: Any
-    """What the program returns at ours; or a function that makes it of what it returns at the broker."""
+    """Result of the program at ours, or a function that makes it of the broker's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +80,26 @@ def program(
 
 
 class At:
-    """What a program has on one side: a client, names of its own, and words for what it sees."""
+    """A program's tools on one side: a client, names of its own, and helpers that record what it sees."""
 
     def __init__(self, side: Side, name: str, stack: ExitStack) -> None:
         self.side = side
         self.name = name
-        """Of no other program and no other run; the same on both sides, since hashes of names decide some things."""
+        """Name that no other program or run has. It is the same on both sides, because hashes of names decide some
+        things."""
         self.topic = f"persistent://public/default/{name}"
         self._stack = stack
         self._client: Any = None
 
     @property
     def client(self) -> Any:
-        """One for the whole program."""
+        """Return the client of the whole program."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
 
     def new_client(self, **options: Any) -> Any:
-        """A connection of its own."""
+        """Return a client with a connection of its own."""
         options = {"operation_timeout_seconds": 10, **options}
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
         client = pulsar.Client(self.side.service_url, logger=quiet, **options)
@@ -109,7 +110,7 @@ class At:
         return self.client.create_producer(topic or self.topic, **options)
 
     def consumer(self, subscription: str = "s", topic: Any = None, **options: Any) -> Any:
-        """From the earliest message on, unless told."""
+        """Return a consumer, from the earliest message on by default."""
         options = {"initial_position": pulsar.InitialPosition.Earliest, **options}
         return self.client.subscribe(topic or self.topic, subscription, **options)
 
@@ -136,7 +137,7 @@ class At:
 
 
 def attempt(call: Callable[[], T], *also: type[Exception]) -> T | str:
-    """What a call returns, or the class of what it raises of Pulsar's errors and ``also``."""
+    """Return the value of a call, or the class of an error of Pulsar's or of ``also``."""
     try:
         return call()
     except (pulsar.PulsarException, ValueError, TypeError, *also) as error:
@@ -144,18 +145,18 @@ def attempt(call: Callable[[], T], *also: type[Exception]) -> T | str:
 
 
 def said(call: Callable[[], Any]) -> str:
-    """``fine``, or the class of what it raises."""
+    """Return ``fine``, or the class of the call's error."""
     outcome = attempt(call)
     return outcome if isinstance(outcome, str) and outcome.startswith("!") else "fine"
 
 
 def data(message: Any) -> Any:
-    """The payload, as text; None of a null value."""
+    """Return the payload as text; None of a null value."""
     return None if message.has_null_value() else message.data().decode(errors="replace")
 
 
 def take(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
-    """The next messages."""
+    """Return the next messages."""
     messages = []
     for _ in range(count):
         message = consumer.receive(COMES_MS)
@@ -166,12 +167,12 @@ def take(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
 
 
 def texts(consumer: Any, count: int, *, acknowledge: bool = False) -> list[Any]:
-    """The payloads of the next messages."""
+    """Return the payloads of the next messages."""
     return [data(each) for each in take(consumer, count, acknowledge=acknowledge)]
 
 
 def all_of(consumer: Any, quiet_ms: int = QUIET_MS) -> list[Any]:
-    """All messages that come: until nothing has come for a while."""
+    """Return all messages that come, until none has come for a while."""
     messages, wait_ms = [], 1_500
     while True:
         try:
@@ -190,7 +191,7 @@ def quiet(consumer: Any, quiet_ms: int = QUIET_MS) -> Any:
 
 
 def read_all(reader: Any) -> list[Any]:
-    """The payloads that a reader says there are."""
+    """Return the payloads that a reader says there are."""
     read = []
     while reader.has_message_available():
         read.append(data(reader.read_next(COMES_MS)))
@@ -222,7 +223,7 @@ def batch(producer_of: At, contents: Iterable[Any], topic: str | None = None, **
 
 
 def places(ids: Iterable[Any]) -> list[tuple[int, int, int, int]]:
-    """The shape of message ids: ledgers by their order, the rest as it is."""
+    """Return the shape of message ids: ledgers by their order, the rest as it is."""
     ids = list(ids)
     ledgers = sorted({each.ledger_id() for each in ids})
     return [(ledgers.index(each.ledger_id()), each.entry_id(), each.batch_index(), each.partition()) for each in ids]
@@ -267,7 +268,8 @@ def run(program: Program, side: Side, of_this_run: str) -> Any:
 def pairs_of_runs(
     program: Program, sides: tuple[Side, Side], of_this_run: str, pool: Executor
 ) -> Iterator[tuple[Any, Any]]:
-    """What a program sees at the broker and at ours: first in the pool, beside others; then, when asked for, alone."""
+    """Return a program's results at the broker and at ours: first from the pool, beside other programs; then, if asked
+    for, alone."""
     begun = [pool.submit(run, program, side, of_this_run) for side in sides]
 
     def seen() -> Iterator[tuple[Any, Any]]:

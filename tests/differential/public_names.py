@@ -24,7 +24,7 @@ CALLS = {
     "ConsumerDeadLetterPolicy": pulsar.ConsumerDeadLetterPolicy.__init__,
     "CryptoKeyReader": pulsar.CryptoKeyReader.__init__,
 }
-"""Whose arguments are listed one by one."""
+"""Calls whose arguments are listed one by one."""
 CLASSES: dict[str, Any] = {
     "Client": pulsar.Client,
     "Producer": pulsar.Producer,
@@ -39,7 +39,7 @@ CLASSES: dict[str, Any] = {
     "asyncio.Consumer": pulsar.asyncio.Consumer,
     "asyncio.Reader": pulsar.asyncio.Reader,
 }
-"""Whose methods are listed one by one."""
+"""Classes whose methods are listed one by one."""
 ENUMS = (
     "BatchingType",
     "CompressionType",
@@ -51,11 +51,12 @@ ENUMS = (
     "ProducerAccessMode",
     "RegexSubscriptionMode",
 )
-"""Whose members are listed one by one."""
+"""Enumerations whose members are listed one by one."""
 
 
 def public_names() -> set[str]:
-    """As docs/compatibility.md writes them: ``call(argument)``, ``Class.method``, ``Enum.member``, ``Class``."""
+    """Return names as docs/compatibility.md writes them: ``call(argument)``, ``Class.method``, ``Enum.member``,
+    ``Class``."""
     names = {f"{call}({name})" for call, made in CALLS.items() for name in inspect.signature(made).parameters}
     names = {name for name in names if not name.endswith("(self)")}
     for of, kind in CLASSES.items():

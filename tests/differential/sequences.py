@@ -1,6 +1,6 @@
-"""Random sequences of operations by two producers and three consumers, each step of which ends before the next begins.
+"""Random sequences of operations by two producers and three consumers. Each step ends before the next begins.
 
-The consumers have a subscription each, of three types, so that what each sees follows from the sequence alone.
+Each consumer has its own subscription, of three types, so that the sequence alone decides what each sees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 TYPES: Final = ("Exclusive", "Shared", "Failover")
 COUNTED: Final = ("Shared",)
-"""Where a broker counts redeliveries; see ``counts-on-one-consumer`` in docs/compatibility.md."""
+"""Types of subscription for which a broker counts redeliveries; see ``counts-on-one-consumer`` in
+docs/compatibility.md."""
 ACKS_LEAVE_SECONDS: Final = 0.2
 """Acknowledgements are grouped for 0.1 s by the client."""
 
@@ -95,7 +96,7 @@ def follow(at: At, by_index: bool, steps: list[tuple[str, int, int]]) -> list[An
                 time.sleep(ACKS_LEAVE_SECONDS)
                 who.consumer.negative_acknowledge(chosen)
                 trace.append((step, received(who)))
-                # Of the rejected one there are two now, of which either may be acknowledged.
+                # Two copies of the rejected message exist now; either may be acknowledged.
             case "seek" if ids:
                 time.sleep(ACKS_LEAVE_SECONDS)
                 trace.append((step, said(lambda: who.consumer.seek(ids[number % len(ids)]))))  # noqa: B023

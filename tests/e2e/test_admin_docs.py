@@ -1,4 +1,5 @@
-"""What docs/admin.md shows runs as it stands there, in that order, but for the port; and it names every path."""
+"""The examples of docs/admin.md run as they stand there, in that order, except for the port; the page names every
+path."""
 
 from __future__ import annotations
 

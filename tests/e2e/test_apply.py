@@ -211,7 +211,7 @@ def test_nothing_is_changed_without_somebody_who_says_yes(tmp_path: Path) -> Non
 
 
 async def at_terminal(path: Path, typed: str) -> int:
-    """The exit status of ``apply`` with a person at a terminal."""
+    """Run ``apply`` with a person at a terminal; return its exit status."""
     person, terminal = pty.openpty()
     try:
         process = await asyncio.create_subprocess_exec(

@@ -70,7 +70,7 @@ class Region(Deployment):
         return contents
 
     def contents(self, cluster: str, topic: str) -> list[bytes]:
-        """The messages of a topic in a cluster, in order, each as often as it is there."""
+        """Return the messages of a topic in a cluster, in order, each as often as it is there."""
 
         async def read() -> list[bytes]:
             async with Client(self.client_url(cluster)) as client:
@@ -117,7 +117,8 @@ def run_of(
 
 
 async def _consume(region: Region, topic: str, subscription: str, acknowledge: Callable[[int, int], bool]) -> None:
-    """Receive all of a topic; ``acknowledge`` says of which entry and index of a batch it is done with a message."""
+    """Receive all of a topic. ``acknowledge`` tells, by entry and index in its batch, whether to acknowledge a
+    message."""
     async with Client(region.client_url("A")) as client:
         consumer = await client.subscribe(
             topic,
@@ -215,7 +216,7 @@ def _in_background(run: BackfillRun) -> tuple[threading.Thread, list[BackfillRep
 
 
 def _kill_a_task() -> None:
-    """One of the processes that Spark runs tasks in."""
+    """Kill one of the processes that Spark runs tasks in."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             if DAEMON_MODULE in process.cmdline() and not process.children():
@@ -255,7 +256,8 @@ def test_a_backfill_whose_driver_is_killed_goes_on_with_the_next_one(region: Reg
     )
 
     def keep_held() -> None:
-        """Else the link goes on by itself, while Spark starts or after the driver is gone."""
+        """Report a carrier for the link. Otherwise the link goes on by itself, while Spark starts or after the driver
+        is gone."""
         alive = {"carrier": GONE, "topics": ["public/default/resumed-.*"]}
         region.post("A", "/pipeline/v1/links/A%3EB/progress", alive)
 

@@ -23,7 +23,7 @@ LINK = "/replication/v1/links/A%3EB"
 PLAN = "/pipeline/v1/links/A%3EB/plan"
 TOPIC = "persistent://public/default/history"
 MESSAGES = [f"{number:04d}{'x' * 20_000}" for number in range(300)]
-"""More than a live link brings in a moment."""
+"""Messages, more than a live link brings in a moment."""
 ACKNOWLEDGED = 40
 
 

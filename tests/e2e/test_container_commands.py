@@ -1,5 +1,5 @@
-"""What a container needs of a worker: it takes changed files by itself, says whether it is well, finds its database by
-a file; and a few messages show that clusters work together."""
+"""Commands for containers: a worker takes changed files by itself, reports its health, and finds its database by a
+file; and a few messages show that clusters work together."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def test_a_worker_finds_its_database_by_a_file_and_so_does_its_upgrade(directory
 
 
 def test_a_database_is_taken_back_for_an_older_version_and_up_again(directory: Path, postgres_url: str) -> None:
-    """As docs/upgrade.md has it: the newer version takes the schema back, to a revision that the older one knows."""
+    """This is the way of docs/upgrade.md: the newer version takes the schema back to a revision that the older one
+    knows."""
     url = postgres_url.replace("postgresql+psycopg://", "postgresql://")
     document = document_of(directory, "us-east", "eu-west")
     document["clusters"]["us-east"]["database"] = url
@@ -251,7 +252,7 @@ def test_a_roundtrip_shows_a_token_and_is_refused_without(directory: Path) -> No
 
 
 def _answer_without_certificate(address: str) -> bytes:
-    """What a probe of Kubernetes gets, which has none to show: in TLS 1.3 it is refused after the handshake."""
+    """Return the answer to a Kubernetes probe without a certificate: TLS 1.3 refuses it after the handshake."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -17,7 +17,7 @@ from replicator.drills.json_types import DrillReport, DrillRuns
 SOAKED = "SOAK" in os.environ
 SOAK = pytest.mark.skipif(not SOAKED, reason="half a minute each: make soak runs them all")
 TOPICS, MESSAGES, RATE = (20, 4_000, 200) if SOAKED else (6, 1_000, 100)
-"""So slow that a scenario kills no worker in the second in which its clients come. A machine that has other work tells
+"""Load of a drill, so low that no scenario kills a worker in the second in which its clients come. A busy machine tells
 the acknowledgements of 20 busy topics more than a second late, and then a drill counts them as repeated."""
 
 

@@ -19,7 +19,7 @@ LINKS = "[{from: A, to: B, engine: spark}, {from: B, to: A}]"
 SECONDS_MAX = 240.0
 """A driver that starts on a busy machine takes a minute and more."""
 AHEAD_MAX = 1_000
-"""So many messages are published at most before they have arrived."""
+"""Limit of messages that are published and have not arrived yet."""
 KILLS = 10 if os.environ.get("SOAK") else 1
 pytestmark = pytest.mark.timeout(900)
 
@@ -44,7 +44,7 @@ class Traffic:
         self._thread.start()
 
     def _publish(self) -> None:
-        """Not without bound: Spark takes its time to start."""
+        """Publish with a bound on unfinished messages: Spark takes its time to start."""
         with official(self._made.brokers[self._cluster]) as client:
             producer = client.create_producer(TOPIC, batching_enabled=False)
             while not self._stop.is_set():
@@ -56,7 +56,7 @@ class Traffic:
                 self._stop.wait(0.1)
 
     def arrived(self) -> int:
-        """How many messages the bridge at the other cluster has published at its brokers."""
+        """Return how many messages the bridge at the other cluster has published at its brokers."""
         shown = self._made.apache(self._there)["topics"]
         return sum(int(each["messages_published"]) for each in shown if each["topic"] == TOPIC)
 
@@ -75,7 +75,7 @@ class Traffic:
 
 
 def driver(made: Beside, cluster: str) -> Any:
-    """What the status of a worker says of its driver."""
+    """Return the driver's part of a worker's status."""
     return made.get(cluster, "/replication/v1/status")["pipeline"]
 
 

@@ -35,7 +35,7 @@ A_TO_B = LinkSpec("a", "b")
 BATCH_SECONDS = 0.5
 SECONDS_MAX = 240.0
 AHEAD_MAX = 1_000
-"""So many entries are published at most before they have arrived."""
+"""Limit of entries that are published and have not arrived yet."""
 """Spark's first job takes seconds; a driver that starts on a busy machine takes a minute and more."""
 pytestmark = pytest.mark.timeout(900)
 
@@ -69,7 +69,7 @@ class Load:
         self.published = 0
 
     async def _publish(self) -> None:
-        """Not without bound: Spark takes its time to start, and what it finds then is to be copied and counted."""
+        """Publish with a bound: Spark takes its time to start, and all that it finds then is copied and counted."""
         while not self._stopping:
             while self.published - self._there() > AHEAD_MAX and not self._stopping:  # noqa: ASYNC110 - it is counted
                 await asyncio.sleep(0.1)
@@ -78,7 +78,7 @@ class Load:
             await asyncio.sleep(0.005)
 
     def _there(self) -> int:
-        """As :meth:`arrived`, without reading them, and also while the destination is closed."""
+        """Return the number of arrived messages without reading them; works while the destination is closed, too."""
         topic = self._made.engines["b"].find(TOPIC)
         return 0 if topic is None else topic.log.messages
 
@@ -135,7 +135,7 @@ async def in_session(spark: Any, function: Callable[..., Any], *arguments: Any) 
 
 
 def copy_while_written(directory: Path, to: Path) -> None:
-    """Copy a checkpoint of which files come and go."""
+    """Copy a checkpoint while its files come and go."""
     with contextlib.suppress(shutil.Error):
         shutil.copytree(directory, to)
 
@@ -282,7 +282,7 @@ async def started(worker_url: str) -> asyncio.subprocess.Process:
 def test_a_driver_that_is_killed_within_a_batch_is_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its JVM and the Python processes of its tasks, which live on for a moment."""
+    """The kill takes its JVM, too; the Python processes of its tasks live on for a moment."""
     # Nobody tells the link that it was killed, as a worker would: only its silence does.
     monkeypatch.setitem(plans.CARRIER_SILENCE_SECONDS, plans.LIVE, 2 * plans.LANE_SILENCE_SECONDS)
 

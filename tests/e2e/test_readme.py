@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands there, but for the ports."""
+"""The commands of the README run as they stand there, except for the ports."""
 
 from __future__ import annotations
 

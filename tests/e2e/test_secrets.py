@@ -82,13 +82,13 @@ def basic(name: str, password: str) -> str:
 
 
 def command_lines_of(pid: int) -> str:
-    """Of a process and all that it has started."""
+    """Return the command lines of a process and of all its descendants."""
     process = psutil.Process(pid)
     return str([each.cmdline() for each in (process, *process.children(recursive=True))])
 
 
 def connect_with_a_token(port: int) -> str:
-    """A client of the binary protocol that shows one; and one of whom nothing can be understood."""
+    """Send a token over the binary protocol, and then bytes that are no frame; return the worker's answers."""
     shown = CommandConnect(client_version="test", auth_method_name="token", auth_data=secret("client").encode())
     said = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:

@@ -33,7 +33,7 @@ RETENTION_BYTES: Final = 2_000_000_000
 SEGMENTS_BEYOND: Final = 4
 """The one that is written, one that is made ahead, and two that are kept to be used again."""
 TABLE_BYTES: Final = 1_000_000_000
-"""What came in small groups lies in ``data.mdb``, which does not shrink when groups get larger."""
+"""Room for ``data.mdb``: bodies of small groups lie in it, and it does not shrink when groups get larger."""
 DISK_BYTES: Final = RETENTION_BYTES + RETENTION_BYTES // LOOK_SHARE + SEGMENTS_BEYOND * SEGMENT_BYTES + TABLE_BYTES
 MEMORY_BYTES: Final = 400 * 1024 * 1024
 SETTLED_SECONDS_MAX: Final = 120
@@ -46,7 +46,7 @@ pytestmark = [
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one worker."""
+    """Measures of one worker."""
 
     disk_bytes: int
     anonymous_bytes: int
@@ -68,7 +68,7 @@ def tenths(figures: Sequence[int]) -> list[int]:
 
 
 async def publish(producer: Producer, seconds: float) -> int:
-    """At an even rate; returns how many were confirmed."""
+    """Publish at an even rate; return how many messages were confirmed."""
     payload, began, sent = os.urandom(MESSAGE_BYTES), time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * MB_A_SECOND * 1_000_000 / MESSAGE_BYTES)
@@ -82,7 +82,7 @@ async def publish(producer: Producer, seconds: float) -> int:
 
 
 async def messages(session: aiohttp.ClientSession, url: str) -> int:
-    """How many messages of the topic the cluster has ever had."""
+    """Return how many messages of the topic the cluster has ever had."""
     async with session.get(f"{url}/admin/v2/persistent/public/default/soak/stats") as response:
         return int((await response.json())["msgInCounter"]) if response.status == 200 else 0
 

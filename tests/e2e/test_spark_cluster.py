@@ -88,7 +88,7 @@ def worker() -> Iterator[WireWorker]:
 
 
 def drive(cluster: SparkCluster, archive: Path, script: str, *arguments: str, seconds: float = 300) -> Any:
-    """What a driver of its own printed last, which is JSON."""
+    """Run a driver of its own; return its last line of output, which is JSON."""
     answer = run_driver(PRELUDE + script, cluster.master, str(archive), *arguments, timeout=seconds)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout.splitlines()[-1])
@@ -229,7 +229,7 @@ EXECUTOR_BYTES_MAX = 1_400 * 2**20
 
 
 def _peak_bytes(worker: WireWorker, archive: Path, cluster: SparkCluster, backlog_mb: int) -> int:
-    """The most that an executor had while a backlog was read."""
+    """Return the largest memory of an executor while a backlog was read."""
     topic = worker.topic(f"{FLIGHTS}-{backlog_mb}")
     entries = [single_entry(os.urandom(1_000)) for _ in range(1_000)]
     for _ in range(backlog_mb):
@@ -249,7 +249,7 @@ def _peak_bytes(worker: WireWorker, archive: Path, cluster: SparkCluster, backlo
 
 
 def _memory_bytes(executor: psutil.Process) -> int:
-    """Of a process and all below it; what they share counts once."""
+    """Return the memory of a process and its descendants; shared memory counts once."""
     total = 0
     try:
         for process in (executor, *executor.children(recursive=True)):

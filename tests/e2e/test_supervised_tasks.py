@@ -64,7 +64,7 @@ class Cluster:
         self.inbox = Inbox()
         self.acknowledged = 0
         self.made: Counter[str] = Counter()
-        """By kind, the ends that the test made."""
+        """Number of ends that the test made, by kind."""
 
     @property
     def topic(self) -> Topic:
@@ -170,7 +170,7 @@ class Traffic:
 
 
 async def settled(clusters: dict[str, Cluster], traffic: Traffic, running: asyncio.Task[None]) -> None:
-    """The traffic has ended, and nothing was lost or repeated."""
+    """Wait for the end of the traffic; check that nothing was lost or repeated."""
     traffic.end()
     await running
     us = clusters["us-east"]
@@ -186,7 +186,7 @@ async def settled(clusters: dict[str, Cluster], traffic: Traffic, running: async
 
 
 async def check_seen(cluster: Cluster) -> None:
-    """Each end is in the log once, in the metric, and, where there were many, in the body of /readyz."""
+    """Check that each end is in the log once, in the metric, and, where there were many, in the body of /readyz."""
     await eventually(lambda: cluster.lines.ends().total() >= cluster.made.total(), "the ends in the log")
     assert cluster.lines.ends().total() == cluster.made.total()
     assert {kind: count for kind, count in cluster.supervisor.restarts().items() if count} == cluster.made

@@ -74,7 +74,8 @@ def imitation(path: Path, before: str) -> Path:
 
 
 def without_ensurepip(path: Path, before: str = "") -> Path:
-    """As Debian's is without python3-venv. The script asks the interpreter behind the one that it is given."""
+    """Return a Python without ensurepip, like Debian's without python3-venv. The script asks the interpreter behind the
+    one that it is given."""
     return imitation(
         path, f'{before}\ncase "$*" in *ensurepip*) exit 1;; *_base_executable*) echo "{path}"; exit 0;; esac'
     )

@@ -1,4 +1,4 @@
-"""What tests of many files need: a served engine, the official client at it, a topic."""
+"""Fixtures for tests of many files: a served engine, an official client of it, a topic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from replicator.links import link as links
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEngine]:
-    """An engine that serves Pulsar's binary protocol; the tests of a module share it, each with topics of its own."""
+    """Yield an engine that serves Pulsar's binary protocol. The tests of a module share it, each with topics of its
+    own."""
     with served_engine(tmp_path_factory.mktemp("gateway") / "data") as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def official(gateway: ServedEngine) -> Iterator[Any]:
-    """The official client, connected to it."""
+    """Yield the official client, connected to the gateway."""
     pulsar = pytest.importorskip("pulsar")
     client = pulsar.Client(gateway.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     yield client
@@ -30,7 +31,7 @@ def official(gateway: ServedEngine) -> Iterator[Any]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """Return a topic of the test's own."""
     return f"persistent://public/default/{re.sub(r'[^a-z0-9_]+', '-', request.node.name.lower())[:100]}"
 
 

@@ -1,10 +1,10 @@
-"""Where the stores of property tests keep the bodies of blocks, unless a test says it itself.
+"""Places for the bodies of blocks in property tests: segments or the table, unless a test chooses.
 
 By default a directory is opened with all bodies in segments of 64 KiB, then with segments switched off, and so on in
-turn: both kinds of rows are read, trimmed and compacted in one store, and no test runs twice. ``STORE_BODIES=segments``
-or ``STORE_BODIES=table`` makes it one of both; ``make soak`` runs all three.
+turn. One store thus reads, trims and compacts both kinds of rows, and no test runs twice. ``STORE_BODIES=segments`` or
+``STORE_BODIES=table`` makes it one of both; ``make soak`` runs all three.
 
-At each closing it is checked that what the rows say of segments is what the store believes of them.
+Each closing checks that the rows and the store's memory agree on the segments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LAYOUTS: Final = {
 
 @pytest.fixture(scope="module", autouse=True)
 def bodies() -> Iterator[None]:
-    """For the tests of a module of this directory, and no longer: other tests follow in the same process."""
+    """Choose the place of bodies for the tests of one module of this directory; other tests follow in the same
+    process."""
     layouts = LAYOUTS[os.environ.get("STORE_BODIES", "mixed")]
     openings: Counter[Path] = Counter()
     initialize, close = Store.__init__, Store.close

@@ -39,7 +39,8 @@ class Kind(Enum):
 
 
 class MarkerMoves(Enum):
-    """How an engine moves the mark-delete position over markers that follow it; the controller must bear each."""
+    """Ways in which an engine moves the mark-delete position over markers that follow it; the controller must bear
+    each."""
 
     NOT_AT_ALL = "not at all"
     AS_LOCAL = "as local"
@@ -72,7 +73,7 @@ class Model:
         self.now_ms = 1_000
         self.moves = moves
         self.links = dict.fromkeys(links, 0)
-        """For each link, how many entries of the source's log it has looked at."""
+        """Number of entries of the source's log that each link has looked at."""
         self.dead: set[str] = set()
         self.acknowledged: dict[tuple[str, int], set[Identity]] = defaultdict(set)
         self.clusters = {name: ModelCluster(name, self) for name in clusters}
@@ -95,7 +96,8 @@ class Model:
         return len(looked_at)
 
     def run_round(self, stalled: Collection[tuple[str, str]] = (), asleep: Collection[str] = ()) -> int:
-        """Each link delivers, then each worker handles its markers and what is due; how many things happened."""
+        """Let each link deliver, then each worker handle its markers and what is due; return how many things
+        happened."""
         moved = sum(self.deliver(*link, 10_000) for link in self.links if self.is_linked(*link) and link not in stalled)
         for cluster in self.alive:
             if cluster.name in asleep:
@@ -208,7 +210,7 @@ class ModelCluster:
         self.carry_out(self.controller.on_tick(self.model.now_ms, self.log_state()))
 
     def restart(self, handled_again: int, *, with_index: bool) -> None:
-        """A new controller; some markers are shown again, or all of them when the index is empty."""
+        """Restart with a new controller; some markers are shown again, or all of them if the index is empty."""
         self.ledger += 1
         self.controller = self._new_controller()
         for name, subscription in self.subscriptions.items():
@@ -243,7 +245,7 @@ class ModelCluster:
                     self._apply(action)
 
     def _check_mapping(self, mapping: SnapshotMapping) -> None:
-        """All of the peer's messages up to `remote` are here up to `local`."""
+        """Check that all of the peer's messages up to `remote` are here up to `local`."""
         here = {entry.identity for entry in self.messages() if entry.position <= mapping.local}
         there = self.model.clusters[mapping.peer].messages()
         ahead = [entry.identity for entry in there if entry.position <= mapping.remote and entry.identity not in here]
@@ -257,7 +259,8 @@ class ModelCluster:
             self.controller.on_subscription(name, BEFORE_ALL, 1, self.model.now_ms)
 
     def consume(self, name: str, messages_max: int) -> int:
-        """A consumer here acknowledges the next messages after the mark-delete position; how many there were."""
+        """Acknowledge the next messages after the mark-delete position, as a consumer here; return how many there
+        were."""
         subscription = self.subscriptions[name]
         consumed = [e for e in self.messages() if e.position > subscription.mark_delete][:messages_max]
         acknowledged = self.model.acknowledged[name, subscription.generation]
@@ -267,7 +270,7 @@ class ModelCluster:
         return len(consumed)
 
     def seek(self, name: str, messages: int) -> None:
-        """An operator sets the subscription to after the first so many messages, in a new generation."""
+        """Set the subscription to after the first so many messages, as an operator does, in a new generation."""
         subscription = self.subscriptions[name]
         subscription.generation += 1
         before = self.messages()[:messages]

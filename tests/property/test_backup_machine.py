@@ -37,7 +37,8 @@ class CutOff(Exception):
 
 
 def piece_of(number: int) -> bytes:
-    """Some pack well, some not at all, so that only the hash tells what is wrong; the last ones are shorter."""
+    """Return a piece. Some pack well, some not at all, so that only the hash tells what is wrong; the last ones are
+    shorter."""
     noise = hashlib.shake_256(bytes([number])).digest(1_500)
     return (noise if number % 2 else bytes([number]) * 1_500)[: 1_500 - 100 * (number > 9)]
 
@@ -75,7 +76,7 @@ class BackupMachine(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 8))
     def back_up_and_be_killed(self, after: int) -> None:
-        """Its chunks stay, and nothing else."""
+        """Make a backup that is killed: only its chunks stay."""
         if self.create(min(after, len(self.file))) is not None:
             raise AssertionError("it was to be cut off")
 
@@ -128,7 +129,7 @@ class BackupMachine(RuleBasedStateMachine):
     # Steps.
 
     def create(self, killed_after: int | None) -> Manifest | None:
-        """What was damaged so that its size shows it is written again."""
+        """Make a backup. Forget damaged chunks that it wrote again, because their size showed the damage."""
         self.made += 1
         try:
             manifest = create(self.destination, CLUSTER, self.source(killed_after))

@@ -1,4 +1,4 @@
-"""Whatever is lost, doubled, swapped or changed in a copy is found, and nothing else is."""
+"""The comparison finds exactly the entries that a copy lost, doubled, swapped or changed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Row:
 
 @dataclass
 class Damage:
-    """What was done to a log, and what is to be found of it: entries by kind."""
+    """A damaged log, and the number of entries that must be found, by kind."""
 
     rows: list[Row]
     found: Counter[str] = field(default_factory=Counter)
 
 
 def log_of(rows: list[Row], entries_a_ledger: int) -> EntryLog:
-    """Where the rows lie is other in each place."""
+    """Return a log of the rows; their positions depend on ``entries_a_ledger``."""
     built = EntryRows()
     for number, row in enumerate(rows):
         at = Position(100 + number // entries_a_ledger, number % entries_a_ledger)
@@ -83,7 +83,7 @@ def counts(copies: list[Copy], pairs: list[Pair]) -> Counter[tuple[str, str]]:
 
 
 def check_rows(difference: Difference) -> None:
-    """Each entry is in one row; what the rows count is what the difference counts."""
+    """Check that each entry is in one row, and that the rows count what the difference counts."""
     assert difference.where is not None
     rows = list(difference.rows("topic"))
     entries = [

@@ -1,4 +1,4 @@
-"""A budget of bytes keeps its limits, and every claim is served in the end, whatever is claimed and given back."""
+"""A budget of bytes keeps its limits and serves every claim in the end, however bytes are claimed and given back."""
 
 from __future__ import annotations
 

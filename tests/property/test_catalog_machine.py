@@ -63,7 +63,7 @@ class ModelNamespace:
     partitioned: dict[str, int] = field(default_factory=dict)
 
     def whole(self, name: str) -> tuple[str, str] | None:
-        """The base and the index of a name that could be a partition's."""
+        """Return the base and the index of a name that could be a partition's."""
         base, separator, index = name.rpartition("-partition-")
         return (base, index) if separator else None
 
@@ -72,7 +72,7 @@ class ModelNamespace:
         return parts is not None and parts[1] in {str(n) for n in range(self.partitioned.get(parts[0], 0))}
 
     def can_be_made(self, name: str) -> bool:
-        """Whether a plain topic may have the name."""
+        """Return whether a plain topic may have the name."""
         parts = self.whole(name)
         if name in self.partitioned:
             return False
@@ -130,7 +130,7 @@ class CatalogMachine(RuleBasedStateMachine):
                 self.run(call)
 
     def namespace(self, name: str, *, make: bool = False) -> ModelNamespace:
-        """The model's namespace; not kept in the model unless it is to be made."""
+        """Return the model's namespace; keep it in the model only if it is to be made."""
         found = self.model.get(name) or ModelNamespace()
         if make:
             self.model[name] = found
@@ -358,7 +358,7 @@ class CatalogMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a restart comes amid them."""
+    """Make sweeps so small that restarts come amid them."""
     monkeypatch.setattr(topic_deletion, "SWEEP_ROWS_MAX", 1)
 
 

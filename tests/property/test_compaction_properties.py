@@ -1,4 +1,4 @@
-"""Whatever is published, compacted, trimmed and restarted: the view and the log have the newest message of each key."""
+"""The view and the log have the newest message of each key after any publishes, compactions, trims and restarts."""
 
 from __future__ import annotations
 

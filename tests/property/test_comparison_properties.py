@@ -81,7 +81,7 @@ def bytes_of(entry: Entry) -> bytes:
 
 @st.composite
 def logs(draw: Any) -> list[Log]:
-    """What two origins published, as three clusters have it: in other blocks, with holes, doubles, swaps, changes."""
+    """Draw three clusters' logs of the entries of two origins: in other blocks, with holes, doubles, swaps, changes."""
     published: dict[str, list[Entry]] = {}
     for origin, ledger in (("us", 3), ("eu", 5)):
         sizes = draw(st.lists(st.integers(1, 3), max_size=9))
@@ -149,9 +149,9 @@ class Case:
     states: list[SubscriptionState | None]
     mappings: dict[int, list[SnapshotMapping]]
     cuts: list[list[Position]]
-    """Where logs are cut into ranges, which tasks read by themselves."""
+    """Positions that cut each log into ranges; a task reads one range."""
     reached: dict[int, int | None]
-    """By cluster, how many of us's first ledger's entries it says that it has; None if it does not say."""
+    """Number of entries of us's first ledger that each cluster says it has; None if it does not say."""
     anew: bool = False
     """Whether the topic was made anew at us after all that."""
 
@@ -174,7 +174,7 @@ def cases(draw: Any) -> Case:
 
 
 def findings(case: Case) -> list[Found]:
-    """What the comparison finds: as Spark's tasks do, in small batches."""
+    """Return the findings of the comparison, which runs in small batches as in Spark's tasks."""
     standings = {}
     for number in range(3):
         mark = case.reached.get(number)
@@ -218,7 +218,7 @@ def findings(case: Case) -> list[Found]:
 
 
 def model(case: Case) -> Counter[str]:
-    """The same, message by message."""
+    """Return the expected counts, computed message by message."""
     counts: Counter[str] = Counter()
     of: list[dict[tuple[str, Position], list[tuple[Position, Entry]]]] = []
     for log in case.logs:

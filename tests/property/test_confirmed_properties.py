@@ -21,11 +21,11 @@ class Model:
         self.confirmed = Confirmed()
         self.confirmed.open(lambda: None)
         self.stored: list[tuple[Position, Identity | None]] = []
-        """What the broker has, in its order; None is an application's entry."""
+        """Entries of the broker, in its order; None is an application's entry."""
         self.unconfirmed: list[tuple[Position, Identity]] = []
         self.ledger, self.next_entry, self.next_number = 3, 0, 0
         self.delivered = 0
-        """How many of the stored entries the broker has sent, or need not send as they are acknowledged."""
+        """Number of stored entries that the broker has sent, or need not send because they are acknowledged."""
         self.reached = BEFORE_ALL
         self.read: list[tuple[Position, Identity | None]] = []
 

@@ -111,7 +111,8 @@ class ControllerMachine(RuleBasedStateMachine):
         then_cut: bool,
         early: bool,
     ) -> None:
-        """All is consumed in one cluster, before or after the snapshots are made: every other must come to know.
+        """Consume everything in one cluster, before or after the snapshots are made; every other cluster must come to
+        know.
 
         Meanwhile some links stall; then they resume, or the source of one of them is never seen again.
         """

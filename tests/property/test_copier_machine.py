@@ -24,7 +24,7 @@ OWN, FORWARDED, OTHER = "own", "forwarded", "other"
 CARRIED = frozenset({OWN, FORWARDED})
 WINDOW_BYTES = 50
 FRAME_BYTES_TARGET = 12
-"""For the model; the machine's own target only bounds a read, which the model source does by itself."""
+"""Target size for the model; the machine's own target only bounds a read, which the model source does by itself."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Source:
         self.every.append(block)
 
     def read(self, read: Read, bytes_max: int) -> tuple[list[Block], Position]:
-        """As the store reads: carried blocks up to a size but at least one, and how far the log was looked at."""
+        """Read as the store does: carried blocks up to a size but at least one. Return them, and how far the log was
+        looked at."""
         found: list[Block] = []
         reached = read.after
         for block in self.log:
@@ -118,7 +119,7 @@ class CopierMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), blocks=st.integers(1, 3))
     def arrive_on_another_way(self, topic: str, blocks: int) -> None:
-        """The destination gets what is forwarded from its origin too, in order."""
+        """Bring forwarded entries to the destination from their origin, too, in order."""
         have = self._have(topic).get(FORWARDED, BEFORE_ALL)
         new = [each for each in self.sources[topic].every if each.origin == FORWARDED and each.origin_last > have]
         self.arrived[topic] += new[:blocks]
@@ -133,7 +134,7 @@ class CopierMachine(RuleBasedStateMachine):
         return {block.origin: block.origin_last for block in self.arrived[topic]}
 
     def _start(self, topic: str) -> Start:
-        """The lowest place that a carried origin needs; all that is missing now may be left out."""
+        """Return the lowest place that a carried origin needs; everything that is missing now may be left out."""
         have, source = self._have(topic), self.sources[topic]
         place = source.log[-1].last if source.log else BEFORE_ALL
         for index, block in enumerate(source.log):
@@ -145,7 +146,7 @@ class CopierMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.copier.connected)
     @rule(reach=st.integers(0, 8))
     def cut(self, reach: int) -> None:
-        """Some of the frames in flight arrive nevertheless; their answers do not."""
+        """Cut the connection. Some of the frames in flight arrive nevertheless; their answers do not."""
         self.copier.on_disconnected()
         for _ in range(min(reach, len(self.in_flight))):
             self._arrive()
@@ -157,7 +158,7 @@ class CopierMachine(RuleBasedStateMachine):
         self._send()
 
     def _send(self) -> bool:
-        """What the link's shell does for one frame."""
+        """Send one frame as the link's shell does; return whether there was one."""
         window_was_open = sum(size for _, size in self.in_flight) < WINDOW_BYTES
         frame: list[Sent] = []
         size_bytes = 0
@@ -208,7 +209,7 @@ class CopierMachine(RuleBasedStateMachine):
                 assert block.origin_last <= have.get(block.origin, BEFORE_ALL)
 
     def _arrive(self) -> None:
-        """The destination's rule: refuse what has a hole before it, drop what is here."""
+        """Apply the destination's rule: refuse a block with a hole before it, drop one that is here."""
         frame, _ = self.in_flight.popleft()
         for topic, previous, left_out, block in frame:
             have = self._have(topic).get(block.origin, BEFORE_ALL)

@@ -37,7 +37,7 @@ class Model:
     generation: int = 1
 
     def consumed(self, position: Position) -> bool:
-        """A marker is consumed by nature: it has no message that could be missing."""
+        """Return whether an entry is consumed. A marker always is, because it has no message."""
         return all((position, index) in self.acked for index in range(self.sizes[position]))
 
     @property
@@ -72,7 +72,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.uncovered: set[Position] = set()
         """Entries that are to be delivered because the start moved back, and were not yet."""
         self.told: set[tuple[Position, int]] = set()
-        """What others were told of this generation, or told us."""
+        """Messages of this generation that we told others, or others told us, as acknowledged."""
         self.ledger, self.following = 1, 0
         self.highest: tuple[int, Position] = (1, BEFORE_ALL)
 
@@ -135,7 +135,8 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.model.sizes.values()))
     @rule(data=st.data())
     def move_the_start_back(self, data: Any) -> None:
-        """Entries are not consumed any more that nobody acknowledged, so others were told of none of them."""
+        """Move the start back. Entries that nobody acknowledged are not consumed any more, so others were not told of
+        them."""
         self.tell_others()
         messages = [position for position, size in self.model.sizes.items() if size]
         chosen = data.draw(st.sets(st.sampled_from(messages), min_size=1))
@@ -206,7 +207,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursor.state.batch_acks)
     @rule(data=st.data(), announce=st.booleans())
     def merge_more_of_a_batch(self, data: Any, announce: bool) -> None:
-        """Two clusters have acknowledged different messages of it."""
+        """Merge a batch; two clusters have acknowledged different messages of it."""
         position = data.draw(st.sampled_from(list(self.cursor.state.batch_acks)))
         done = self.cursor.acked_indexes(position)
         assert done is not None
@@ -283,7 +284,8 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_and_load(self) -> None:
-        """What the store keeps of it is checked in :mod:`test_cursor_rows`; loading changes nothing."""
+        """Load the cursor's state anew, which must change nothing. :mod:`test_cursor_rows` checks how the store keeps
+        it."""
         stored = deepcopy(self.cursor.state)
         self.cursor = Cursor(self.log, deepcopy(stored))
         assert self.cursor.state == stored
@@ -392,7 +394,7 @@ def united(sides: list[Acks]) -> CursorState:
 
 
 def state_as_acks(state: CursorState) -> Acks:
-    """What a whole state says of the log of four ledgers."""
+    """Return the acknowledgements that a whole state stands for, in the log of four ledgers."""
     log = log_of_four_ledgers()
     passed = PositionSet()
     for ledger, first, last in log.runs_between(BEFORE_ALL, state.mark_delete):

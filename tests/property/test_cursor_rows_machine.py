@@ -145,7 +145,7 @@ class CursorRowsMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "log"))
     @rule(data=st.data())
     def trim(self, data: Any) -> None:
-        """Only what this cursor has consumed."""
+        """Trim only entries that this cursor has consumed."""
         upto = min(self.cursor.mark_delete, self.saved.mark_delete if self.saved else BEFORE_ALL)
         if self.log.trimmed < upto < self.log.last and upto in self.log:
             self.log.trim(upto)

@@ -1,4 +1,4 @@
-"""Batches of which links left messages out, as brokers get them: what is left, whole and in order, and nothing else."""
+"""Batches that links shortened, as brokers get them: exactly the remaining messages, whole and in order."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class Side:
     """Indexes of entries: here, and at the peer."""
     ledger: int = 1
     loose: bool = False
-    """Whether acknowledgements lie behind the mark-delete position as ranges, although they could be before it."""
+    """Whether acknowledgements are stored as ranges behind the mark-delete position, although they could be before
+    it."""
 
     def places(self) -> list[tuple[Position, Entry]]:
         found, at = [], 0
@@ -222,7 +223,7 @@ def mappings_of(home: Side, peer: Side) -> list[SnapshotMapping]:
 
 
 def digest_of(side: Side, positions: Sequence[Position], flip: int | None = None) -> TopicDigest | None:
-    """The digest as a worker makes it, over the wire; with ``flip`` a bit of some block is wrong."""
+    """Return the digest as a worker makes it, over the wire; with ``flip`` a bit of some block is wrong."""
     state = state_of(side)
     subscriptions = [] if state is None else [
         Acknowledged(
@@ -259,7 +260,7 @@ def answers_of(sides: Sequence[Side], flip: int | None = None) -> TopicAnswers:
 
 
 def slow(sides: Sequence[Side]) -> list[Found]:
-    """What comparing block by block finds."""
+    """Return the findings of a comparison block by block."""
     states = {number: state for number, side in enumerate(sides) if (state := state_of(side)) is not None}
     acked = {number: Acked.of(state) for number, state in states.items()}
     mappings = {number: mappings_of(side, sides[1 - number]) for number, side in enumerate(sides)}

@@ -65,7 +65,7 @@ class Model:
         return self.kind.one_active or entry.sent or entry.deliver_at_ms <= self.now_ms
 
     def available(self) -> list[Position]:
-        """What is to be sent, in order."""
+        """Return the positions that must be sent, in order."""
         return [p for p, e in self.log.items() if e.messages and not e.consumed and e.holder is None and self.due(e)]
 
     def held_by(self, consumer_id: int) -> list[Position]:
@@ -105,7 +105,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         key_hashes: list[int],
         permits: list[int],
     ) -> None:
-        """In the middle of things: consumers are here and have got something. Single rules rarely lead there."""
+        """Start in the middle of things: consumers are here and have got something. Single rules rarely lead there."""
         kind = self.kind
         self.model = Model(kind)
         self.partition, self.out_of_order = partition, out_of_order
@@ -181,7 +181,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self._active_changed()
 
     def _active_changed(self) -> None:
-        """With one active consumer, all that is unacknowledged moves when another becomes active."""
+        """Take back the unacknowledged entries of all consumers except the active one."""
         if not isinstance(self.dispatcher, SingleActiveDispatcher):
             return
         for consumer_id in self.model.consumers:
@@ -215,7 +215,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self._pump(entries_max)
 
     def _pump(self, entries_max: int) -> int:
-        """What the shell does: read as planned, at most so many entries, and hand out. Returns how many were read."""
+        """Read as planned, at most so many entries, and hand out, as the shell does. Return how many were read."""
         model = self.model
         expected = model.available()
         plan: ReadPlan | None
@@ -278,7 +278,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         return plan, candidates, assignments
 
     def _check_key(self, position: Position, consumer_id: int) -> None:
-        """One consumer a key, and nothing overtakes an earlier entry of its key, but what was delayed."""
+        """Check that each key has one consumer, and that only delayed entries are overtaken by later ones of their
+        key."""
         entry = self.model.log[position]
         for other_position, other in self.model.log.items():
             if other.key_hash != entry.key_hash or other.consumed or not other.messages:
@@ -320,7 +321,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(entry.messages for entry in self.model.log.values()))
     @rule(data=st.data())
     def acknowledge_many_at_once(self, data: Any) -> None:
-        """As another cluster did, whoever holds them here."""
+        """Acknowledge as another cluster does, whoever holds the entries here."""
         anything = [p for p, entry in self.model.log.items() if entry.messages]
         positions = data.draw(st.lists(st.sampled_from(anything), max_size=6))
         self.dispatcher.acknowledged_all(PositionSet([*positions, Position(99, 9)]))
@@ -340,7 +341,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.log)
     @rule(data=st.data())
     def acknowledge_through(self, data: Any) -> None:
-        """By a consumer (one active), or by another cluster, or an operator."""
+        """Acknowledge cumulatively, by a consumer (one active), another cluster, or an operator."""
         through = data.draw(st.sampled_from(list(self.model.log)[: len(self.model.log) // 2 + 1]))
         self.dispatcher.acknowledged_through(through)
         for position in self.model.log:
@@ -353,7 +354,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         entry.consumed, entry.holder, entry.replays, entry.acked = True, None, 0, 0
 
     def _mark_delete(self) -> None:
-        """The cursor says how far everything is consumed."""
+        """Tell the dispatcher how far everything is consumed, as the cursor does."""
         mark_delete = BEFORE_ALL
         for position, entry in self.model.log.items():
             if entry.messages and not entry.consumed:

@@ -27,7 +27,7 @@ from snapshots.position_set import PositionSet
 TOPIC = "orders"
 CLUSTERS = ("us-east", "eu-west")
 TICKS = 30
-"""Of the event loop; delivering takes a few."""
+"""Turns of the event loop that a test waits; delivering takes a few."""
 
 MessageId = tuple[str, int, int]
 
@@ -72,7 +72,7 @@ class World:
         self.topics: dict[str, Topic] = {}
         self.producers = [Producer("p"), Producer("q")]
         self.settled: dict[str, set[MessageId]] = {cluster: set() for cluster in CLUSTERS}
-        """What each cluster's subscription was told to be acknowledged, here or elsewhere."""
+        """Messages acknowledged at each cluster's subscription, here or elsewhere."""
 
     async def open(self, cluster: str) -> None:
         if cluster in self._engines:
@@ -108,7 +108,7 @@ class World:
         consumer.close()
 
     def sync(self, source: str, destination: str) -> None:
-        """The acknowledgement state by identities, as far as the entries are there."""
+        """Exchange the acknowledgement states by identities, as far as the entries are there."""
         here, there = self.topics[source], self.topics[destination]
         cursor = here.subscriptions["sub"].cursor
         places = {
@@ -137,7 +137,7 @@ class World:
 
     @staticmethod
     def check_alike(topic: Topic) -> None:
-        """All entries of one message are consumed alike, index by index."""
+        """Check that all entries of one message are consumed alike, index by index."""
         cursor = topic.subscriptions["sub"].cursor
         states: dict[MessageId, object] = {}
         entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
@@ -146,7 +146,7 @@ class World:
             assert states.setdefault(message_id, state) == state, f"{message_id} is acknowledged in one entry only"
 
     async def finish(self) -> None:
-        """All is well again: everything is sent, copied and acknowledged."""
+        """Send, copy and acknowledge everything, without further faults."""
         for producer in self.producers:
             await producer.flush(self.topics[CLUSTERS[0]], len(producer.pending), 0)
         await copy(*self.topics.values())

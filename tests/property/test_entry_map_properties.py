@@ -1,4 +1,4 @@
-"""What lies on both sides, at the brokers and in the engine's log, beside a plain dictionary of it."""
+"""Map of the entries that are both at the brokers and in the engine's log, against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sides:
         self.map = EntryMap(OWN, self._messages_of)
         self.both: dict[Position, Position] = {}
         self.identities: dict[Position, tuple[str, Position]] = {}
-        """Of all entries at the brokers that the map knows."""
+        """Identities of all entries at the brokers that the map knows."""
         self._log, self._topic = Position(1, -1), Position(1, -1)
         self._sent = dict.fromkeys(THEIRS, -1)
         self._copied: dict[tuple[str, int], Position] = {}
@@ -54,14 +54,14 @@ class Sides:
         return self._topic
 
     def own(self, gap: int) -> None:
-        """An application published at the brokers, and the bridge has read it."""
+        """Publish an application's entry at the brokers, and let the bridge read it."""
         there, here = self._next_at_brokers(gap), self._next_in_log(gap % 2)
         self.map.copied(OWN, there, here, 1)
         self.both[there] = here
         self.identities[there] = OWN, there
 
     def copied(self, origin: str, gap: int) -> None:
-        """A link brought an entry. It is not at the brokers yet, and a marker never is."""
+        """Copy an entry by a link. It is not at the brokers yet, and a marker never is."""
         self._sent[origin] += 1
         here = self._next_in_log(gap % 2)
         marker = gap == 3
@@ -74,7 +74,7 @@ class Sides:
             self._copied[origin, self._sent[origin]] = here
 
     def published(self, origin: str, gap: int) -> None:
-        """The next of what links brought, or, if there is none, an entry that the log has lost."""
+        """Publish the next entry that links brought or, if there is none, one that the log has lost."""
         number = self._published[origin] + 1
         while (origin, number) in self._markers:
             number += 1

@@ -34,7 +34,7 @@ def tables(draw: st.DrawFn) -> tuple[ExtentTable, dict[Position, Position]]:
 
 
 def _next(position: Position) -> st.SearchStrategy[Position]:
-    """At ``position``, or after a gap in its ledger, or in a later ledger."""
+    """Return a position: ``position``, or one after a gap in its ledger, or one in a later ledger."""
     return st.one_of(
         st.just(position),
         st.integers(1, 4).map(lambda gap: Position(position.ledger, position.entry + gap)),

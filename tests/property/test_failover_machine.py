@@ -67,7 +67,7 @@ class FailoverMachine(RuleBasedStateMachine):
 
     @rule(name=clusters)
     def work(self, name: str) -> None:
-        """A worker carries out the first thing that it has to do."""
+        """Let a worker carry out the first thing that it has to do."""
         worker = self.worker(name)
         if not worker.up or not worker.todo:
             return
@@ -85,7 +85,7 @@ class FailoverMachine(RuleBasedStateMachine):
 
     @rule(name=clusters, reached=st.sets(clusters))
     def answers(self, name: str, reached: set[str]) -> None:
-        """The others that can be reached answer; the rest had their time."""
+        """Let the reachable others answer; the rest had their time."""
         worker = self.worker(name)
         if not worker.up or not worker.asking:
             return
@@ -103,7 +103,7 @@ class FailoverMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(name=clusters, data=st.data())
     def hears(self, name: str, data: st.DataObject) -> None:
-        """A record comes, any number of times and in any order; many never do."""
+        """Deliver a record, any number of times and in any order; many never come."""
         worker = self.worker(name)
         record = data.draw(st.sampled_from(self.sent))
         if worker.up:
@@ -111,7 +111,7 @@ class FailoverMachine(RuleBasedStateMachine):
 
     @rule(to=clusters, home=clusters, base=clusters, keep=st.booleans())
     def switch(self, to: str, home: str, base: str, keep: bool) -> None:
-        """A coordinator that knows what ``base`` knew asks ``target`` to take over."""
+        """Ask ``target`` to take over, as a coordinator that knows what ``base`` knew."""
         worker, known = self.worker(to), self.worker(base).core.record
         if not worker.up:
             return
@@ -189,7 +189,7 @@ class FailoverMachine(RuleBasedStateMachine):
                 assert (gate.consumers is None) is (worker.name in worker.core.record.consumers_kept)
 
     def teardown(self) -> None:
-        """All come up and hear of each other: they agree, and every home is served by one that takes writes."""
+        """Start all and let them hear of each other: they agree, and every home is served by one that takes writes."""
         if not hasattr(self, "workers"):
             return
         for worker in self.workers.values():

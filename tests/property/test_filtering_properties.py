@@ -1,5 +1,5 @@
-"""Filtered blocks against a plain set of messages: whatever is left out and however blocks lie, a destination gets what
-stays, whole, in order and by its identity, and knows exactly what it does not have (invariants 2, 3 and 5)."""
+"""Filtered blocks against a plain set of messages. A destination gets exactly the messages that stay, whole, in order
+and by identity, and knows exactly which it does not have (invariants 2, 3 and 5)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def planned(draw: st.DrawFn) -> list[Planned]:
 
 
 def messages_of(block: bytes) -> dict[Identity, bytes]:
-    """What of a block is to be delivered; a batch's parts must agree with what its messages say of themselves."""
+    """Return the messages of a block to deliver; the parts of a batch must agree with the messages' own metadata."""
     view = BlockView(block)
     found: dict[Identity, bytes] = {}
     for index, entry in enumerate(view.entries()):
@@ -178,7 +178,7 @@ def test_what_loses_nothing_is_the_same_bytes(blocks: list[Planned]) -> None:
 
 @given(planned(), st.data())
 def test_filtering_twice_leaves_out_what_either_does(blocks: list[Planned], data: st.DataObject) -> None:
-    """As a link does that forwards what another has filtered."""
+    """A link does so when it forwards what another has filtered."""
     for each in blocks:
         total = sum(each.sizes)
         flags = st.lists(st.booleans(), min_size=total, max_size=total)

@@ -75,7 +75,7 @@ def owners(selector: KeySelector) -> list[int | None]:
 
 
 def checked_ranges(selector: KeySelector) -> dict[int, list[HashRange]]:
-    """What ``ranges`` says, checked against ``select`` at both ends of each range."""
+    """Return ``ranges``, after checking it against ``select`` at both ends of each range."""
     reported = selector.ranges()
     for consumer_id, owned in reported.items():
         assert all(before.end + 1 < after.start for before, after in pairwise(owned))

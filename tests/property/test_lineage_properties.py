@@ -1,6 +1,6 @@
-"""What a copy of a cluster's messages means for that cluster, in each case that there is.
+"""Judgement of a copy of a cluster's messages, in each possible case: what it means for that cluster.
 
-Invariants (DESIGN §3): 12, what may be lost is never taken for deleted; 13, lost data is told from deleted data.
+Invariants (DESIGN §3): 12, data that may be lost is never taken for deleted; 13, lost data is told from deleted data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ END = Position(110, 5)
 
 
 def own(incarnation: int | None = 100, *, store: str = NEW, **more: object) -> OwnTopic:
-    """What a cluster has of a topic, up to :data:`END`."""
+    """Return a cluster's own data of a topic, up to :data:`END`."""
     made = OwnTopic(store, incarnation, lambda position: incarnation is not None and position <= END)
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ class Store:
 
 
 class History:
-    """What becomes of a cluster's store, and of the copy of its topic that another cluster has."""
+    """History of a cluster's store, and of another cluster's copy of its topic."""
 
     def __init__(self) -> None:
         self.store = Store("store-0")

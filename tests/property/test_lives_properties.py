@@ -1,5 +1,5 @@
-"""Copies over several lives of one topic, against the list of all that its origin published: each entry once, in order
-(invariants 2 and 3), whatever is sent again, cut off or begun anew."""
+"""Copies over several lives of one topic, against the list of all that its origin published. Each entry comes once and
+in order (invariants 2 and 3), despite repeated sends, cuts and new beginnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries of a topic a bridge has not seen between those that came."""
+"""Detection of entries that a bridge has not seen between those that came."""
 
 from __future__ import annotations
 

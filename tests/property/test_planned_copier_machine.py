@@ -98,7 +98,7 @@ class PlannedCopierMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
     def report(self, data: Any) -> None:
-        """In any order, also within a lane: what is reported has arrived, or its topic was refused."""
+        """Report in any order, also within a lane: what is reported has arrived, or its topic was refused."""
         frame = data.draw(st.sampled_from(self.in_flight))
         self.in_flight.remove(frame)
         for topic in self._arrive(frame):
@@ -143,7 +143,8 @@ class PlannedCopierMachine(RuleBasedStateMachine):
         return Start(place, have)
 
     def _arrive(self, frame: Frame) -> set[str]:
-        """The destination's rule: refuse what has a hole before it, and the topic with it; drop what is here."""
+        """Apply the destination's rule: refuse a block with a hole before it, and its topic; drop a block that is
+        here."""
         refused: set[str] = set()
         for topic, previous, _, block in frame.blocks:
             have = self._have(topic).get(block.origin, BEFORE_ALL)

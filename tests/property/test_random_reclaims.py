@@ -42,9 +42,9 @@ RUNS_OF_SOAK: Final = 200
 DISK_BYTES: Final = 96 << 20
 LARGER_DISK_BYTES: Final = 256 << 20
 REFUSED_BELOW: Final = DISK_BYTES // 8
-"""Of a small disk so much is left for what is no message."""
+"""Bytes of a small disk that are left for data other than messages."""
 RUNS_MAX: Final = 10
-"""Of the command in one reclaim: each fault ends it once at most."""
+"""Limit of runs of the command in one reclaim: each fault ends it once at most."""
 STEPS: Final = ("publish", "publish", "publish", "copy", "marker", "local marker", "reopen")
 
 

@@ -1,4 +1,5 @@
-"""Whatever is published, compacted, trimmed, acknowledged and restarted: who reads compacted sees each key's newest."""
+"""A reader of a compacted topic sees each key's newest message, after any publishes, compactions, trims,
+acknowledgements and restarts."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class Run:
         self.seen: set[Place] = set()
         self.acked: set[Place] = set()
         self.shown: list[Place] = []
-        """To the present consumer, in order."""
+        """Deliveries to the present consumer, in order."""
 
     async def connect(self, engine: Engine) -> None:
         self.topic = await engine.topic(TOPIC)
@@ -65,7 +66,7 @@ class Run:
         return self.topic.subscriptions["sub"]
 
     async def settled(self) -> None:
-        """Nothing is on its way: what was sent is noted, and checked."""
+        """Wait until nothing is on its way; note and check what was sent."""
         pump = self.subscription._pump
         await asyncio.sleep(0)
         await eventually(lambda: not pump.scheduled, "dispatch comes to rest")
@@ -116,7 +117,7 @@ class Run:
             self.acked |= {place for place in self.shown if place <= (position, index)}
 
     async def seek(self, number: int) -> None:
-        """To the earliest, or to what was shown once, trimmed or compacted away or not."""
+        """Seek to the earliest, or to a message that was shown once, whether or not it is trimmed or compacted away."""
         target = sorted({BEFORE_ALL, *(position for position, _ in self.seen)})[-number - 1 :][0]
         self.shown = []  # first: what is wanted again may come before the seek has been saved
         await self.consumer.seek(target)
@@ -125,7 +126,8 @@ class Run:
         self.acked = {place for place in places if place[0] < target}
 
     async def merge(self, number: int) -> None:
-        """Other clusters have consumed some of what is here, or was; nobody needs to see that any more."""
+        """Merge acknowledgements of other clusters for messages that are or were here; nobody needs to see those any
+        more."""
         entries = self.topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)
         places = self.seen | {(position, index) for _, _, position, index in messages_in(entries)}
         chosen = sorted({position for position, _ in places})[number::3]

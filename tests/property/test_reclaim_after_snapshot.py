@@ -229,7 +229,7 @@ def test_invariant_13_the_place_of_a_ledger_that_was_lost_is_not_taken_for_trimm
 
 
 def test_invariant_12_a_deletion_that_only_one_peer_was_told_is_known_after_a_reclaim(tmp_path: Path) -> None:
-    """Else the link to the other peer would advise a reclaim for ever, which takes nothing back."""
+    """Otherwise the link to the other peer would for ever advise a reclaim that takes nothing back."""
 
     async def main() -> None:
         async with clusters(tmp_path) as found:

@@ -126,7 +126,7 @@ async def deletes(peer: Peer, _: web.Request) -> None:
 
 
 async def is_killed(peer: Peer, request: web.Request) -> web.StreamResponse:
-    """In the midst of an answer."""
+    """Break the connection in the midst of an answer, as a killed peer does."""
     answer = web.StreamResponse(headers={"X-Replicator-End": "true", "X-Replicator-Next": "0:0"})
     answer.content_length = 1_000
     await answer.prepare(request)
@@ -138,7 +138,7 @@ async def is_killed(peer: Peer, request: web.Request) -> web.StreamResponse:
 
 
 def mend(peer: Peer) -> None:
-    """Before blocks are deleted, and before the store is closed, which checks it."""
+    """Put the damaged rows back: before blocks are deleted, and before the store is closed, which checks it."""
     store = peer.engine.store
     with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
         for key, row in peer.rows.items():
@@ -267,9 +267,10 @@ async def restored_from(found: Clusters, before: list[str], after: list[str], na
 async def check(
     found: Clusters, published: list[StoredBlock], done: Reclaimed, known_upto: Position | None = None
 ) -> None:
-    """Each block is there or lies in a hole; a hole is named; nothing is in one that a peer has whole.
+    """Check that each block is there or in a hole, that holes are named, and that none has a block that a peer has
+    whole.
 
-    ``known_upto`` is the last position of which a peer told anything; None for the mark of us-east itself.
+    ``known_upto`` is the last position that a peer told anything about; None for the mark of us-east itself.
     """
     whole: set[Position] = set()
     for peer in found.peers:

@@ -31,8 +31,8 @@ from snapshots.position import BEFORE_ALL, Position
 async def lost_and_used(
     found: Clusters, earlier: Sequence[str], since: Sequence[str], name: str = TOPIC
 ) -> tuple[list[StoredBlock], list[StoredBlock]]:
-    """Live a life of which the directory is lost, and another one on an empty directory. Return what us-east published
-    in each."""
+    """Live a life whose directory is lost, and another one on an empty directory. Return what us-east published in
+    each."""
     await live(found.path / f"lost-{name[-4:]}", list(earlier), [0], name)
     async with opened(found.path / f"lost-{name[-4:]}") as engine:
         before = own(await engine.topic(name))
@@ -202,7 +202,7 @@ def test_a_topic_of_the_newest_life_and_one_of_an_earlier_life_come_back_in_one_
 
 
 def test_ctrl_c_pauses_the_command_with_status_3_and_it_goes_on(tmp_path: Path) -> None:
-    """It reads a byte a second, so that it still waits when it is asked to stop."""
+    """The command reads a byte a second, so that it still waits when it is asked to stop."""
 
     async def main() -> None:
         async with clusters(tmp_path) as found:

@@ -56,7 +56,7 @@ def own(blocks: list[StoredBlock]) -> list[StoredBlock]:
 
 @dataclass(frozen=True)
 class Peer:
-    """What a peer has of us-east's blocks, of which it has trimmed the first."""
+    """A peer's copies of us-east's blocks, after it trimmed the first ones."""
 
     kept: list[StoredBlock]
     copy: PeerCopy

@@ -1,9 +1,9 @@
 """A subscription at a broker and in the engine, compared again and again while both sides are used.
 
-The machine knows what was acknowledged by whom. Invariant 5: neither side ever treats an entry as consumed that nobody
-acknowledged since the last seek. Where it starts acknowledges nothing, so an earlier start opens again what lay before
-a later one. Invariant 6: without a seek nothing that was acknowledged is open again, and both sides say the same after
-a comparison, also where the bridge was killed in the middle of one.
+The machine knows who acknowledged what. Invariant 5: neither side ever treats an entry as consumed that nobody
+acknowledged since the last seek. A start acknowledges nothing, so an earlier start opens again what lay before a later
+one. Invariant 6: without a seek nothing that was acknowledged is open again, and both sides say the same after a
+comparison, also where the bridge was killed in the middle of one.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Reconciling(RuleBasedStateMachine):
         self.both: set[int] = set()
         """The entries that lie on both sides."""
         self.broker: set[int] | None = set()
-        """What its cursor there passes over; None if there is no such subscription."""
+        """Entries that the broker's cursor passes over; None if there is no such subscription."""
         self.durable: set[int] = set()
         self.made_at = 0
         """All before this entry was passed over when it was made there."""
         self.engine: set[int] | None = None
-        """What is acknowledged there."""
+        """Entries acknowledged in the engine; None if there is no such subscription."""
         self.start = 0
         """All before this entry lies before the start, in the engine."""
         self.generation = 0
@@ -73,14 +73,14 @@ class Reconciling(RuleBasedStateMachine):
         self.load = 0
         self.seen: Seen | None = None
         self.acknowledged: set[int] = set()
-        """By anybody, since the last seek."""
+        """Entries acknowledged by anybody since the last seek."""
         self.early: set[int] = set()
         """Acknowledged at the broker although it lies before the start: the broker had not heard of that yet."""
         self.settled = False
         self.sought = False
         """Since the last comparison: what the other side acknowledges then is of an earlier generation, and is lost."""
         self.cut_after: int | None = None
-        """The bridge is killed after so many steps of what it does next."""
+        """Number of the bridge's next steps after which it is killed."""
 
     # What others do.
 
@@ -92,7 +92,7 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.broker is not None and not self.sought)
     @rule(found=entries)
     def consumers_at_the_broker_acknowledge(self, found: set[int]) -> None:
-        """What its cursor has passed over, a broker sends to nobody."""
+        """Acknowledge at the broker. It sends nothing that its cursor has passed over."""
         assert self.broker is not None
         found = found - self.broker
         self.broker |= found
@@ -142,7 +142,8 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.settled and self.engine is not None and (self.broker or set()) <= self.both)
     @rule(first=st.integers(0, ENTRIES - 1))
     def another_cluster_seeks(self, first: int) -> None:
-        """The bridge has read what is acknowledged at the broker; what it has not, the seek knows nothing of."""
+        """Seek from another cluster. The bridge has read the acknowledgements at the broker; the seek knows nothing of
+        others."""
         assert self.engine is not None
         self.engine = {number for number in self.engine | set(range(self.start)) if number < first}
         self.start = 0

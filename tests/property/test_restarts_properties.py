@@ -17,7 +17,7 @@ from replicator.running.restarts import (
 )
 
 RUNS = st.lists(st.floats(0.0, 700.0), max_size=40)
-"""How long a task ran before each of its ends."""
+"""Times that a task ran before each of its ends."""
 
 
 @given(RUNS, st.integers())

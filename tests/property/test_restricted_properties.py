@@ -59,7 +59,7 @@ def positions(block: bytes) -> list[Position]:
 
 @dataclass
 class Destination:
-    """What a cluster stores of what links send, by the code that decides it."""
+    """A cluster's store of blocks from links, filled by the code that decides what to store."""
 
     name: str
     mark: HighWater | None = None

@@ -54,7 +54,7 @@ NAMED: Final = (
     "namespaces",
     "trims",
 )
-"""The tables of which other rows know what is gone."""
+"""Tables whose missing rows show in other rows."""
 STEPS: Final = st.lists(
     st.sampled_from(
         [
@@ -79,7 +79,7 @@ STEPS: Final = st.lists(
 
 
 class Life:
-    """What happens to a store; numbers of sequences and of another cluster's entries go on over restarts."""
+    """Random life of a store. Numbers of sequences and of another cluster's entries go on over restarts."""
 
     def __init__(self, path: Path, bodies: SegmentSettings, *, numbered: bool = True) -> None:
         self._path = path
@@ -153,7 +153,7 @@ def in_directory(main: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
 
 @contextmanager
 def store_in(path: Path) -> Iterator[Store]:
-    """The store, closed without the checks of what segments hold."""
+    """Yield the store; close it without the checks of segments."""
     store = Store(path, cluster="us-east", size_max=SIZE)
     try:
         yield store

@@ -44,7 +44,7 @@ class World:
         """The highest id that each cluster confirmed to its own producer: below it ids alone decide."""
         self.confirmed: set[Content] = set()
         self.begun: dict[tuple[str, int, int], Sequence[str]] = {}
-        """What each cluster was first sent in chunks under an id: there ids alone decide."""
+        """Contents that each cluster was first sent in chunks under an id; for chunks, ids alone decide."""
         self.cut = False
         """Whether any batch was sent."""
 
@@ -76,7 +76,7 @@ class World:
         self._note(cluster, list(batch.items()), stored=receipt != DUPLICATE)
 
     async def send_chunks(self, cluster: str, number: int, contents: Sequence[str], sent: int, time: int) -> None:
-        """Send a message in chunks, of which ``sent`` arrive. One that is refused is not confirmed."""
+        """Send a message in chunks; only ``sent`` of them arrive. A refused message is not confirmed."""
         if self.begun.setdefault((cluster, number, len(contents)), contents) != contents:
             return
         encoded = [b"%d %s" % (number, content.encode()) for content in contents]

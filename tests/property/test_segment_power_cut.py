@@ -1,7 +1,7 @@
-"""Invariant 1 when the power is cut: of what was written to segments and not synced, each page may be there or not.
+"""Invariant 1 when the power is cut: each page of a segment that was written and not synced may be there or not.
 
-The cut comes before a random write or sync of a segment. Whatever was confirmed until then is there afterwards, with
-right checksums; what was not confirmed is there whole, or not at all.
+The cut comes before a random write or sync of a segment. Confirmed blocks are there afterwards, with right checksums;
+others are there whole, or not at all.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from snapshots.position import BEFORE_ALL, Position
 
 END = Position(2**62, 0)
 STEP_BYTES = 8 * 1024
-"""Of compaction: the cut comes between two steps of one segment, too."""
+"""Bytes per step of compaction, so few that the cut also comes between two steps of one segment."""
 groups = st.lists(
     st.tuples(st.sampled_from(["publish", "publish", "copy", "trim"]), st.integers(1, 6), st.integers(1, 40_000)),
     min_size=4,
     max_size=12,
 )
-"""What is done at once in a step: so many times, with messages of up to so many bytes."""
+"""Concurrent actions of a step: kind, number, and the largest size of a message in bytes."""
 
 
 class Told:
-    """What was confirmed, in order, and how much of it before the cut."""
+    """Confirmed entries, in order, and those before the cut."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, Position, bytes]] = []

@@ -37,7 +37,8 @@ sizes = st.integers(1, CAPACITY)
 
 @dataclass
 class Reader:
-    """Of a state of the store; None until its transaction has begun, which may be later than it said so."""
+    """Reader of a state of the store. Its state is None until its transaction begins, which may be later than
+    announced."""
 
     began: int
     places: frozenset[Place] | None = None
@@ -143,7 +144,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running is not None)
     @rule(reads_between=st.booleans())
     def commit(self, reads_between: bool) -> None:
-        """The store has it before the space is told: who begins to read in between sees the new state already."""
+        """Commit in the store before telling the space: a reader that begins in between sees the new state already."""
         running, self.running = self.running, None
         assert running is not None
         if running.written:
@@ -178,7 +179,8 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running is None)
     @rule()
     def pass_at_the_limit(self) -> None:
-        """It ends, whatever lies where; then little is dead in each segment that it was to look at."""
+        """Run a pass, which must end, whatever lies where; then little is dead in each segment that it had to look
+        at."""
         looked_at = {number: each.live for number, each in self.space.segments.items() if each.live}
         for step in range(len(looked_at) + 1):
             self.compact(begins=not step, quiet_only=True, pressure=1.0)
@@ -212,7 +214,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
 
     @rule(cut_to=st.none() | st.integers(0, CAPACITY // PAGE), data=st.data())
     def restart(self, cut_to: int | None, data: st.DataObject) -> None:
-        """What the store refers to is all that is known then. A file may be shorter or gone, whatever lived there."""
+        """Restart with only what the store refers to. A file may be shorter or gone, whatever was in it."""
         self.reading.clear()
         self.running = None
         if cut_to is not None and self.disk:
@@ -248,7 +250,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
                 assert is_free is (not segment.live and segment is not self.space.open), f"{segment} is lost, or not"
 
     def teardown(self) -> None:
-        """When nobody reads any more, all that is free is used again: it is enough for what comes."""
+        """Check that without readers all free space is used again: it is enough for what comes."""
         if self.running is not None:
             self.roll_back()
         for reader in self.reading:

@@ -1,8 +1,8 @@
 """Compaction of segments moves a bounded number of bytes at a time, and clients write between its steps.
 
-Counted in bytes and in commits, so that it holds on any machine: no commit moves more than the limit, but for a single
-block that is larger, and two commits of a client that always has something to write have two steps between them at
-most: one that ran when the write came, and one in the write's own group.
+The test counts bytes and commits, so that it holds on any machine. No commit moves more than the limit, except a single
+larger block. Between two commits of a busy client, compaction takes at most two steps: one that ran when the write
+came, and one in the write's own group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ rounds = st.lists(
 
 @dataclass(frozen=True)
 class Group:
-    """What one commit did: whether a client wrote, and the sizes of the blocks that compaction moved, by key."""
+    """Effects of one commit: whether a client wrote, and the sizes of the blocks that compaction moved, by key."""
 
     client: bool
     moved: dict[bytes, int]
@@ -56,7 +56,7 @@ def placed(engine: Engine) -> dict[bytes, Place]:
 
 
 async def compacted_under_a_client(engine: Engine) -> list[Group]:
-    """All that is sparse, while a client publishes one message after another. Returns the commits in order."""
+    """Compact everything sparse while a client publishes one message after another. Return the commits in order."""
     groups: list[Group] = []
     commits = engine.writer._commits
     committing = commits.commit
@@ -120,7 +120,7 @@ def test_invariant_11_no_commit_moves_more_than_a_step_and_clients_write_between
 
 
 def test_a_step_is_two_megabytes_at_most_whatever_lives_in_sparse_segments(tmp_path: Path) -> None:
-    """With the limit as it is: 12 MB are moved."""
+    """The limit is the real one: 12 MB are moved."""
 
     async def main() -> None:
         large = SegmentSettings(segment_bytes=64 << 20, group_bytes_min=0)

@@ -1,4 +1,4 @@
-"""Which run of a store is served: random starts, copies, ends, half-open connections and lost answers."""
+"""Choice of the run of a store to serve: random starts, copies, ends, half-open connections and lost answers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class ServedRunsMachine(RuleBasedStateMachine):
         assert all(map(self.runs.serves, connected))
 
     def teardown(self) -> None:
-        """A worker that is left alone, or that is started again, is served in the end."""
+        """Check that a worker that is left alone, or started again, is served in the end."""
         if not hasattr(self, "workers") or not self.workers:
             return
         for each in self.alive():

@@ -30,9 +30,9 @@ class Worker:
         self.now_ms = 0
         self.topics = [Asking(budget) for _ in range(topics)]
         self.waits_since: dict[int, int] = {}
-        """By topic, when the first message came that no snapshot covers."""
+        """Time at which the first message came that no snapshot covers, by topic."""
         self.waiting = dict.fromkeys(range(topics), 0)
-        """By topic, how many messages no snapshot covers."""
+        """Number of messages that no snapshot covers, by topic."""
         self.requests: list[tuple[int, int]] = []
         """Time and topic of each."""
         self.waits: list[int] = []

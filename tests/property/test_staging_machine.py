@@ -1,7 +1,7 @@
-"""Invariant 2 for staged commits: whatever is staged, repeated, aborted, lost or killed, an epoch of a writer's run is
-visible whole and once if its commit was decided, in the order of its partitions, and not at all if it was not.
+"""Invariant 2 for staged commits, with repeated, aborted, lost and killed stagings. An epoch of a writer's run
+whose commit was decided is visible whole and once, in the order of its partitions; any other is not visible.
 
-An abort is final: whatever a task of an aborted job does later, also after a restart, is refused and leaves nothing.
+An abort is final: later requests of an aborted job's tasks are refused and leave nothing, also after a restart.
 
 The core decides; files and the store's transactions are models that lose what a crash loses: everything in memory, and
 with the power also what was written and not sealed.
@@ -57,7 +57,7 @@ class Staging(RuleBasedStateMachine):
     # The shell, over models.
 
     def _write(self, written: Sequence[rows.Row], appended: Sequence[int] = ()) -> None:
-        """One transaction."""
+        """Write in one transaction."""
         for _, key, value in written:
             if value is None:
                 self.table.pop(key, None)
@@ -154,7 +154,8 @@ class Staging(RuleBasedStateMachine):
         frames=st.integers(1, 3),
     )
     def a_driver_commits(self, which: int, choice: int, steps: int | None, frames: int) -> None:
-        """With ``steps`` the worker is killed: 0 before the decision is durable, else after so many steps."""
+        """Commit as a driver. With ``steps`` the worker is killed: 0 before the decision is durable, else after so many
+        steps."""
         known = sorted({key.epoch for key in self.sealed} | self.decided.keys())
         epoch = known[which % len(known)]
         chosen: dict[int, AttemptKey] = {}

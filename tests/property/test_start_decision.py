@@ -1,4 +1,4 @@
-"""What a worker does at its start, in every combination of its store, its settings, its peers and Postgres.
+"""Decision of a worker at its start, for every combination of its store, its settings, its peers and Postgres.
 
 Invariants (DESIGN §3): 12, nothing that somebody has is lost without a word; 13, an older store never serves.
 """

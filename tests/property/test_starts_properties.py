@@ -16,7 +16,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import FROM_THE_FIRST, Start
 
 LIVES = {1: 1, 2: 2, 3: 2}
-"""Which life a ledger is of, at every origin."""
+"""Number of the life that each ledger belongs to, at every origin."""
 
 
 def start_at(position: Position, newest: int) -> Start:

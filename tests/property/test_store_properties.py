@@ -1,4 +1,4 @@
-"""What the store promises whatever is sent to it: exactly-once copies, right extents, no position used twice."""
+"""Promises of the store for random copies: exactly-once copies, right extents, no position used twice."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ sends = st.lists(
     ),
     max_size=14,
 )
-"""A run of blocks from before, at or past what is here on, of which the ``head`` or ``tail`` may be cut off; or a
-publish in between."""
+"""Sends and publishes. A send is a run of blocks that begins before, at or past the end here, perhaps with its ``head``
+or ``tail`` cut off."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ async def copy_anyhow(
 
 
 def check_translations(topic: Topic, expected: list[tuple[Position, bytes]], have: Position) -> None:
-    """The extents say of each origin position where it really is, and of no other that it is anywhere."""
+    """Check that the extents place each stored origin position where it really is, and no other position anywhere."""
     lies_at = {
         entry.origin_position: entry.position
         for entry in topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
@@ -183,7 +183,7 @@ steps = st.lists(
 
 
 async def live(directory: Path, script: list[str]) -> None:
-    """A cluster's life with backups, restores and a clock that jumps; each position handed out is new."""
+    """Live a cluster's life with backups, restores and a clock that jumps; each position handed out is new."""
     path, backup = directory / "live", directory / "backup"
     clock = [10_000_000]
     latest = clock[0]

@@ -80,7 +80,7 @@ def test_a_limit_is_used_up_and_nobody_gets_less_than_another_who_wanted_more_th
 
 
 def measured(sizes: dict[str, list[int]], after: Position, name: str, upto: Position, limit: int) -> Measured:
-    """As a worker does with blocks of one entry, all in one ledger."""
+    """Measure as a worker does with blocks of one entry, all in one ledger."""
     reached, size = after.entry, 0
     while reached < upto.entry and (not size or size + sizes[name][reached + 1] <= limit):
         reached += 1

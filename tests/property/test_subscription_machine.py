@@ -341,7 +341,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), announce=st.booleans())
     def other_clusters_acknowledge(self, data: Any, announce: bool) -> None:
-        """What consumers here hold of it, or wait for, they need not process: nobody gets it (again)."""
+        """Merge acknowledgements of other clusters. Consumers that hold such a message, or wait for it, need not
+        process it: nobody gets it again."""
         some = st.sampled_from(list(self.log))
         held = st.sampled_from([p for p, e in self.log.items() if e.holder is not None] or list(self.log))
         whole = data.draw(st.lists(some | held, max_size=4))
@@ -372,7 +373,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @rule(really=st.sampled_from([True, False, False]))
     def restart(self, really: bool) -> None:
-        """The worker goes down and comes back: consumers are gone, redelivery counts too, the state is the same."""
+        """Restart the worker: consumers and redelivery counts are gone, the state is the same."""
         if not really:
             return
         before = self._state()
@@ -414,7 +415,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return cursor.mark_delete, {p for p in self.log if cursor.is_consumed(p)}, acked, cursor.generation
 
     def _check(self) -> None:
-        """The cursor says exactly what the model says."""
+        """Check that the cursor says exactly what the model says."""
         cursor = self.subscription.cursor
         expected = BEFORE_ALL
         for position, entry in self.log.items():

@@ -1,21 +1,21 @@
 """Exact subscription sync of one topic over two to four clusters, whose links lose, repeat and reorder frames.
 
 Real engines, stores and subscription syncs; only the links are a model, so that they can misbehave in every way. The
-checks name the invariants of DESIGN §3. What everybody said of a subscription is kept beside, by message identity:
+checks name the invariants of DESIGN §3. The machine keeps what everybody said of a subscription, by message identity:
 
 - ``said`` is what a consumer acknowledged, or an operator's seek passed over, in which cluster and generation;
-- ``began`` is where a subscription began that was made in a cluster, for the origins which that has or receives;
-- nothing may count as consumed anywhere that was not said, or lies before a start that was told (5), and within a
-  generation nothing is taken back that was said (6);
+- ``began`` is the start of a subscription that was made in a cluster, for the origins which that has or receives;
+- a message counts as consumed only if somebody said so, or if it lies before a start that was told (5);
+- within a generation nothing that was said is taken back (6);
 - generations change while a rule begins, so what is said is noted in the same step of the loop as it is said;
-- a deletion is not forced here, so no consumer loses its subscription, wherever it is connected; one that is kept
-  has all that was said before in its new generation;
-- at rest, every cluster counts as consumed what was said in all clusters from which links lead to it, in the newest
-  generation among them, and what lies before the earliest start that was told there, origin by origin (convergence);
-  and at rest nobody writes a marker (7).
+- a deletion is not forced here, so no consumer loses its subscription, wherever it is connected; a subscription that
+  is kept has all that was said before in its new generation;
+- at rest, every cluster counts as consumed what was said, in the newest generation, in all clusters from which links
+  lead to it, and what lies before the earliest start that was told there, by origin (convergence);
+- at rest nobody writes a marker (7).
 
-Some links leave messages out, whole entries and parts of batches, as links with a ``where`` do: those messages are not
-there where the link leads, and what is said of them elsewhere is still to come to all who have them.
+Some links leave out whole entries and parts of batches, as links with a ``where`` do. Their destinations lack these
+messages; what is said of them elsewhere must still reach all clusters that have them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TOPIC = "persistent://public/default/orders"
 NAMES = ("sub",)
 FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, snapshot_timeout_ms=200)
 QUIET_SECONDS = 0.03
-"""More than any interval of :data:`FAST` that could still write a marker: five snapshot intervals and an update."""
+"""Time above any interval of :data:`FAST` that could still write a marker: five snapshot intervals and an update."""
 REST_SECONDS_MAX = 20.0
 SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
 
@@ -146,7 +146,7 @@ class Cluster:
         return None if self.topic is None else self.topic.subscriptions.get(name)
 
     def messages(self) -> list[tuple[Identity, Position]]:
-        """Each message of the log, and the position of its entry here."""
+        """Return each message of the log, and the position of its entry here."""
         if self.topic is None:
             return []
         entries = self.topic.reading.entries(BEFORE_ALL, None, 100_000, 1 << 30)
@@ -160,11 +160,11 @@ class Cluster:
         ]
 
     def busy(self) -> bool:
-        """Whether the sync has something to do by itself, now or at a time: on a busy machine it may take long."""
+        """Return whether the sync has something to do by itself, now or later: on a busy machine it may take long."""
         return not self.sync.is_idle
 
     def consumed(self, name: str) -> set[Identity]:
-        """The messages here that count as consumed."""
+        """Return the messages here that count as consumed."""
         subscription = self.subscription(name)
         assert subscription is not None
         cursor = subscription.cursor
@@ -177,7 +177,7 @@ class Cluster:
 
 
 class Began(NamedTuple):
-    """Where a subscription began that somebody made: for each origin that its cluster has or receives."""
+    """Start of a subscription that somebody made: a position for each origin that its cluster has or receives."""
 
     cluster: str
     ends: dict[str, Position]
@@ -187,7 +187,7 @@ class Began(NamedTuple):
 
 
 def after_the_start(subscription: Subscription, messages: set[Identity]) -> set[Identity]:
-    """Those of ``messages`` that an acknowledgement is about: what lies before the start is delivered to nobody."""
+    """Return the ``messages`` that can be acknowledged: nobody is delivered those before the start."""
     starts = subscription.cursor.state.starts
     ends = {origin: start.position for origin, start in starts.items()}
     return {each for each in messages if each.position > ends.get(each.origin, BEFORE_ALL)}
@@ -240,7 +240,7 @@ class LossyLink:
         return moved
 
     def _keep(self, view: BlockView) -> npt.NDArray[np.bool_]:
-        """A third of the messages is left out, wherever they are in a batch."""
+        """Return the messages to keep; a third is left out, anywhere in a batch."""
         first = view.header.origin_first.entry
         numbers = [first + entry + index for entry, size in enumerate(view.batch_sizes) for index in range(size)]
         return np.array([not self._leaves_out or number % 3 > 0 for number in numbers], dtype=bool)
@@ -257,7 +257,7 @@ class LossyLink:
             self.connect()
 
     async def run(self) -> bool:
-        """All there is, in order; whether there was anything."""
+        """Send all there is, in order; return whether there was anything."""
         moved = False
         while self.send() or self.frames:
             moved = True
@@ -274,7 +274,7 @@ class SyncMachine(RuleBasedStateMachine):
         self.clusters: dict[str, Cluster] = {}
         self.links: list[LossyLink] = []
         self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
-        """By subscription and generation, and by the cluster where it was said."""
+        """Messages that were said, by subscription and generation, and by the cluster where it was said."""
         self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
@@ -304,7 +304,7 @@ class SyncMachine(RuleBasedStateMachine):
         filtered=st.booleans(),
     )
     def start(self, shape: str, at: int, latest: bool, whole: bool, filtered: bool) -> None:
-        """With ``whole`` every update tells the whole state."""
+        """Start the clusters; with ``whole`` every update tells the whole state."""
         links = tuple(Link(source, destination, forward=forward) for source, destination, forward in SHAPES[shape])
         topology = Topology((), links)
         names = sorted({end for link in links for end in (link.source, link.destination)})
@@ -383,7 +383,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), picks=st.lists(st.integers(0, 30), min_size=1, max_size=8))
     def acknowledge(self, at: int, name: str, picks: list[int]) -> None:
-        """Entries or single messages of batches, in any order."""
+        """Acknowledge entries or single messages of batches, in any order."""
         cluster = self.one_that_has(name, at)
         if cluster is None or not (messages := cluster.messages()):
             return
@@ -409,7 +409,7 @@ class SyncMachine(RuleBasedStateMachine):
         link=st.integers(0, 11), name=st.sampled_from(NAMES), picks=st.lists(st.integers(0, 30), min_size=1, max_size=8)
     )
     def acknowledge_what_others_do_not_have_yet(self, link: int, name: str, picks: list[int]) -> None:
-        """What came over one link is acknowledged, and others hear of that before they get the messages."""
+        """Acknowledge messages that came over one link; others hear of that before they get the messages."""
         first = self.links[link % len(self.links)]
         self.do(first.run())
         if first.destination.subscription(name) is None:
@@ -480,7 +480,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES))
     def use(self, at: int, name: str) -> None:
-        """A consumer connects that is sent nothing; in one more cluster, or it is there already."""
+        """Connect a consumer that is sent nothing, in one more cluster or where the subscription is already."""
         cluster = self.one_that_has(name, at)
         if cluster is None or (cluster.name, name) in self.using or cluster.topic is None:
             return
@@ -498,7 +498,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), replicated=st.booleans())
     def replicate(self, at: int, name: str, replicated: bool) -> None:
-        """Where it is off, the subscription neither tells nor listens."""
+        """Switch replication on or off; while it is off, the subscription neither tells nor listens."""
         cluster = self.one_that_has(name, at)
         if cluster is not None and (subscription := cluster.subscription(name)) is not None:
             with suppress(SubscriptionNotFound):
@@ -506,7 +506,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), pick=st.integers(0, 40))
     def trim(self, at: int, pick: int) -> None:
-        """As retention does: nothing goes that a link still needs, or a subscription here."""
+        """Trim as retention does: keep everything that a link still needs, or a subscription here."""
         cluster = self.a_cluster(at)
         if cluster.topic is None or not (messages := cluster.messages()):
             return
@@ -526,7 +526,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(link=st.integers(0, 11), at=st.integers(0, 3), keep=st.booleans())
     def deliver(self, link: int, at: int, keep: bool) -> None:
-        """In order, out of order, or twice."""
+        """Deliver in order, out of order, or twice."""
         chosen = self.links[link % len(self.links)]
         if chosen.frames:
             self.do(chosen.deliver(at % len(chosen.frames), keep=keep))
@@ -541,7 +541,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(links=st.lists(st.integers(0, 11), min_size=1, max_size=6))
     def carry_all_over_some(self, links: list[int]) -> None:
-        """The others are slow."""
+        """Carry all over some links; the others are slow."""
         for link in links:
             self.do(self.links[link % len(self.links)].run())
             self.do(asyncio.sleep(0.004))
@@ -651,8 +651,8 @@ class SyncMachine(RuleBasedStateMachine):
                 self.seen[cluster.name, name] = generation, after_the_start(subscription, consumed)
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
-        """What was said in a generation, and before it of origins that whoever began it did not know: a cluster may
-        come from any older generation, and not have heard of those in between."""
+        """Return what was said in a generation, and earlier of origins that its beginner did not know. That cluster may
+        come from any older generation, without having heard of those in between."""
         found = set[Identity]().union(*self.said[name, generation].values())
         earlier = set[Identity]().union(
             *(said for older in range(1, generation) for said in self.said[name, older].values())
@@ -699,7 +699,7 @@ class SyncMachine(RuleBasedStateMachine):
         return bool(knowing) and all(each.has_before(identity) for each in knowing)
 
     def sources(self, name: str) -> set[str]:
-        """The clusters from which links lead to this one, itself among them."""
+        """Return the clusters from which links lead to this one, and itself."""
         found = {name}
         while more := {link.source.name for link in self.links if link.destination.name in found} - found:
             found |= more

@@ -44,9 +44,9 @@ class Log:
     high_water: dict[str, HighWater] = field(default_factory=dict)
     holes: dict[str, list[Hole]] = field(default_factory=dict)
     never_here: set[Identity] = field(default_factory=set)
-    """What a link left out."""
+    """Entries that a link left out."""
     absent: dict[Identity, set[int]] = field(default_factory=dict)
-    """What a link left out of batches that it brought."""
+    """Messages that a link left out of the batches that it brought."""
     next: Position = field(default_factory=lambda: Position(1, 0))
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ def two_logs(draw: st.DrawFn) -> tuple[Log, Log]:
     logs = {name: Log(name, lives) for name in "abc"}
     originated: dict[str, list[tuple[Position, bool]]] = {name: [] for name in "abc"}
     begun = dict.fromkeys("abc", 0)
-    """Where the life of now begins in what was originated."""
+    """Index in each origin's entries at which its present life begins."""
     reached = {(source, to): 0 for source in "abc" for to in "ab" if source != to}
     for _ in range(draw(st.integers(0, 30))):
         if draw(st.integers(0, 9)) == 0:

@@ -43,7 +43,7 @@ class TopicSetMachine(RuleBasedStateMachine):
         self.core = TopicSet(period_seconds=PERIOD_SECONDS, now=0.0)
         self.running: list[SubscribeTopic | LetGo] = []
         self.connected_to: dict[str, int] = {}
-        """What the consumer has, and in which incarnation: it may be gone."""
+        """Incarnations of the topics that the consumer is connected to; a topic may be gone."""
 
     # The cluster.
 
@@ -135,7 +135,7 @@ class TopicSetMachine(RuleBasedStateMachine):
         assert self.core.hash == topic_list_hash(self.core.names)
 
     def teardown(self) -> None:
-        """One poll that arrives, of a new connection or of the one that there is; nothing is lost from then on."""
+        """Let one poll arrive, of a new connection or of the present one; nothing is lost from then on."""
         if self.watch is None or self.incarnations % 2:
             self.lose_connection()
             self.connect()

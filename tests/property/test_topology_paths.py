@@ -23,7 +23,8 @@ links_of_some_topology = st.lists(
 
 
 def simple_paths(links: Sequence[Link]) -> set[tuple[str, ...]]:
-    """Every way of a message: clusters in turn, none twice, over links of which all but the first forward."""
+    """Return every path of a message: a sequence of different clusters, over links that all forward except the
+    first."""
     forwards = {(link.source, link.destination): link.forward for link in links}
     return {
         path

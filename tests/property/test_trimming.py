@@ -1,4 +1,4 @@
-"""Trimming against a model: a list of all that was published, and for each subscription the set of what it consumed."""
+"""Trimming against a model: a list of all published entries, and for each subscription the set of consumed ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Model:
         return [position for position, size, _ in self.log if size]
 
     def wanted_from(self) -> Position | None:
-        """The lowest position that somebody still needs."""
+        """Return the lowest position that somebody still needs."""
         needed = [
             position
             for position in self.messages()

@@ -49,7 +49,7 @@ def flood(loop: Loop, share: Share, cost: float, served: list[Share]) -> Callabl
 def test_a_client_that_used_less_is_next_however_many_others_wait(
     costs: list[float], own: float, turns_before: int
 ) -> None:
-    """At most the slice that is under way comes before it."""
+    """Only the slice that is under way may come before it."""
     loop, served = Loop(), list[Share]()
     for number, cost in enumerate(costs):
         hostile = Share(f"10.0.0.1:{number}")

@@ -33,7 +33,7 @@ RUNS_OF_SUITE: Final = 6
 RUNS_OF_SOAK: Final = 200
 OWN: Final = "us-east"
 SECONDS: Final = 30.0
-"""For a link to come to rest, on a busy machine."""
+"""Limit of a wait for a link to come to rest, on a busy machine."""
 
 
 @pytest.fixture(autouse=True)

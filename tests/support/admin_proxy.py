@@ -16,18 +16,18 @@ HOP_BY_HOP: Final = frozenset({"connection", "transfer-encoding", "content-lengt
 
 @dataclass
 class AdminProxy:
-    """Passes requests on to ``port``, but for those that it refuses."""
+    """Proxy that passes requests on to ``port``, except those that it refuses."""
 
     port: int
     refuses: Mapping[str, str] | None = None
-    """The headers of what it refuses with; None while it passes all on."""
+    """Headers of its refusals; None while it passes every request on."""
     status: int = http.client.TOO_MANY_REQUESTS
     refused_at: list[float] = field(default_factory=list)
     url: str = ""
 
     @contextmanager
     def refusing(self, status: int, **headers: str) -> Iterator[None]:
-        """Every request, until the end of the block."""
+        """Refuse every request until the end of the block."""
         self.status, self.refused_at = status, []
         self.refuses = headers
         try:
@@ -38,7 +38,7 @@ class AdminProxy:
 
 @contextmanager
 def admin_proxy(port: int) -> Iterator[AdminProxy]:
-    """One on a port of its own."""
+    """Yield a proxy on a port of its own."""
     proxy = AdminProxy(port)
 
     class Handler(BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ def admin_proxy(port: int) -> Iterator[AdminProxy]:
         do_GET = do_PUT = do_POST = do_DELETE = do  # noqa: N815 - as the library calls them
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-            """Not to the test's output."""
+            """Keep the log out of the test's output."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

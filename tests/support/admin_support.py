@@ -1,4 +1,4 @@
-"""What the tests of the admin paths share: a worker's whole application over a real engine, and a client of it."""
+"""Helpers of the tests of admin paths: a worker's whole application over a real engine, and a client of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoStatus:
 
 
 class Admin:
-    """An engine, and its admin paths over HTTP: each call gives the status and what the body is."""
+    """An engine and its admin paths over HTTP. Each call returns the status and the body."""
 
     def __init__(self, engine: Engine, session: aiohttp.ClientSession, url: str) -> None:
         self.engine = engine
@@ -51,19 +51,19 @@ class Admin:
             return response.status, json.loads(text) if text else None
 
     async def get(self, path: str, **parameters: Any) -> Any:
-        """What a path that has to answer with 200 shows."""
+        """Return the body of a path that must answer with 200."""
         status, answer = await self.call("GET", path, **parameters)
         assert status == 200, answer
         return answer
 
     async def done(self, method: str, path: str, body: Any = None, **parameters: Any) -> None:
-        """A request that has to be answered by 204."""
+        """Send a request that must be answered by 204."""
         status, answer = await self.call(method, path, body, **parameters)
         assert status == 204, answer
         assert answer is None
 
     async def refused(self, status: int, method: str, path: str, body: Any = None, **parameters: Any) -> str:
-        """The reason of a request that has to be refused, which stands beside our own form of an error."""
+        """Return the reason of a request that must be refused; it stands beside our own form of an error."""
         got, answer = await self.call(method, path, body, **parameters)
         assert got == status, answer
         assert answer["reason"] == answer["message"]
@@ -75,7 +75,7 @@ class Admin:
 async def administered(
     path: Path, settings: EngineSettings | None = None, source: StatusSource | None = None
 ) -> AsyncIterator[Admin]:
-    """A worker's application over an engine, on a port of its own."""
+    """Yield a worker's application over an engine, on a port of its own."""
     async with opened(path, settings=settings) as engine:
         runner = web.AppRunner(make_app(engine, source or NoStatus(), LinkedSources()), shutdown_timeout=0.2)
         await runner.setup()

@@ -1,4 +1,5 @@
-"""What tests of the HTTP API share: an app of one engine, routes of a worker, and requests that hold a connection."""
+"""Helpers of the tests of the HTTP API: an app of one engine, a worker's routes, and requests that hold a
+connection."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class NoStatus:
 
 @asynccontextmanager
 async def whole_app(engine: Engine) -> AsyncIterator[tuple[web.AppRunner, str]]:
-    """The application as a worker runs it, and its base address."""
+    """Yield the application as a worker runs it, and its base address."""
     runner = web.AppRunner(make_app(engine, NoStatus(), LinkedSources.of(*LINKED)), shutdown_timeout=10)
     await runner.setup()
     try:
@@ -64,7 +65,7 @@ def with_app(path: Path, body: Callable[[Engine, web.AppRunner, str], Awaitable[
 
 
 async def opened_stream(base: str, source: str = "us-east") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A link's stream whose first frame, a sign of life, was answered, and which goes on."""
+    """Return a link's open stream whose first frame, a sign of life, was answered."""
     status, _, reader, writer = await asked(f"{base}/append", **{"from": source})
     assert status == 101
     writer.write(framed(frame_of()))

@@ -1,4 +1,4 @@
-"""What the tests of backups share: a mesh of workers, the command, and traffic."""
+"""Helpers of the tests of backups: a mesh of workers, the command, and traffic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replicator.client import Client, ConsumerType, InitialPosition
 MESH = "[{between: [A, B]}, {between: [A, C]}, {between: [B, C]}]"
 ORDERS = "persistent://public/default/orders"
 TAKEN_AT_ONCE = 1_000
-"""Received before some of them are acknowledged: a consumer may hold so many."""
+"""Number of messages that a consumer receives before it acknowledges some of them."""
 
 
 class Mesh(Deployment):
@@ -33,7 +33,7 @@ class Mesh(Deployment):
         return self.path / f"data-{name}"
 
     def backup(self, verb: str, *arguments: str, status: int = 0) -> str:
-        """``replicator backup VERB …``; returns what it prints."""
+        """Run ``replicator backup VERB …``; return what it prints."""
         done = self.run_backup(verb, *arguments)
         assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -45,7 +45,7 @@ class Mesh(Deployment):
         return self.backup("create", "-f", "topology.yaml", "-c", name, "--at", "backups")
 
     def lose(self, name: str) -> None:
-        """The worker and its disk are gone."""
+        """Kill the worker and delete its disk."""
         self.kill(name)
         shutil.rmtree(self.data(name))
 
@@ -56,7 +56,7 @@ class Mesh(Deployment):
         return self.backup("reclaim", "-f", "topology.yaml", "-c", name, *options, status=status)
 
     def start_refused(self, name: str) -> str:
-        """What a worker says that does not start, because of how its directory is."""
+        """Return the error of a worker that refuses to start because of the state of its directory."""
         done = forked_commands.run("worker", "--cluster", name, "-f", "topology.yaml", cwd=self.path)
         assert done.returncode == 2, done.stderr
         return done.stderr
@@ -99,7 +99,8 @@ class Mesh(Deployment):
         self.until(lambda: also() and not reasons(), reasons)
 
     def unconsumed(self, name: str, subscription: str, topic: str = ORDERS) -> dict[str, str] | None:
-        """By origin, a digest of what is left to be consumed in a cluster; None where there is no such subscription."""
+        """Return a digest, by origin, of a subscription's unconsumed messages in a cluster; None if the cluster has no
+        such subscription."""
         if self.topic(name, topic) is None:
             return None
         answer = self.get(name, f"/replication/v1/ack-vectors?topic={topic}")
@@ -107,7 +108,7 @@ class Mesh(Deployment):
         return None if state is None else state["digest"]
 
     def consumed(self, subscription: str = "sub", topic: str = ORDERS) -> bool:
-        """Whether nothing is left to be consumed in any cluster."""
+        """Return whether nothing is left to be consumed in any cluster."""
         return self.agree(subscription, topic) and not any(
             self.left(name, subscription, topic) for name in self._processes
         )
@@ -117,7 +118,7 @@ class Mesh(Deployment):
         return int(next(row["backlog_messages"] for row in rows if row["name"] == subscription))
 
     def has(self, subscription: str, topic: str = ORDERS) -> dict[str, bool]:
-        """In which clusters there is a subscription."""
+        """Return, by cluster, whether it has the subscription."""
         found = {name: self.topic(name, topic) or {"subscriptions": []} for name in self._processes}
         return {name: any(row["name"] == subscription for row in each["subscriptions"]) for name, each in found.items()}
 
@@ -127,7 +128,7 @@ class Mesh(Deployment):
         urllib.request.urlopen(request, timeout=20).close()
 
     def agree(self, subscription: str, topic: str = ORDERS) -> bool:
-        """Whether all have the same messages, and the same of them left, to the message."""
+        """Return whether all clusters have the same messages and the same unconsumed messages."""
         counts = {self.messages(name, topic) for name in self._processes}
         states = [self.unconsumed(name, subscription, topic) for name in self._processes]
         return len(counts) == 1 and states[0] is not None and all(each == states[0] for each in states)
@@ -146,7 +147,7 @@ async def publish(url: str, contents: Sequence[bytes], topic: str = ORDERS, *, b
 async def take(
     url: str, count: int, *, acknowledge: slice = slice(None), subscription: str = "sub", topic: str = ORDERS
 ) -> list[bytes]:
-    """Receive so many messages of a replicated subscription, and acknowledge some of them; returns those."""
+    """Receive so many messages of a replicated subscription and acknowledge some; return the acknowledged ones."""
     async with Client(url, reconnect=False) as client:
         consumer = await client.subscribe(
             topic,

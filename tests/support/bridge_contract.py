@@ -1,5 +1,5 @@
-"""What holds of workers beside Apache Pulsar clusters (``kind: pulsar``), whoever plays the brokers: messages and the
-state of subscriptions travel between clusters whose clients know nothing but their brokers.
+"""Contract of workers beside Apache Pulsar clusters (``kind: pulsar``), whoever plays the brokers: messages and the
+state of subscriptions travel between clusters whose clients know only their brokers.
 
 A module of tests imports all of it, and has a fixture ``pair``: real brokers in ``tests/peers/test_apache_bridge.py``,
 workers of ours in ``tests/peers/test_bridge_at_gateways.py``. Where the two behave differently, real brokers are right.
@@ -68,7 +68,7 @@ def publish(made: Beside, cluster: str, topic: str, messages: list[str], *, batc
 
 
 def bridged(made: Beside, topic: str) -> list[Any]:
-    """What both workers say of a topic."""
+    """Return what both workers' status says of a topic."""
     return [each for name in "AB" for each in made.apache(name)["topics"] if each["topic"] == topic]
 
 
@@ -84,7 +84,7 @@ def in_engine(made: Beside, cluster: str, topic: str) -> list[str]:
 
 
 def in_step(made: Beside, topic: str) -> bool:
-    """Whether the engines of both workers count the same backlog, and have done so for some time."""
+    """Return whether the engines of both workers have counted the same backlog for some time."""
     counts = set()
     for _ in range(5):
         for name in "AB":
@@ -139,7 +139,7 @@ def test_the_state_of_subscriptions_travels_whatever_they_are_called(pair: Besid
 
 
 def state_travels(pair: Beside, *names: str) -> None:
-    """Subscriptions of these names have the same state at both brokers, and what is left of them is exact."""
+    """Check that subscriptions of these names have the same exact state at both brokers."""
     topic = next(_topics)
     with official(pair.brokers["A"]) as client:
         consumers = {
@@ -423,7 +423,7 @@ def test_a_reader_at_one_broker_is_no_subscription_of_the_other_clusters(pair: B
 
 
 def test_brokers_tell_of_topics_that_come(pair: Beside) -> None:
-    """So none has to wait until it is looked for."""
+    """Workers watch the brokers' list of topics, so that no new topic waits until the next look."""
     for name in "AB":
         until(lambda name=name: pair.apache(name)["watched"] >= 1, lambda: (pair.apache("A"), pair.apache("B")))
 
@@ -477,7 +477,7 @@ class Order(Record):
 
 
 def _with_price() -> type[Record]:
-    """The next version of :class:`Order`, of the same name, as Avro wants it."""
+    """Return the next version of :class:`Order`, of the same name, as Avro wants it."""
 
     class Order(Record):
         number = Integer()
@@ -576,7 +576,7 @@ def test_a_topic_that_is_made_anew_at_a_broker_takes_no_subscription_away_elsewh
 
 
 async def _publish_stamped(broker: PulsarBroker, topic: str, entries: list[tuple[bytes, Identity]]) -> None:
-    """As a bridge does, behind the back of the one that is there."""
+    """Publish stamped entries as a bridge does, without the knowledge of the bridge that runs."""
     connector = BrokerConnector(broker.url, connection_timeout_seconds=30, operation_timeout_seconds=30)
     try:
         channel = await connector.open_producer(ProducerSettings(topic, "behind-its-back", batching=None))
@@ -594,7 +594,7 @@ async def _publish_stamped(broker: PulsarBroker, topic: str, entries: list[tuple
 
 
 def read_entries(broker: PulsarBroker, topic: str) -> list[Delivery]:
-    """All that a topic holds, as it lies there."""
+    """Return all entries of a topic as they are stored."""
     found: list[Delivery] = []
 
     async def take(arrived: Sequence[Delivery]) -> None:

@@ -1,6 +1,6 @@
-"""What holds of workers beside Apache Pulsar clusters while one half of a broker is away, the admin API or the binary
-protocol, and while clocks are apart: nothing is lost, nothing comes twice, order is kept, acknowledgements are exact
-afterwards, and the status says what is wrong while it is.
+"""Contract of workers beside Apache Pulsar clusters while a broker's admin API or its binary protocol is away, and
+while clocks differ: nothing is lost or doubled, order is kept, acknowledgements are exact afterwards, and the status
+says what is wrong meanwhile.
 
 A module of tests imports all of it, and has a fixture ``halves``, as with :mod:`bridge_contract`.
 """
@@ -29,7 +29,8 @@ _topics = (f"persistent://public/default/halves-{number}" for number in count())
 
 
 class Applications:
-    """Those of one topic at both clusters: each has a producer, and a consumer of the Shared subscription ``work``."""
+    """Applications of one topic at both clusters: each has a producer, and a consumer of the Shared subscription
+    ``work``."""
 
     def __init__(self, made: Halved, topic: str, clients: dict[str, pulsar.Client]) -> None:
         self.made = made
@@ -58,7 +59,7 @@ class Applications:
         return news
 
     def acknowledge(self, name: str, wanted: Iterable[str]) -> None:
-        """At one cluster, as soon as its consumer has them."""
+        """Acknowledge messages at one cluster, as soon as its consumer has them."""
         got, left = self._got[name], set(wanted)
         for body in left:
             while body not in got:
@@ -68,14 +69,14 @@ class Applications:
         self.acknowledged |= left
 
     def arrived(self, name: str, wanted: Iterable[str]) -> None:
-        """Returns when the consumer of a cluster has got all of these."""
+        """Return when the consumer of a cluster has received all of these."""
         got = self._got[name]
         while not set(wanted) <= got.keys():
             message = self._consumers[name].receive(60_000)
             got[message.data().decode()] = message
 
     def settled(self) -> None:
-        """Returns when both clusters count the same as open, and no worker complains any more."""
+        """Return when both clusters count the same messages as open and no worker reports an error."""
         made, wanted = self.made, len(self.all) - len(self.acknowledged)
 
         def at_rest() -> bool:
@@ -85,8 +86,8 @@ class Applications:
         until(at_rest, lambda: (wanted, made.apache("A"), made.apache("B")))
 
     def exact(self) -> None:
-        """What both brokers have, in the order of each origin, and what is still delivered. To be called when the
-        applications have gone."""
+        """Check that both brokers have every message in the order of its origin, and deliver exactly what was not
+        acknowledged. Call it after the applications have gone."""
         made = self.made
         for name in "AB":
             found = read_all(made.brokers[name], self.topic, len(self.all))
@@ -102,7 +103,7 @@ class Applications:
 
 @contextmanager
 def applications(made: Halved) -> Iterator[Applications]:
-    """Of a new topic, of which each cluster has messages of the other one."""
+    """Yield applications of a new topic that has messages of both clusters in each."""
     with official(made.brokers["A"]) as at_a, official(made.brokers["B"]) as at_b:
         apps = Applications(made, next(_topics), {"A": at_a, "B": at_b})
         for name in "AB":
@@ -117,13 +118,13 @@ def applications(made: Halved) -> Iterator[Applications]:
 
 
 def of_topic(made: Halved, name: str, topic: str) -> Any:
-    """What the status of a worker says of a topic; an error if it does not have it yet."""
+    """Return a topic's part of a worker's status; an entry with an error if the worker does not have the topic yet."""
     found = [each for each in made.apache(name)["topics"] if each["topic"] == topic]
     return found[0] if found else {"errors": {"reading": "not bridged yet"}, "state": {"errors": {}}}
 
 
 def named(made: Halved, topic: str, address: str, *parts: str) -> None:
-    """Returns when the status of B's worker names an address as what these parts of a topic's bridge wait for."""
+    """Return when the status of B's worker says that these parts of a topic's bridge wait for an address."""
     for part in parts:
         until(
             lambda part=part: address in of_topic(made, "B", topic)["errors"].get(part, ""),
@@ -264,7 +265,7 @@ def test_clocks_that_are_hours_apart_change_nothing(halves: Halved) -> None:
 
 
 def apart(made: Halved) -> float:
-    """The seconds between the clocks of the two workers, by the time that they say."""
+    """Return the seconds between the clocks of the two workers, by the times that they report."""
     moments = []
     for name in "AB":
         with urllib.request.urlopen(made.url(name, "/readyz"), timeout=10) as response:

@@ -1,8 +1,8 @@
-"""What holds of workers beside Apache Pulsar clusters where messages are in chunks or for some clusters only, or where
-brokers pass over some that no worker has read. A module of tests imports all of it, as :mod:`bridge_contract`, and has
-its fixture ``pair``.
+"""Contract of workers beside Apache Pulsar clusters for rare cases: chunked messages, messages for some clusters only,
+and messages that brokers skip before a worker reads them. A module of tests imports all of it, as
+:mod:`bridge_contract`, and has its fixture ``pair``.
 
-Real brokers are to look at backlog quotas every second.
+Real brokers must check backlog quotas every second.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from peers.apache_support import Beside, backlog, bodies, cursors, drain, offici
 from pulsar import ConsumerType, InitialPosition
 
 CHUNKED_BYTES: Final = 12 * 1024 * 1024
-"""More than two entries of the largest size that brokers take."""
+"""Size above that of two entries of the largest size that brokers take."""
 LARGE_BYTES: Final = 100_000
 LARGE: Final = 200
-"""Far more of such messages than a broker may send before the worker grants more."""
+"""Number of messages far above what a broker may send before the worker grants more."""
 _topics = (f"persistent://public/default/rare-{number}" for number in count())
 
 
 def stands(made: Beside, topic: str) -> str:
-    """Where the cursor of A's worker is."""
+    """Return the mark-delete position of A's worker's cursor."""
     return str(cursors(made.brokers["A"], topic)["replicator.bridge.A"]["markDeletePosition"])
 
 
 def numbers(made: Beside, topic: str, count: int) -> list[int]:
-    """What is at B's broker, by the number before a blank; -1 for others."""
+    """Return the number at the start of each message at B's broker; -1 for a message without a blank."""
     found = read_all(made.brokers["B"], topic, count)
     return [int(body.split()[0]) if " " in body else -1 for body in found]
 
@@ -154,7 +154,8 @@ def test_invariant_2_what_a_backlog_quota_takes_from_a_worker_that_is_away_is_re
 
 
 def test_invariants_1_and_2_a_worker_restored_from_an_old_backup_reads_again_what_came_since(pair: Beside) -> None:
-    """Of both clusters' messages, and of acknowledgements: the brokers have them still."""
+    """A restored worker reads messages and acknowledgements of both clusters again, because the brokers still have
+    them."""
     topic = next(_topics)
     kept = pair.path / "backups"
 

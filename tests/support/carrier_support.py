@@ -20,19 +20,19 @@ from replicator.pipeline.live import driver as live
 from replicator.pipeline.live.carrying import Carrier, LinkWork
 
 BATCH_SECONDS = 0.3
-"""Short, so that a test sees many batches end."""
+"""Length of a batch; short, so that a test sees many batches end."""
 
 
 class PlanGone(Exception):
-    """As the worker says it."""
+    """The worker says that the plan is gone."""
 
 
 class Refused(Exception):
-    """Any other error of the worker."""
+    """The worker refused a request for any other reason."""
 
 
 class PlanClient:
-    """The paths of one link's plans."""
+    """Client of the paths of one link's plans."""
 
     def __init__(self, session: aiohttp.ClientSession, base: str, key: str) -> None:
         self._session, self._path = session, f"{base}/pipeline/v1/links/{quote(key, safe='')}"
@@ -96,7 +96,7 @@ class StandIn:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """As if killed: nothing is reported."""
+        """Stop without reporting anything, like a killed process."""
         if self._task is not None:
             while not self._task.done():  # a task group of which a child has just failed drops a cancellation
                 self._task.cancel()
@@ -136,7 +136,7 @@ class StandIn:
     async def _lane(
         self, client: PlanClient, plan: Mapping[str, Any], lane: int, segment: dict[str, Any] | None, until: float
     ) -> list[dict[str, Any]]:
-        """One ahead: the next segment is asked for while one is carried. Returns what was not reported yet."""
+        """Carry a lane's segments, asking for the next one ahead. Return what was not reported yet."""
         which = {"session": plan["session"], "plan": plan["plan"], "lane": lane, "bytes_max": self._bytes_max}
         work = LinkWork(
             *(getattr(self._work, name) for name in list(LinkWork.__dataclass_fields__)[:-1]), f"lane-{lane}"

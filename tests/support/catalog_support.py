@@ -1,4 +1,4 @@
-"""What the tests of the catalog share: following its events, and finding rows that nobody owns."""
+"""Helpers of the tests of the catalog: a follower of its events, and a search for rows without an owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replicator.engine.topics.topic_deletion import TOPIC_FACTS
 
 
 class Follower(TopicListener[Topic]):
-    """Keeps the set of names that consumers can subscribe to, from what the engine tells alone."""
+    """Set of names that consumers can subscribe to, kept only by events of the engine."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -28,7 +28,7 @@ class Follower(TopicListener[Topic]):
 
 
 def rows_of_nobody(store: Store) -> set[tuple[str, int]]:
-    """Tables with rows of topics that are not in the catalog, and those topics' ids."""
+    """Return the tables with rows of topics that are not in the catalog, and those topics' ids."""
     live = {record.topic_id for record in store.topics()}
     found: set[tuple[str, int]] = {("deleted", topic_id) for topic_id in store.deleted_topics()}
     with store.env.begin() as txn:

@@ -86,7 +86,7 @@ class Received:
         self.lost.append(error)
 
     async def hears(self, *expected: object) -> None:
-        """All that it is told becomes this, exactly."""
+        """Wait until what it was told is exactly this."""
         await eventually(lambda: len(self.told) >= len(expected), f"{expected} (told {self.told})")
         assert self.told == [*expected]
 

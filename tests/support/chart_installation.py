@@ -1,4 +1,4 @@
-"""A release of the chart on a real API server, for tests: what its values name is made, and helm is run."""
+"""A release of the chart on a real API server, for tests. It makes the objects that the values name, and runs helm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chart_support import CHART, RELEASE, VALUES, Object, values_of
 from peers.kubernetes.control_plane import ControlPlane
 
 WAIT_SECONDS_MAX: Final = 180.0
-"""What controllers do takes them a second or two on a machine that does nothing else."""
+"""Limit of a wait for Kubernetes' controllers, which need a second or two on an idle machine."""
 EXTERNAL_KEYS: Final = (
     *("tls.crt", "tls.key", "ca.crt", "token", "operator", "operator.token", "public.pem", "secret.key"),
     *("passwords", "uri", "url", "topology.yaml", "regions.yaml"),
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Plane(Protocol):
-    """Whatever has an API server."""
+    """Anything that has an API server."""
 
     @property
     def plane(self) -> ControlPlane: ...
@@ -74,7 +74,7 @@ class Installation:
         return self.helm("upgrade", RELEASE, str(chart), "--values", str(VALUES / f"{self.values}.yaml"), *arguments)
 
     def all_of(self, kind: str) -> dict[str, Any]:
-        """By name."""
+        """Return the release's objects of a kind, by name."""
         found = self._call("GET", "/" + LISTS[kind].format(self.namespace))["items"]
         return {each["metadata"]["name"]: each for each in found}
 
@@ -87,17 +87,17 @@ class Installation:
         self._call("POST", f"/{path}?dryRun=All&fieldValidation=Strict", each)
 
     def worker(self) -> Any:
-        """The pod, once it is ready."""
+        """Return the worker's pod, once it is ready."""
         name = next(iter(self.all_of("StatefulSet")))
         return eventually(lambda: is_ready(self.all_of("Pod").get(f"{name}-0")), f"{name}-0 is ready")
 
     def worker_pod(self) -> Any:
-        """The pod as it is, ready or not."""
+        """Return the worker's pod as it is, ready or not."""
         (pod,) = (each for name, each in self.all_of("Pod").items() if name.endswith("-replicator-0"))
         return pod
 
     def other_worker(self, than: Any, what: str) -> Any:
-        """The pod that has taken the place of another, once it is ready."""
+        """Return the pod that has taken the place of another, once it is ready."""
 
         def other() -> Any:
             pod = is_ready(self.all_of("Pod").get(than["metadata"]["name"]))
@@ -106,7 +106,7 @@ class Installation:
         return eventually(other, what)
 
     def addresses_of(self, service: str) -> dict[str, tuple[str, int]]:
-        """Where a Service leads, by the names of its ports."""
+        """Return host and port of a Service's ready endpoint, by the names of its ports."""
         slices = self._call(
             "GET",
             f"/{LISTS['EndpointSlice'].format(self.namespace)}?labelSelector="
@@ -140,7 +140,7 @@ class Installation:
 
 
 def eventually(condition: Callable[[], T], what: str) -> T:
-    """Wait for a condition to be true, and give what it gave."""
+    """Wait until a condition is true, and return its value."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX:.0f} s: {what}"

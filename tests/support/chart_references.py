@@ -1,6 +1,7 @@
-"""What objects of a release refer to, and whether it is there: an object of the release, or one that the values name.
+"""Check of a release's references: each leads to an object of the release or to one that the values name.
 
-Each ``_of_…`` function yields what is missing, in words. Names that the values say to exist already are *external*.
+Each ``_of_…`` function yields what is missing, in words. *External* names are those that the values say to exist
+already.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ IN_PODS: Final = re.compile(r"/etc/replicator/[\w./-]+")
 
 
 def missing(objects: Sequence[Object], values: Mapping[str, Any]) -> list[str]:
-    """Everything that is referred to and is neither there nor external."""
+    """Return every reference whose object is neither in the release nor external."""
     return sorted(set(_Release(objects, values).missing()))
 
 
 def pod_specs(objects: Sequence[Object]) -> Iterator[tuple[Object, Object, Mapping[str, str]]]:
-    """Each object that makes pods, the pods' specification, and their labels."""
+    """Yield each object that makes pods, the pods' specification, and their labels."""
     for each in objects:
         match each["kind"]:
             case "Pod":
@@ -40,7 +41,7 @@ def pod_specs(objects: Sequence[Object]) -> Iterator[tuple[Object, Object, Mappi
 
 
 def external(values: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """What the values say to be there already, by kind and name."""
+    """Return kind and name of each object that the values say to exist already."""
     found = {
         ("ConfigMap", values["topology"]["existingConfigMap"]),
         ("Secret", values["topology"]["existingSecret"]),
@@ -187,7 +188,7 @@ class _Release:
     # Objects that select pods, or name others.
 
     def _selected(self, labels: Mapping[str, str], expressions: Sequence[Object] = ()) -> list[Object]:
-        """The pods' specifications that have the labels."""
+        """Return the specifications of the pods that have the labels."""
         return [
             spec
             for _, spec, has in self._pods

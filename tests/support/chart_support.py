@@ -1,4 +1,4 @@
-"""What tests of the chart share: the real helm, the sets of values, and what helm makes of them."""
+"""Helpers of the tests of the chart: the real helm, the sets of values, and what helm renders of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CHART: Final = REPOSITORY / "helm" / "replicator"
 VALUES: Final = REPOSITORY / "tests" / "helm" / "values"
 SETS: Final = tuple(sorted(path.stem for path in VALUES.glob("*.yaml")))
 KUBERNETES: Final = "1.33.1"
-"""Whose schemas and API server the chart is held to."""
+"""Version of Kubernetes whose schemas and API server check the chart."""
 RELEASE: Final = "us-east"
 NAMESPACE: Final = "regions"
 HELM_SECONDS_MAX: Final = 120
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Reads what helm makes; the one in C is seven times as fast."""
+"""Loader of rendered YAML; the one in C is seven times as fast."""
 
 OF_OTHERS: Final = {
     "Certificate": "cert-manager",
@@ -38,16 +38,16 @@ Object = dict[str, Any]
 
 
 class HelmRefused(Exception):
-    """What helm says to values or to a chart that it does not take."""
+    """Helm refused values or a chart; the text is its own error."""
 
 
 def require(program: str, there: bool) -> None:
-    """Skip where a program is not here, or fail where ``REPLICATOR_PEERS=required``."""
+    """Skip if a program is missing, or fail if ``REPLICATOR_PEERS=required``."""
     peers_required.require(None if there else f"{program} is not here: make helm-test fetches it")
 
 
 def tools(program: str) -> Path:
-    """The folder of kubernetes-validate and hadolint, as ``tests/helm/fetch`` keeps it for this Python."""
+    """Return the folder of kubernetes-validate and hadolint that ``tests/helm/fetch`` keeps for this Python."""
     found = subprocess.run(
         [REPOSITORY / "tests" / "helm" / "fetch", "--where"],
         capture_output=True,
@@ -69,7 +69,7 @@ def kubernetes_schemas() -> Any:
 
 
 def helm(*arguments: str | Path, version: str = "helm") -> str:
-    """What helm says; raises :class:`HelmRefused`."""
+    """Run helm and return its output; raise :class:`HelmRefused` if it fails."""
     folder = where(version)
     require("helm", folder is not None)
     assert folder is not None
@@ -91,7 +91,8 @@ def rendered_text(
     chart: Path = CHART,
     version: str = "helm",
 ) -> str:
-    """What ``helm template`` makes of a set of values, as for an upgrade, so with every hook; or as for an install.
+    """Return the output of ``helm template`` for a set of values: as for an upgrade, so with every hook, or as for an
+    install.
 
     ``version`` is the name by which ``tests/peers/kubernetes/fetch`` knows another Helm.
     """
@@ -106,7 +107,7 @@ def rendered_text(
 def rendered(
     values: str, *arguments: str, release: str = RELEASE, namespace: str = NAMESPACE, install: bool = False
 ) -> list[Object]:
-    """The objects, hooks among them."""
+    """Return the rendered objects, hooks among them."""
     text = rendered_text(values, *arguments, release=release, namespace=namespace, install=install)
     return [each for each in yaml.load_all(text, Loader=LOADER) if each]
 
@@ -119,21 +120,21 @@ def recorded_chart(into: Path) -> Path:
 
 
 def values_of(name: str) -> Object:
-    """A set of values, over those of the chart."""
+    """Return a set of values, over those of the chart."""
     return merged(
         yaml.safe_load((CHART / "values.yaml").read_text()), yaml.safe_load((VALUES / f"{name}.yaml").read_text())
     )
 
 
 def one(objects: Sequence[Object], kind: str, name: str | None = None) -> Object:
-    """The only object of a kind, or of that name."""
+    """Return the only object of a kind, or of that name."""
     found = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
     assert len(found) == 1, f"{len(found)} of {kind} {name or ''}"
     return found[0]
 
 
 def topology_of(objects: Sequence[Object]) -> Object | None:
-    """The topology that the release has of its own."""
+    """Return the topology that the release makes itself."""
     for each in objects:
         if each["metadata"]["name"].endswith("-topology"):
             (text,) = (each.get("data") or each["stringData"]).values()

@@ -108,7 +108,7 @@ ASKING: Final = sorted(VERBS.keys() - OFFLINE.keys() - BY_ROUTES.keys())
 
 
 def options(verb: str) -> dict[str, Any]:
-    """The parameters of a verb, by the names that they have on the command line."""
+    """Return the parameters of a verb, by their names on the command line."""
     return {name: each for each in VERBS[verb].params for name in each.opts}
 
 
@@ -135,7 +135,7 @@ def arguments(verb: str, file: Path, *, cluster: str = "solo") -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and what it wrote."""
+    """End of a command: its status and its output."""
 
     status: int
     stdout: str

@@ -1,4 +1,4 @@
-"""What the tests of the client share: a consumer channel that is driven by hand, and deliveries for it."""
+"""Helpers of the tests of the client: a consumer channel that is driven by hand, and deliveries for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class HandChannel:
-    """A consumer channel that writes down what it is asked, and says only what the test makes it say."""
+    """Consumer channel that records what it is asked, and says only what the test makes it say."""
 
     def __init__(self, cluster: str = "us-east") -> None:
         self.cluster = cluster
@@ -62,17 +62,17 @@ class HandChannel:
         self.asked.append(("close",))
 
     def asked_for(self, what: str) -> list[tuple[Any, ...]]:
-        """What was asked of this kind, without its name."""
+        """Return the recorded calls of a kind, without its name."""
         return [asked[1:] for asked in self.asked if asked[0] == what]
 
     @property
     def permits(self) -> int:
-        """All that were granted."""
+        """Return the sum of granted permits."""
         return sum(asked[1] for asked in self.asked if asked[0] == "flow")
 
 
 def delivery(entry: int, *contents: bytes, count: int = 0, acked: bytes | None = None) -> Delivery:
-    """An entry of a batch of these messages; of one message that is no batch if there is one."""
+    """Return the delivery of an entry: a batch of these messages, or a message outside a batch if there is one."""
     position = Position(1, entry)
     encoded = batch(contents) if len(contents) > 1 else message(contents[0])
     return Delivery(position, count, len(contents), acked, encoded, "us-east", position)
@@ -110,7 +110,7 @@ def run_consumer(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return when the condition is true; fails after some seconds."""
+    """Return when the condition is true; fail after some seconds."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110  (there is no event to wait for)
             await asyncio.sleep(0)  # a turn of the event loop, not a wait for time to pass

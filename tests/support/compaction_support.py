@@ -1,4 +1,4 @@
-"""What the tests of compaction share: keyed entries of every form, and reading them back as messages."""
+"""Helpers of the tests of compaction: keyed entries of every form, and reading them back as messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Keyed = tuple[str | None, bytes]
 
 
 def keyed(key: str | None, payload: bytes, *, compression: CompressionType = NONE, **fields: object) -> bytes:
-    """An entry of one message."""
+    """Return an entry of one message."""
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)  # type: ignore[arg-type]
     if key is not None:
         metadata.partition_key = key
@@ -54,13 +54,13 @@ def chunk(key: str, part: bytes, at: int, of: int, uuid: str, published_at_ms: i
 
 
 def at(number: int, entry: bytes, batch_size: int = 1) -> LoggedEntry:
-    """The entry as it is logged under that number."""
+    """Return the entry as it is logged under that number."""
     position = Position(1, number)
     return LoggedEntry(position, batch_size, False, memoryview(entry), "us-east", position)
 
 
 def messages_in(entries: Iterable[LoggedEntry]) -> list[tuple[str | None, bytes, Position, int]]:
-    """Key, payload, position and batch index of all messages but those that are marked as compacted out."""
+    """Return key, payload, position and batch index of all messages that are not marked as compacted out."""
     found: list[tuple[str | None, bytes, Position, int]] = []
     for entry in entries:
         if entry.marker:

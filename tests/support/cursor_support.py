@@ -1,4 +1,4 @@
-"""The two tables of cursors in memory, for tests of what is stored without a store."""
+"""The two tables of cursors in memory, for tests of cursors without a store."""
 
 from __future__ import annotations
 

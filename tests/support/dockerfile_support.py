@@ -1,4 +1,4 @@
-"""Reads helm/Dockerfile: its stages and their instructions. It has no here-documents, so none are read."""
+"""Reader of helm/Dockerfile: its stages and their instructions. Here-documents are not read, for the file has none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IGNORE: Final = REPOSITORY / "helm" / "Dockerfile.dockerignore"
 
 @dataclass
 class Stage:
-    """One stage, with what it says by itself."""
+    """One stage, with its own instructions."""
 
     base: str
     name: str
@@ -27,7 +27,7 @@ class Stage:
 
 
 def stages() -> dict[str, Stage]:
-    """By name, in their order."""
+    """Return the stages by name, in their order."""
     text = re.sub(r"\\\n\s*", " ", re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE))
     found: dict[str, Stage] = {}
     for line in filter(None, text.splitlines()):
@@ -41,14 +41,14 @@ def stages() -> dict[str, Stage]:
 
 
 def lineage(name: str) -> list[Stage]:
-    """A stage and those that it is made from, the first one first."""
+    """Return a stage and those that it is made from, the first one first."""
     all_stages = stages()
     stage = all_stages[name]
     return [*(lineage(stage.base) if stage.base in all_stages else []), stage]
 
 
 def copy_context(to: Path) -> None:
-    """What a build would see of the repository."""
+    """Copy the files of the repository that a build sees."""
     shutil.copytree(REPOSITORY, to, ignore=_ignored, dirs_exist_ok=True)
 
 
@@ -57,7 +57,7 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
 
 
 def _is_sent(path: str) -> bool:
-    """The last pattern that fits a path, or a folder above it, decides."""
+    """Return whether a build sees a path. The last pattern that fits it, or a folder above it, decides."""
     sent = True
     places = [path, *(parent.as_posix() for parent in Path(path).parents if parent.as_posix() != ".")]
     for line in IGNORE.read_text().splitlines():

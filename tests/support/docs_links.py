@@ -1,4 +1,4 @@
-"""Links of pages in Markdown: which there are, and which of them lead nowhere. Nothing is asked of the network."""
+"""Links of Markdown pages: lists them and finds broken ones, without the network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    """All pages whose links are looked at."""
+    """Return all pages whose links are checked."""
     top = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")]
     return [*top, *sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "helm" / "replicator" / "README.md"]
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub makes it."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     text = re.sub(r"[`*]", "", text)
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
@@ -31,7 +31,7 @@ def slug(heading: str) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Those of a page; a heading that is there again has a number behind it."""
+    """Return the anchors of a page; a repeated heading gets a number at its end."""
     text = _FENCED.sub("", page.read_text())
     found: dict[str, int] = {}
     for heading in _HEADING.findall(text):
@@ -41,7 +41,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def links(text: str) -> Iterator[tuple[int, str]]:
-    """Each with its line."""
+    """Yield each link of a page with its line."""
     blank = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
     blank = _CODE.sub(lambda code: "\n" * code[0].count("\n") + "`", blank)
     for pattern in (_LINK, _DEFINITION):
@@ -50,7 +50,7 @@ def links(text: str) -> Iterator[tuple[int, str]]:
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """A line for each link of a page that leads nowhere."""
+    """Return a line of text for each broken link of a page."""
     wrong = []
     for line, link in links(text):
         if re.match(r"[a-z]+:", link):

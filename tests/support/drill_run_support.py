@@ -1,4 +1,4 @@
-"""Runs of drills that are kept somewhere, for tests of what lists and shows them."""
+"""Stored runs of drills, for tests of code that lists and shows them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def report(scenario: str, **changes: Any) -> dict[str, Any]:
 
 
 def two_runs() -> list[DrillRun]:
-    """Two runs, a day apart, the older one first."""
+    """Return two runs, a day apart, the older one first."""
     day = datetime(2026, 1, 5, 12, tzinfo=UTC)
     return [
         new_run("kill-primary", digest_of(topology()), day, report("kill-primary", repeated=3)),
@@ -49,7 +49,7 @@ async def keep(place: StorePlace, runs: Iterable[DrillRun]) -> None:
 
 
 def kept_runs(place: StorePlace) -> list[DrillRun]:
-    """Two runs that are kept there, the older one first."""
+    """Store two runs; return them, the older one first."""
     runs = two_runs()
     asyncio.run(keep(place, runs))
     return runs

@@ -1,4 +1,4 @@
-"""What the tests of messages that come by two ways share: entries of a producer, and copying without links."""
+"""Helpers of the tests of messages that come by two ways: entries of a producer, and copying without links."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def chunks_of(
 
 
 async def copy(source: Topic, destination: Topic) -> None:
-    """What a link does: all that ``source`` originated, as far as it is not there yet."""
+    """Copy what ``source`` originated and ``destination`` does not have yet, as a link does."""
     origin = source.cluster
     mark = destination.origins.high_water(origin)
     previous = BEFORE_ALL
@@ -109,7 +109,7 @@ async def copy(source: Topic, destination: Topic) -> None:
 
 
 def ids_of(deliveries: Sequence[Delivery | LoggedEntry]) -> list[tuple[str, int, int]]:
-    """Producer, sequence id and chunk of what was delivered."""
+    """Return producer, sequence id and chunk of each delivery."""
     found = []
     for delivery in deliveries:
         metadata, _ = decode_entry(delivery.entry)

@@ -1,4 +1,4 @@
-"""What the tests of engine, links and data plane share: entries and blocks, engines, servers and a cutting proxy."""
+"""Helpers of the tests of engine, links and data plane: entries and blocks, engines, servers and a cutting proxy."""
 
 from __future__ import annotations
 
@@ -46,8 +46,11 @@ def message(
     clusters: Iterable[str] = (),
     replicated_from: str | None = None,
 ) -> bytes:
-    """An entry of one message; ``batch_size`` makes it claim to be a batch of that many, and ``clusters`` are those
-    that its producer wants it copied to, if not all. Brokers brought it from their cluster ``replicated_from``."""
+    """Return an entry of one message; ``batch_size`` makes it claim to be a batch of that many.
+
+    ``clusters`` are those that its producer wants it copied to, if not all. ``replicated_from`` is the cluster from
+    which brokers brought it.
+    """
     metadata = MessageMetadata(
         producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS, replicate_to=clusters
     )
@@ -59,7 +62,7 @@ def message(
 
 
 def batch(payloads: Sequence[bytes]) -> bytes:
-    """An entry of a real batch."""
+    """Return an entry of a real batch."""
     metadata = MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS, num_messages_in_batch=len(payloads)
     )
@@ -86,8 +89,8 @@ def make_block(
     absent: Mapping[int, Collection[int]] | None = None,
     only: frozenset[str] | None = None,
 ) -> bytes:
-    """A block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out, ``only``
-    the other clusters that may have it, if not all may."""
+    """Return a block as a worker of ``origin`` writes it; ``absent`` has by entry the messages that a link left out,
+    ``only`` the other clusters that may have it, if not all may."""
     default_size = 1 if kind is BlockKind.MESSAGES else 0
     return build_block(
         kind=kind,
@@ -103,7 +106,7 @@ def make_block(
 
 
 def make_log(*runs: tuple[int, int, bool]) -> LogIndex:
-    """A log of runs ``(ledger, entries, is marker)``; a ledger's runs follow each other from entry 0."""
+    """Return a log of runs ``(ledger, entries, is marker)``; a ledger's runs follow each other from entry 0."""
     log = LogIndex()
     following: dict[int, int] = {}
     for ledger, entries, is_marker in runs:
@@ -140,7 +143,7 @@ async def settled(counted: Callable[[], object], seconds: float = 0.3) -> None:
 
 @asynccontextmanager
 async def opened(path: Path, cluster: str = "us-east", settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
-    """An engine over ``path``, closed at the end."""
+    """Yield an engine over ``path``; close it at the end."""
     engine = await Engine.open(path, cluster=cluster, settings=settings)
     try:
         yield engine
@@ -190,7 +193,7 @@ async def one_group(
 
 
 class Inbox:
-    """A consumer's side: keeps what is delivered."""
+    """Receiver of a consumer's deliveries; it keeps them."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
@@ -216,7 +219,7 @@ async def subscribed(
     consumer_name: str = "c",
     **options: Any,
 ) -> tuple[EngineConsumer, Inbox]:
-    """A connected consumer with permits, and its inbox."""
+    """Return a connected consumer with permits, and its inbox."""
     inbox = Inbox()
     asked = SubscribeOptions(type=subscription_type, consumer_name=consumer_name, initial=initial, **options)
     consumer = await topic.subscribe(name, asked, inbox)
@@ -229,7 +232,7 @@ IDLE_TURNS = 3
 
 
 async def all_sent(consumer: EngineConsumer) -> None:
-    """Wait until the subscription has delivered all that it may: it was idle for some turns of the event loop."""
+    """Wait until the subscription has delivered all that it may: it is idle for some turns of the event loop."""
     idle = 0
     while idle < IDLE_TURNS:
         await asyncio.sleep(0)
@@ -237,7 +240,7 @@ async def all_sent(consumer: EngineConsumer) -> None:
 
 
 def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
-    """Origin, origin position and bytes of every message of a topic, in log order."""
+    """Return origin, origin position and bytes of every message of a topic, in log order."""
     return [
         (entry.origin, entry.origin_position, bytes(entry.entry))
         for entry in topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
@@ -246,7 +249,7 @@ def logged(topic: Topic) -> list[tuple[str, Position, bytes]]:
 
 
 def entries_of(topic: Topic, origin: str) -> list[bytes]:
-    """The messages of one origin, in log order."""
+    """Return the messages of one origin, in log order."""
     return [entry for at, _, entry in logged(topic) if at == origin]
 
 

@@ -1,5 +1,5 @@
-"""How many examples a property test tries: few with every change, for they are the same ones each time; many in a soak,
-which draws others each time."""
+"""Number of examples that a property test tries: few with every change, because they are the same each time; many in a
+soak, which draws others each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of failovers share: deployments of real workers as processes, commands, and traffic."""
+"""Helpers of the tests of failovers: deployments of real workers as processes, commands, and traffic."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from replicator.drills.ports import free_ports
 START_SECONDS_MAX = 60.0
 TOPIC = "persistent://public/default/orders"
 CHECK_SECONDS = 0.1
-"""How often clients ask where they belong."""
+"""Interval at which clients ask where they belong."""
 
 
 class Deployment:
     """Clusters in one directory, each a worker process. Links are given as in a topology file."""
 
     engine = "embedded"
-    """Starting Spark takes longer than most of what is tested by worker processes."""
+    """Engine of the links: not Spark, because starting it takes longer than most tests of worker processes."""
     pipeline = ""
-    """More of what the topology says of the pipeline."""
+    """Further lines of the topology's section ``pipeline``."""
 
     def __init__(self, path: Path, names: Sequence[str], links: str, databases: Mapping[str, str]) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Deployment:
         return path
 
     def pulsar(self, name: str) -> str:
-        """What the topology says of the binary protocol."""
+        """Return the topology's lines about the binary protocol of a cluster."""
         return ""
 
     def url(self, name: str, path: str = "") -> str:
@@ -100,7 +100,7 @@ class Deployment:
 
     @contextmanager
     def away(self, name: str) -> Iterator[None]:
-        """That worker does not run until the end of the block; it was killed."""
+        """Kill that worker, and start it again at the end of the block."""
         self.kill(name)
         try:
             yield
@@ -109,7 +109,7 @@ class Deployment:
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
-        """That worker stands still, with its connections, until the end of the block."""
+        """Freeze that worker, with its connections, until the end of the block."""
         self._processes[name].send_signal(signal.SIGSTOP)
         try:
             yield
@@ -147,12 +147,12 @@ class Deployment:
         return self.get(name, "/failover/v1/state")
 
     def command(self, *arguments: str, file: str = "topology.yaml") -> subprocess.CompletedProcess[str]:
-        """``replicator COMMAND -f FILE …``, as a user runs it."""
+        """Run ``replicator COMMAND -f FILE …``, as a user does."""
         command, *rest = arguments
         return forked_commands.run(command, "-f", file, *rest, cwd=self.path)
 
     def report(self, *arguments: str, status: int = 0, file: str = "topology.yaml") -> Any:
-        """The JSON report of a command that ends with ``status``."""
+        """Return the JSON report of a command that must end with ``status``."""
         done = self.command(*arguments, "--output", "json", file=file)
         assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout)
@@ -161,7 +161,7 @@ class Deployment:
         return [self.url(name, f"/failover/v1/service-url?cluster={home}") for name in self.ports]
 
     def following(self, home: str) -> Client:
-        """A client of the clients of ``home``, wherever they are served."""
+        """Return a client that follows the clients of ``home``, wherever they are served."""
         return Client(service_url_provider=self.providers(home), service_url_check_interval_seconds=CHECK_SECONDS)
 
     def until(self, condition: Callable[[], object], what: str | Callable[[], object], seconds: float = 60) -> None:
@@ -175,7 +175,7 @@ class Deployment:
 
 
 class WithPorts(Deployment):
-    """Clusters with a port of its own for the binary protocol each."""
+    """Deployment whose clusters each have a port for the binary protocol."""
 
     def pulsar(self, name: str) -> str:
         return f", pulsar: '127.0.0.1:{self.pulsar_ports[name]}'"
@@ -184,12 +184,12 @@ class WithPorts(Deployment):
         return f"pulsar://127.0.0.1:{self.pulsar_ports[name]}"
 
     def reachable(self, name: str) -> bool:
-        """Whether one can connect to the port of the binary protocol."""
+        """Return whether the port of the binary protocol accepts connections."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.pulsar_ports[name])) == 0
 
     def serves(self, name: str, topic: str) -> bool:
-        """Whether a topic has a producer and a consumer there."""
+        """Return whether a topic accepts a producer and a consumer there."""
         stats = self.get(name, f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")
         return bool(stats["publishers"]) and bool(stats["subscriptions"]["sub"]["consumers"])
 
@@ -201,7 +201,7 @@ D = TypeVar("D", bound=Deployment)
 def deployment(
     path: Path, *names: str, links: str, databases: Mapping[str, str], kind: type[D] = Deployment
 ) -> Iterator[D]:
-    """Workers of these clusters, started; ended at the end."""
+    """Yield started workers of these clusters; end them at the end."""
     deployed = kind(path, names, links, databases)
     try:
         deployed.start(*names)
@@ -212,19 +212,20 @@ def deployment(
 
 @dataclass
 class Traffic:
-    """A producer and consumers that follow a cluster's clients; what was confirmed, received and acknowledged."""
+    """Producer and consumers that follow a cluster's clients; it records what they confirmed, received and
+    acknowledged."""
 
     confirmed: list[bytes] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
     acknowledged: set[bytes] = field(default_factory=set)
     repeated: list[bytes] = field(default_factory=list)
-    """Received again after the application had acknowledged them."""
+    """Messages received again after the application had acknowledged them."""
     failed: list[str] = field(default_factory=list)
     clusters: set[str] = field(default_factory=set)
-    """The origins of what was received."""
+    """Origins of the received messages."""
     stopping: bool = False
     producers: int = 0
-    """Those that may still be told that a message of theirs is confirmed."""
+    """Number of producers that may still get confirmations."""
 
     async def produce(self, client: Client, *, topic: str = TOPIC) -> None:
         self.producers += 1

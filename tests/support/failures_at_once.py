@@ -26,5 +26,5 @@ class FailuresAtOnce:
 
 
 def is_wanted() -> bool:
-    """Whether this is a step of CI with a time limit."""
+    """Return whether this is a step of CI with a time limit."""
     return "required" in (os.environ.get("REPLICATOR_PEERS"), os.environ.get("REPLICATOR_PACKAGES"))

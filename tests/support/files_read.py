@@ -17,7 +17,7 @@ WANTED = os.environ.get("REPLICATOR_CI_READS")
 
 
 class FilesRead:
-    """A plugin that notes each opened file from its making on, and writes all names when the session ends."""
+    """Plugin that notes each opened file from its creation on, and writes all names when the session ends."""
 
     def __init__(self, into: Path) -> None:
         self._into = into
@@ -33,7 +33,7 @@ class FilesRead:
             self._opened.add(path)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the names of what was opened, and of the modules that were imported before."""
+        """Write the names of all opened files, and of the modules that were imported before."""
         modules = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
         names = {
             source_of(path.removeprefix(self._root)) for path in self._opened | modules if path.startswith(self._root)

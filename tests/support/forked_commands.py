@@ -1,8 +1,9 @@
-"""Commands of the service as processes of their own, forked from one that has imported it: they start in milliseconds.
+"""Runs commands of the service in forked processes. The parent has imported the service, so that each starts in
+milliseconds.
 
-``python tests/support/forked_commands.py`` is that one. It reads a JSON line for each command (arguments,
-directory, where stdout, stderr and the exit status go), and answers with the process's id. What runs is the entry point
-that users run.
+``python tests/support/forked_commands.py`` is the parent. It reads a JSON line for each command (arguments, directory,
+where stdout, stderr and the exit status go), and answers with the process's id. What runs is the entry point that users
+run.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from typing import Any
 
 SETTLE_SECONDS = 0.01
 CLOCK_AHEAD_SECONDS = "REPLICATOR_TESTS_CLOCK_AHEAD_SECONDS"
-"""Of the environment of a command: by so much its wall clock is ahead of the true time; behind, where it is negative.
-Clocks that only go on (``time.monotonic``) are as ever."""
+"""Environment variable of a command: seconds by which its wall clock is ahead of the true time; behind if negative.
+Monotonic clocks (``time.monotonic``) are unchanged."""
 EDITED = "REPLICATOR_TESTS_REVERT"
 """Environment variable of random histories, whose commands run with edits of the source. Its value names a fix that is
 taken back, or is empty."""
@@ -36,11 +37,11 @@ CAPABILITY_VERSION_3 = 0x20080522
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER = 1, 2, 4, 8
 _asking = threading.Lock()
 _kept: list[object] = []
-"""What cannot be closed, and would say so if it were collected."""
+"""Objects that cannot be closed; kept, because their collection would warn."""
 
 
 class Forked:
-    """One of these processes, as :class:`subprocess.Popen` has them."""
+    """One of these processes, with the interface of :class:`subprocess.Popen`."""
 
     def __init__(self, pid: int, status: Path) -> None:
         self.pid = pid
@@ -48,7 +49,7 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status; minus a signal's number if it was killed; None while it runs."""
+        """Return its exit status; minus a signal's number if it was killed; None while it runs."""
         if self.returncode is None:
             try:
                 os.kill(self.pid, 0)
@@ -81,9 +82,8 @@ def start(
     environment: Mapping[str, str] | None = None,
     unprivileged: bool = False,
 ) -> Forked:
-    """``replicator ARGUMENTS`` in ``cwd``; what it writes is added to the files. Its environment is this process's
-    present one, and what ``environment`` adds. ``unprivileged`` takes root's
-    rights to the files of others away."""
+    """Start ``replicator ARGUMENTS`` in ``cwd``; append its output to the files. Its environment is that of this
+    process plus ``environment``. ``unprivileged`` takes root's rights to the files of others away."""
     server, status = _server(), _directory() / "status"
     asked: dict[str, Any] = {"arguments": [str(each) for each in arguments], "cwd": str(cwd), "status": str(status)}
     asked["unprivileged"] = unprivileged
@@ -118,7 +118,7 @@ def run(
 
 
 def _directory() -> Path:
-    """A new one for each call; it is gone when this process ends."""
+    """Return a new directory for each call; it is deleted when this process ends."""
     return Path(tempfile.mkdtemp(dir=_directories().name))
 
 
@@ -186,7 +186,7 @@ def _warm() -> None:
 
 
 def _become(asked: dict[str, Any]) -> None:
-    """The forked process; does not return."""
+    """Run the command in the forked process; never return."""
     from replicator.cli.__main__ import main
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -233,7 +233,7 @@ def _give_up_files_of_others() -> None:
 
 
 def _set_clock(ahead_seconds: int) -> None:
-    """All that asks the module ``time``, by its name, for the time of day has this one."""
+    """Shift the wall clock for all code that calls the module ``time`` by its name."""
     if ahead_seconds:
         true_seconds, true_ns = time.time, time.time_ns
         time.time = lambda: true_seconds() + ahead_seconds

@@ -28,7 +28,7 @@ def frame_of(*blocks: Outgoing) -> bytes:
 async def asked(
     url: str, *, upgrade: str = UPGRADE, **params: str
 ) -> tuple[int, bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask for a stream at ``…/append``; returns the status and the body of what is answered."""
+    """Ask for a stream at ``…/append``; return the status and body of the answer."""
     params = {"from": "us-east", "protocol": str(PROTOCOL_VERSION)} | params
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -46,13 +46,13 @@ async def asked(
 
 
 async def next_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """The next one."""
+    """Return the next answer."""
     found: dict[str, Any] = json.loads(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
     return found
 
 
 async def streamed(url: str, body: bytes | AsyncIterator[bytes], **params: str) -> tuple[int, list[dict[str, Any]]]:
-    """Send a whole stream and end it; returns status and answers: the error's JSON where it is refused."""
+    """Send a whole stream and end it; return status and answers, or the error's JSON if it is refused."""
     status, refused, reader, writer = await asked(url, **params)
     try:
         if status != 101:

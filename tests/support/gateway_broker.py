@@ -17,9 +17,9 @@ class GatewayBroker:
     """One cluster of kind embedded. It is asked and ended as :class:`PulsarBroker`."""
 
     token: str | None = None
-    """It asks nobody who he is."""
+    """Token of the superuser; None, because the broker asks for no credentials."""
     authority: Path | None = None
-    """There is no TLS."""
+    """Authority of its certificate; None, because there is no TLS."""
 
     def __init__(self, path: Path, name: str, database: str) -> None:
         path.mkdir()

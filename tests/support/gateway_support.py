@@ -1,4 +1,4 @@
-"""What the tests of the gateway share: an engine that serves the binary protocol from a thread, and a bare client.
+"""Helpers of the tests of the gateway: an engine that serves the binary protocol from a thread, and a bare client.
 
 The official client blocks, so the engine has an event loop in a thread of its own. :class:`BareClient` sends what no
 official client would.
@@ -69,7 +69,7 @@ class ServedEngine:
 
 @contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
+    """Yield an event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="engines of a test", daemon=True)
     thread.start()
@@ -85,7 +85,7 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 async def serving_clients(
     engine: Engine, authenticator: Callable[[], Authenticator] = Anyone, *, broker_metadata: bool = False
 ) -> AsyncIterator[ServedEngine]:
-    """An engine that official clients can use, on the loop that runs."""
+    """Serve an engine to official clients, on the running loop."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = int(bound.getsockname()[1])
     addresses = Addresses(f"pulsar://127.0.0.1:{port}")
@@ -101,7 +101,8 @@ async def serving_clients(
 def entered(
     loop: asyncio.AbstractEventLoop, context: AbstractAsyncContextManager[T], *, seconds: float = DEADLINE_SECONDS
 ) -> Iterator[T]:
-    """What an asynchronous context gives, on a loop in another thread: in one task from its start to its end."""
+    """Enter an asynchronous context on a loop in another thread, and yield its value. One task runs it from start to
+    end."""
     given: concurrent.futures.Future[T] = concurrent.futures.Future()
     over = asyncio.Event()
 
@@ -127,7 +128,7 @@ def entered(
 def served_engine(
     path: Path, settings: EngineSettings | None = None, authenticator: Callable[[], Authenticator] = Anyone
 ) -> Iterator[ServedEngine]:
-    """An engine in ``path`` that official clients can use."""
+    """Yield an engine in ``path`` that official clients can use."""
 
     @asynccontextmanager
     async def served() -> AsyncIterator[ServedEngine]:
@@ -146,7 +147,7 @@ def served_engine(
 def linked_engines(
     path: Path, *names: str, settings: Mapping[str, EngineSettings] | None = None
 ) -> Iterator[dict[str, ServedEngine]]:
-    """Clusters by name, each linked with each, that official clients can use; ``settings`` by name."""
+    """Yield clusters by name, each linked with each, that official clients can use; ``settings`` by name."""
 
     @asynccontextmanager
     async def linked() -> AsyncIterator[dict[str, ServedEngine]]:
@@ -170,7 +171,7 @@ def linked_engines(
 
 
 class BareClient:
-    """A connection of which a test sends every command itself."""
+    """Connection on which a test sends every command itself."""
 
     def __init__(
         self, port: int, *, connect: bool = True, features: FeatureFlags | None = None, token: str = ""
@@ -199,7 +200,7 @@ class BareClient:
         self.socket.sendall(encode(command))
 
     def ping(self) -> None:
-        """Returns when the server has answered."""
+        """Return when the server has answered."""
         self.request(
             lambda number: BaseCommand(
                 type=BaseCommand.LOOKUP, lookupTopic=CommandLookupTopic(topic="t", request_id=number)
@@ -207,7 +208,7 @@ class BareClient:
         )
 
     def request(self, make: Callable[[int], BaseCommand]) -> Any:
-        """Send what ``make`` makes with a new request id, and return the answer; raises :class:`Refused`."""
+        """Send the command that ``make`` makes with a new request id; return the answer, or raise :class:`Refused`."""
         number = self.state.request_id()
         self.send(make(number))
         while True:
@@ -220,7 +221,7 @@ class BareClient:
             self._receive()
 
     def next(self, *kinds: BaseCommand.Type) -> Frame:
-        """The next command of one of these types that comes unasked."""
+        """Return the next unasked command of one of these types."""
         while True:
             for at, step in enumerate(self._steps):
                 if isinstance(step, Frame) and step.command.type in kinds:
@@ -229,7 +230,7 @@ class BareClient:
             self._receive()
 
     def closed_by_server(self) -> bool:
-        """Whether the server closes the connection, waiting for it."""
+        """Wait for the server to close the connection; return whether it did."""
         try:
             while self.socket.recv(65536):
                 pass

@@ -24,7 +24,7 @@ async def make_anew(engine: Engine) -> list[bytes]:
 
 
 def backlog(engine: Engine) -> int | None:
-    """Messages that the replicated subscription has left; None if there is none."""
+    """Return how many messages the replicated subscription has left; None if there is none."""
     topic = engine.find(TOPIC)
     subscription = None if topic is None else topic.subscriptions.get("sub")
     return None if subscription is None else subscription.cursor.backlog_entries()

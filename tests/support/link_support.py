@@ -35,10 +35,10 @@ class Web:
     servers: dict[str, DataPlaneServer] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     carriers: dict[str, StandIn] = field(default_factory=dict)
-    """Of the links that Spark is to carry for: it is not there, but what it asks and does is."""
+    """Stand-ins for Spark, by the links that they carry; they ask and do what Spark would."""
 
     async def publish(self, cluster: str, first: int, count: int, topic: str = TOPIC) -> list[bytes]:
-        """Publish messages that tell where they come from, some at once; returns their entries."""
+        """Publish messages that name their origin, some at once; return their entries."""
         entries = [message(b"%s %d" % (cluster.encode(), number)) for number in range(first, first + count)]
         published = await self.engines[cluster].topic(topic)
         for start in range(0, count, 3):
@@ -46,7 +46,7 @@ class Web:
         return entries
 
     def clusters(self, path: Path) -> tuple[Cluster, ...]:
-        """As a topology has them; their data is in ``path``."""
+        """Return the clusters as in a topology; their data is in ``path``."""
         return tuple(
             Cluster(name=name, address=server.address, data=path / name) for name, server in self.servers.items()
         )
@@ -56,7 +56,7 @@ class Web:
         return [] if found is None else entries_of(found, origin)
 
     def everywhere(self, published: Mapping[str, Sequence[bytes]], topic: str = TOPIC) -> bool:
-        """Whether every cluster has each origin's messages that reach it: once, in order, and no others."""
+        """Return whether every cluster has exactly the messages that reach it, once and in the order of each origin."""
         for cluster in self.engines:
             reaching = self.topology.reaching(cluster, topic) | {cluster}
             for origin, entries in published.items():
@@ -65,7 +65,7 @@ class Web:
         return True
 
     def sent(self) -> Counter[str]:
-        """Entries sent by link."""
+        """Return the number of sent entries, by link."""
         return Counter({key: link.figures.entries for key, link in self.links.items()})
 
 
@@ -78,7 +78,7 @@ async def web(
     started: bool = True,
     engine: str = EMBEDDED,
 ) -> AsyncIterator[Web]:
-    """A cluster for every name in the links, and the links, which ``engine`` carries."""
+    """Yield a cluster for every name in the links, and the links, which ``engine`` carries."""
     made = Web(Topology((), tuple(specs), PipelineSettings(engine=engine)))
     names = sorted({name for spec in specs for name in (spec.source, spec.destination)})
     async with AsyncExitStack() as stack:
@@ -102,13 +102,13 @@ async def web(
 
 
 def link_of(made: Web, spec: LinkSpec) -> Link:
-    """A link that is not started yet."""
+    """Return a link that is not started yet."""
     address = made.servers[spec.destination].address
     return Link(made.engines[spec.source], spec.destination, address, route=Route.of(made.topology, spec))
 
 
 def carrier_of(made: Web, spec: LinkSpec, address: str = "", name: str = "stand-in") -> StandIn:
-    """A carrier that is not started yet."""
+    """Return a carrier that is not started yet."""
     base = f"http://{made.servers[spec.source].address}"
     address = address or made.servers[spec.destination].address
     work = LinkWork(base, spec.key, spec.source, spec.destination, address, spec.name, spec.compression)

@@ -1,4 +1,4 @@
-"""Takes rows out of an LMDB file as a bad page of the disk does: LMDB knows nothing of it.
+"""Removes rows from an LMDB file unseen by LMDB, as a bad page of the disk does.
 
 Pages are those of LMDB 0.9: a header of 16 bytes, offsets of nodes, and nodes from the end on.
 """
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _PAGE: Final = struct.Struct("<QHHHH")
-"""Number, padding, flags, lower and upper bound of what is free."""
+"""Header of a page: number, padding, flags, lower and upper bound of the free space."""
 _META: Final = struct.Struct("<IIQQ48s48sQQ")
-"""Magic, version, address, size of the map, tree of free pages, tree of tables, last page, transaction."""
+"""Meta page: magic, version, address, size of the map, tree of free pages, tree of tables, last page, transaction."""
 _TREE: Final = struct.Struct("<IHHQQQQQ")
-"""Padding (in the meta page the size of pages), flags, depth, branches, leaves, overflows, entries, root."""
+"""Tree: padding (in the meta page the size of pages), flags, depth, branches, leaves, overflows, entries, root."""
 _NODE: Final = struct.Struct("<HHHH")
-"""Size of data or number of a page in three parts, of which the third are flags of data; size of the key."""
+"""Header of a node: three parts for the size of its data or a page's number, the third being flags if it has data; size
+of the key."""
 _BRANCH: Final = 1
 _NO_PAGE: Final = (1 << 64) - 1
 
@@ -42,7 +43,7 @@ class LmdbFile:
         self._tables = _TREE.unpack(max(first, second, key=lambda meta: meta[7])[5])[7]
 
     def rows(self, table: str) -> list[Row]:
-        """Return the rows of a table that lie beside another one in their page: LMDB has no empty pages."""
+        """Return the rows of a table that share their page with another row, because LMDB has no empty pages."""
         for row in self._leaves(self._tables):
             if row.key == table.encode():
                 at = self._node(row.page, row.place) + _NODE.size + len(row.key)
@@ -52,7 +53,7 @@ class LmdbFile:
         return []
 
     def take_out(self, row: Row) -> None:
-        """Take a row out of its page. Rows of that page have other indexes then."""
+        """Take a row out of its page. The indexes of the page's other rows change."""
         page = row.page * self._page_bytes
         number, padding, flags, lower, upper = _PAGE.unpack_from(self._content, page)
         at, end = page + _PAGE.size + 2 * row.place, page + lower

@@ -113,13 +113,13 @@ class Workers:
             return response.status, await (response.json() if "json" in response.content_type else response.text())
 
     async def unconsumed(self, name: str, topic: str = ORDERS) -> Any:
-        """Return a digest of what is left to be consumed by ``sub``; None if there is no such subscription."""
+        """Return a digest of the messages that ``sub`` has not consumed; None if there is no such subscription."""
         status, answer = await self.get(name, f"/replication/v1/ack-vectors?topic={topic}")
         state = answer["subscriptions"].get("sub") if status == 200 else None
         return None if state is None else state["digest"]
 
     async def agree(self, topic: str = ORDERS) -> bool:
-        """Return whether all have the same messages, and the same of them left."""
+        """Return whether all clusters have the same messages and the same unconsumed messages."""
         states = [await self.unconsumed(name, topic) for name in self.running]
         return len(self.everywhere(topic)) == 1 and states[0] is not None and len(set(map(str, states))) == 1
 
@@ -155,7 +155,7 @@ class Workers:
         await publish(self.client_url(name), contents, topic)
 
     async def fill(self, count: int, topic: str = ORDERS) -> None:
-        """Let each cluster publish ``count`` messages, and a part of what came to A be consumed."""
+        """Let each cluster publish ``count`` messages, and consume a part of the messages at A."""
         names = list(self.running)
         await asyncio.gather(*(self.publish(name, numbered(name.lower(), 0, count), topic) for name in names))
         await self.until(lambda: self.everywhere(topic) == {count * len(names)}, "copies everywhere")

@@ -1,4 +1,4 @@
-"""The files that watch a worker: alert rules, runbooks and dashboards; and the programs that judge them."""
+"""Alert rules, runbooks and dashboards of a worker, and the programs that check them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_PROMETHEUS: Final = frozenset({"up"})
 
 
 def program(name: str) -> str:
-    """Where it is; the test is skipped without it, or fails where all are required."""
+    """Return the path of a program. Skip the test if it is missing, or fail it if all programs are required."""
     if (found := shutil.which(name)) is not None:
         return found
     reason = f"there is no {name}: on Debian, apt install prometheus; .ci/monitoring does so"
@@ -35,29 +35,29 @@ def program(name: str) -> str:
 
 
 def rules() -> list[dict[str, Any]]:
-    """All alert rules of the file."""
+    """Return all alert rules of the file."""
     return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
 def panels(dashboard: Path) -> Iterator[dict[str, Any]]:
-    """Those that show something."""
+    """Yield the panels that show data; rows of panels are left out."""
     yield from (panel for panel in json.loads(dashboard.read_text())["panels"] if panel["type"] != "row")
 
 
 def expressions(dashboard: Path) -> Iterator[tuple[str, str]]:
-    """Of each panel its title and each expression, with values in place of Grafana's variables."""
+    """Yield each expression of a dashboard with its panel's title, with values in place of Grafana's variables."""
     for panel in panels(dashboard):
         for target in panel["targets"]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$cluster", ".+")
 
 
 def named(expression: str) -> set[str]:
-    """The metrics that an expression names."""
+    """Return the metrics that an expression names."""
     return set(re.findall(r"\b(?:replicator|process)_\w+|\bup\b", expression))
 
 
 def exported() -> set[str]:
-    """The names of all series that a worker exports, without those that are gone in the next version."""
+    """Return the names of all series that a worker exports, except those that the next version removes."""
     of_histograms = {
         f"{each.exported}_{part}"
         for each in METRICS

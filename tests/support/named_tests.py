@@ -13,7 +13,7 @@ DOCS = TESTS.parent / "docs"
 
 @cache
 def defined(file: Path) -> frozenset[str]:
-    """The tests of a file: functions, and test cases that are made of state machines."""
+    """Return the tests of a file: functions, and test cases that are made of state machines."""
     names: set[str] = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -29,7 +29,7 @@ def named(page: str) -> list[tuple[str, str]]:
 
 
 def missing(page: str) -> list[str]:
-    """The tests that a page names and that are not there."""
+    """Return the tests that a page names and that do not exist."""
     return [
         f"{file}::{name}"
         for file, name in named(page)
@@ -38,7 +38,7 @@ def missing(page: str) -> list[str]:
 
 
 def cases(page: str) -> list[str]:
-    """The rows of a page's tables whose last column is for tests."""
+    """Return the rows of a page's tables whose last column is for tests."""
     rows: list[str] = []
     of_tests = False
     for line in page.splitlines():

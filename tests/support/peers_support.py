@@ -1,4 +1,4 @@
-"""What tests beside peers share: they are skipped where the peer cannot run, and fail there in ``.ci/peers``."""
+"""Helpers of the tests beside peers: they skip if the peer cannot run, but fail in ``.ci/peers``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def require_pulsar() -> None:
 
 
 def require_kafka() -> None:
-    """The same of Apache Kafka and MirrorMaker 2."""
+    """Skip if Apache Kafka and MirrorMaker 2 cannot run here, or fail if ``REPLICATOR_PEERS=required``."""
     require(kafka.missing())
 
 
 @contextmanager
 def pulsar_peer(directory: Path, *, token: str | None = None, **settings: str) -> Iterator[PulsarBroker]:
-    """An Apache Pulsar broker for a session or a module of tests; ``token`` is its superuser's, if it asks for one."""
+    """Yield an Apache Pulsar broker for a session or a module of tests; ``token`` is its superuser's, if it asks for
+    one."""
     require_pulsar()
     with pulsar_broker(directory, settings=settings, token=token) as broker:
         yield broker

@@ -1,7 +1,7 @@
-"""What tests with pods share: the API server, a node that runs pods, and helm, in namespaces of the tests' own.
+"""Helpers of the tests with pods: the API server, a node that runs pods, and helm, in namespaces of the tests' own.
 
-They run by ``.ci/helm``, which needs root. By hand:
-``unshare --net --mount --pid --fork --mount-proc .venv/bin/python -m pytest tests/pods``.
+They run by ``.ci/helm``, which needs root. By hand: ``unshare --net --mount --pid --fork --mount-proc .venv/bin/python
+-m pytest tests/pods``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from peers_required import require
 REPOSITORY: Final = Path(__file__).parents[2]
 NODE_SECONDS_MAX: Final = 60.0
 PODS_SECONDS_MAX: Final = 240.0
-"""Pods of this project are ready after some 10 s on a machine that does nothing else."""
+"""Limit of a wait for pods; pods of this project are ready after some 10 s on an idle machine."""
 VOLUMES: Final = 20
-"""For claims of all tests of a session; one that was bound is not given to another claim."""
+"""Number of volumes for the claims of all tests of a session; a bound volume is not given to another claim."""
 MERGE: Final = "application/merge-patch+json"
 _CAPACITY: Final = {"cpu": "64", "memory": "256Gi", "pods": "200", "ephemeral-storage": "1Ti"}
-"""More than there is, so that everything is scheduled."""
+"""Capacity of the node, more than the machine has, so that every pod is scheduled."""
 T = TypeVar("T")
 
 
 def why_no_pods() -> str | None:
-    """Why pods cannot run here; None if they can."""
+    """Return why pods cannot run here; None if they can."""
     if os.geteuid() != 0:
         return "pods need root: namespaces, mounts and users of their own"
     if shutil.which("ip") is None:
@@ -55,7 +55,8 @@ def why_no_pods() -> str | None:
 
 
 def image() -> dict[str, Any]:
-    """What stands for every image: this checkout's virtual environment, as the Dockerfiles set their images up."""
+    """Return the stand-in for every image: this checkout's virtual environment, set up as the Dockerfiles set their
+    images up."""
     environment = Path(sys.prefix)
     folders = [environment, *(REPOSITORY / room for room in ("replicator", "snapshots", "migrations"))]
     if not sys.base_prefix.startswith("/usr"):
@@ -65,21 +66,21 @@ def image() -> dict[str, Any]:
 
 
 class Cluster:
-    """A Kubernetes cluster of one node. Its logs are in ``directory``; of a container in ``node/POD-UID/NAME/log``."""
+    """A Kubernetes cluster of one node. ``directory`` has its logs; a container's are in ``node/POD-UID/NAME/log``."""
 
     def __init__(self, plane: ControlPlane, directory: Path, node: subprocess.Popen[bytes]) -> None:
         self.plane, self.directory, self._node = plane, directory, node
         self.call = plane.call
 
     def helm(self, *arguments: str | Path) -> str:
-        """Run helm; where it fails, :class:`PeerFailed` says how the pods are, too."""
+        """Run helm. If it fails, raise :class:`PeerFailed` with the state of the pods."""
         try:
             return self.plane.helm(*arguments)
         except PeerFailed as error:
             raise PeerFailed(f"{error}\n{self.described()}") from error
 
     def pods(self, namespace: str, selector: str = "") -> dict[str, Any]:
-        """By name; ``selector`` is one of labels."""
+        """Return pods by name; ``selector`` is one of labels."""
         return self._listed(f"/api/v1/namespaces/{namespace}/pods?labelSelector={quote(selector)}")
 
     def pod(self, namespace: str, name: str) -> Any:
@@ -89,23 +90,24 @@ class Cluster:
         return self._listed(f"/apis/batch/v1/namespaces/{namespace}/jobs")
 
     def log(self, pod: Any, container: str) -> str:
-        """What a container has said since it was started last."""
+        """Return the output of a container since its last start."""
         return (self.directory / "node" / pod["metadata"]["uid"] / container / "log").read_text(errors="replace")
 
     def volume(self, pod: Any, name: str) -> Path:
-        """Where a volume of a pod is, but one with a claim, until the pod is removed."""
+        """Return the directory of a pod's volume, which exists until the pod is removed. Volumes with a claim are
+        elsewhere."""
         return self.directory / "node" / pod["metadata"]["uid"] / "volumes" / name
 
     def first_process(self, pod: Any, container: str) -> int:
-        """The id, here, of the process that the container started with."""
+        """Return the id, on this machine, of the process that the container started with."""
         return int((self.directory / "node" / pod["metadata"]["uid"] / container / "pid").read_text())
 
     def last_status(self, pod: Any, container: str) -> int:
-        """With which the container ended last; also of a pod that was removed."""
+        """Return the status with which the container ended last, even if its pod was removed."""
         return int((self.directory / "node" / pod["metadata"]["uid"] / container / "status").read_text())
 
     def until(self, condition: Callable[[], T], what: str, seconds: float = PODS_SECONDS_MAX) -> T:
-        """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
+        """Wait until a condition is true, and return its value; fail naming ``what``."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             assert self._node.poll() is None, f"the node ended by itself: {self.directory / 'node' / 'log'}"
@@ -114,7 +116,7 @@ class Cluster:
         return value
 
     def described(self) -> str:
-        """For somebody who was not there: pods that are not ready, what they said, claims, events, the node's log."""
+        """Return a report on pods that are not ready and their output, on claims, events and the node's log."""
         try:
             return "\n".join(self._description())
         except (PeerFailed, OSError, LookupError) as error:  # what it is asked about is told all the same
@@ -140,7 +142,7 @@ class Cluster:
 
 
 def ready(pod: Any) -> bool:
-    """Whether it is, and not about to end."""
+    """Return whether a pod is ready and not about to end."""
     conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", ())}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
@@ -151,7 +153,7 @@ def _last(log: Path, lines: int = 40) -> list[str]:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[Cluster]:
-    """It runs while the context lasts."""
+    """Yield the cluster, which runs while the context lasts."""
     require(why_no_pods())
     prepare_network(SERVICE_ADDRESSES)
     with control_plane(directory / "plane", NODE_ADDRESS) as plane:
@@ -161,7 +163,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
 
 
 def _add_node(plane: ControlPlane, claims: Path) -> None:
-    """Objects that a kubelet and an administrator make: the node, a storage class and volumes that wait for claims."""
+    """Make the objects that a kubelet and an administrator make: the node, a storage class, and volumes for claims."""
     plane.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
     ready = [{"type": "Ready", "status": "True", "reason": "Here", "message": "it runs"}]
     status = {"status": {"capacity": _CAPACITY, "allocatable": _CAPACITY, "conditions": ready}}

@@ -50,8 +50,8 @@ def served_postgres() -> Iterator[str]:
 
 @contextmanager
 def traversable_directory() -> Iterator[Path]:
-    """Not below pytest's own directory: as root, the server runs as another user, and every pytest that starts makes
-    that directory its owner's only again; the server would lose its files, and end."""
+    """Yield a directory outside pytest's own: as root, the server runs as another user, and every pytest that starts
+    makes that directory its owner's only again; the server would lose its files, and end."""
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
     try:
         yield directory

@@ -1,7 +1,7 @@
-"""A node on which nothing runs: it says of each pod what a kubelet would say if all went well.
+"""A pretended node, which runs nothing: it reports of each pod what a kubelet would report if all went well.
 
-For tests of what Kubernetes' controllers make of objects: claims are bound, pods are running or have ended, endpoints
-know them, deleted pods are gone. No container runs and no probe is asked; ``tests/kubelet`` runs pods.
+Tests with Kubernetes' controllers use it: claims get bound, pods run or end, endpoints list them, deleted pods go. No
+container runs and no probe is asked; ``tests/kubelet`` runs pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READY: Final = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 class PretendedNode:
-    """It is there while the context lasts. Pods of a component in ``failing`` fail."""
+    """Pretended node, which exists while the context lasts. Pods of a component in ``failing`` fail."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane

@@ -1,4 +1,4 @@
-"""Is JSON what a type says? Finds fields that are not documented or not there, and values of other types."""
+"""Check that JSON is what a type says. It finds undocumented or missing fields and values of other types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_or
 
 
 def problems(value: Any, kinds: tuple[Any, ...], at: str = "$") -> list[str]:
-    """What is wrong with a value of one of these types, a line each; of several, by the one that fits best."""
+    """Return a line for each difference between a value and the type of ``kinds`` that fits it best."""
     return min((list(_wrong(value, kind, at)) for kind in kinds), key=len)
 
 

@@ -1,4 +1,4 @@
-"""What publishes a topic's messages to brokers, where a worker of ours plays the brokers, and a test answers for their
+"""Setup that publishes a topic's messages to brokers. A worker of ours plays the brokers, and a test answers for their
 admin API."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOTHING_STORED: Final = {
 
 
 class ReadBack(Confirmed):
-    """Takes what the brokers confirm for read at once."""
+    """Reader that counts messages as read as soon as the brokers confirm them."""
 
     def __init__(self, entries: EntryMap) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ class Publishing(NamedTuple):
     outgoing: Outgoing
     entries: EntryMap
     topic: Topic
-    """In the engine of cluster ``a``."""
+    """Topic in the engine of cluster ``a``."""
     at_brokers: Topic
-    """The same at the brokers, which are cluster ``b``."""
+    """Topic of the same name at the brokers, which are cluster ``b``."""
     connector: BrokerConnector
     store: Store
 
@@ -74,7 +74,7 @@ async def publishing(
     brokers_by: Callable[[BrokerConnector], Any] = lambda connector: connector,
     **how: Any,
 ) -> AsyncIterator[Publishing]:
-    """It runs, and begins anew after what it raises; ``how`` is how :class:`Outgoing` is told of what goes on.
+    """Yield a running publisher, which starts again after an error; ``how`` goes to :class:`Outgoing`.
 
     ``brokers_by`` is put between it and the brokers.
     """
@@ -91,7 +91,7 @@ async def publishing(
         at_brokers = await brokers.topic(TOPIC)
 
         async def has_read(upto: Position, internals: TopicInternals) -> bool:
-            """All that stands there is read in this moment."""
+            """Return True: everything is read at once."""
             for stored in at_brokers.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]:
                 view, first = BlockView(stored.block, stored.header), stored.header.origin_first
                 for index in range(stored.header.entries):

@@ -1,4 +1,4 @@
-"""What is recorded of a version, and what it must be read as: for the script that records, and the tests that read.
+"""Samples that are recorded of a version and how they must be read, for the recording script and the reading tests.
 
 The recorded files are in ``tests/recorded/``; ``docs/upgrade.md`` says when they are made again.
 """
@@ -44,7 +44,8 @@ TOPIC: Final = "persistent://public/default/orders"
 
 
 def markers() -> list[Marker]:
-    """One of each kind, with every field; what a version added is in markers of its own, so that earlier ones stay."""
+    """Return one marker of each kind, with every field. What a version adds is in markers of its own, so that earlier
+    ones stay."""
     acked = PositionSet()
     acked.add_entries(7, BitMap([1, 2, 3, 900]))
     acks = OriginAcks(41, [(BEFORE_ALL, Position(7, 0))], acked, {Position(7, 4): BitMap([0, 2])})
@@ -72,9 +73,8 @@ def markers() -> list[Marker]:
 
 
 def sent(protocol: int = PROTOCOL_VERSION) -> list[Outgoing]:
-    """What a frame of a link carries: a message, a batch of which a part was left out, a marker after a hole, from
-    protocol 5 on a message that its producer meant for this cluster alone, and a note of what was left out at the end.
-    """
+    """Return the content of a link's frame: a message, a batch that lacks a part, a marker after a hole, and a final
+    note of left-out entries. From protocol 5 on, it has a message for this cluster alone, too."""
     entries = [message(b"first"), batch([b"a", b"b", b"c"])]
     block = make_block(Position(7, 0), entries, batch_sizes=[1, 3], absent={1: [0]})
     marked = make_block(Position(7, 9), [marker()], kind=BlockKind.MARKERS)
@@ -95,14 +95,14 @@ def frame_stream(protocol: int = PROTOCOL_VERSION) -> list[Buffer]:
 
 
 def scripted(worker: WireWorker, count: int) -> None:
-    """A topic with ``count`` messages, always at the same positions."""
+    """Publish a topic of ``count`` messages, always at the same positions."""
     topic = worker.topic(TOPIC)
     for number in range(count):
         topic.publish(single_entry(b"%02d" % number))
 
 
 def run_query(spark: Any, url: str, checkpoint: Path) -> dict[int, list[str]]:
-    """A streaming query that reads the topic, until it has read all that there is; the messages of each batch."""
+    """Run a streaming query until it has read the whole topic; return the messages of each batch."""
     seen: dict[int, list[str]] = {}
 
     def keep(rows: Any, batch: int) -> None:
@@ -125,13 +125,13 @@ def run_query(spark: Any, url: str, checkpoint: Path) -> dict[int, list[str]]:
 
 
 def offsets() -> list[dict[str, dict[str, Position]]]:
-    """Of few topics, which are written as they are, and of many, which are packed."""
+    """Return offsets of few topics, which are written plainly, and of many, which are packed."""
     many = {f"{TOPIC}-partition-{number}": Position(7 + number, number * 3) for number in range(150)}
     return [{"us-east": {TOPIC: Position(7, 12)}, "eu-west": {}}, {"us-east": many}]
 
 
 def described(engine: Engine) -> dict[str, Any]:
-    """All that a store says of its topics, as JSON has it."""
+    """Return the content of a store as JSON."""
     topics = {topic.name: _described_topic(topic) for topic in engine.topics() if topic.name != EPOCHS_TOPIC}
     catalog = engine.catalog
     return json.loads(
@@ -187,15 +187,15 @@ LARGE_BYTES = 20_000
 SEGMENTED = EngineSettings(
     segments=SegmentSettings(64 * 1024, body_bytes_min=4096, group_bytes_min=0, recent_bytes_max=1)
 )
-"""Segments that fit into the repository."""
+"""Settings of segments that fit into the repository."""
 
 
 def large(number: int, *replicate_to: str) -> bytes:
-    """An entry that lies in a segment, for those other clusters if any are named."""
+    """Return an entry that is stored in a segment, for those other clusters if any are named."""
     metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, replicate_to=replicate_to)
     return encode_entry(metadata, b"%8d" % number * 2500)
 
 
 def small() -> bytes:
-    """One that lies in the table."""
+    """Return an entry that is stored in the table."""
     return encode_entry(MessageMetadata(producer_name="p", sequence_id=99, publish_time=1), b"small")

@@ -1,4 +1,4 @@
-"""What makes docs/reference/, as modules: they lie in .ci/reference, which is no package."""
+"""The generators of docs/reference/, loaded from .ci/reference, which is no package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def module(name: str) -> ModuleType:
 
 
 def is_current(name: str, made: str) -> str | None:
-    """None if the page in docs/ is what was made; else what to do."""
+    """Return None if the page in docs/ is current; else what to do."""
     page = DOCS / name
     there = page.read_text() if page.is_file() else ""
     if there == made:

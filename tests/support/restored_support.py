@@ -1,4 +1,4 @@
-"""Clusters that tests stop, set back and carry markers between by hand."""
+"""Clusters that tests stop and set back, and between which tests carry markers by hand."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from snapshots.position import BEFORE_ALL
 FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, whole_interval_ms=0)
 
 
-"""Every update tells the whole state."""
+"""Settings by which every update carries the whole state."""
 
 
 class NoIndex:
-    """Nobody reads it here."""
+    """Index that nobody reads."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
 class Cluster:
-    """One of three, with links of its own to the others, or with the links of a topology."""
+    """One of three clusters, with links to the others, or with the links of a topology."""
 
     def __init__(self, name: str, path: Path, *, exact: bool = True, topology: Topology | None = None) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Cluster:
 
 
 async def carry(source: Cluster, destination: Cluster) -> None:
-    """What a link does that is up to date afterwards."""
+    """Copy everything that the destination lacks of the source's messages, as a link does."""
     topic = await destination.engine.topic(TOPIC, by_link=True)
     before = topic.origins.vector().get(source.name, BEFORE_ALL)
     blocks, _ = source.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})
@@ -101,7 +101,7 @@ async def consume_all(cluster: Cluster) -> None:
 
 
 async def trim(cluster: Cluster) -> None:
-    """All but the last block goes."""
+    """Trim all but the last block."""
     topic = cluster.topic
     await eventually(lambda: not cluster.subscription.cursor.state.to_announce)
     (last,) = await topic.publish([message(b"last")])  # a marker of the sync may stand after it

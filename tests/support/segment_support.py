@@ -1,4 +1,5 @@
-"""Stores whose bodies lie in small segments, what must hold of them, and a disk under segments that fails on demand."""
+"""Stores whose bodies lie in small segments, checks of their invariants, and a disk under segments that fails on
+demand."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.store_files import LOG, SEGMENTS
 
 SMALL: Final = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=64 * 1024)
-"""Every body is in a segment, every boundary is crossed often, and most reads come from the disk."""
+"""Settings by which every body is in a segment, boundaries are crossed often, and most reads come from the disk."""
 
 
 def small_segments(**limits: Any) -> EngineSettings:
@@ -31,7 +32,7 @@ def small_segments(**limits: Any) -> EngineSettings:
 
 
 def path_of(file: int) -> Path:
-    """The file of a descriptor."""
+    """Return the path behind a file descriptor."""
     return Path(f"/proc/self/fd/{file}").readlink()
 
 
@@ -40,7 +41,7 @@ def segments_of(directory: Path) -> Path:
 
 
 def check_places(store: Store) -> None:
-    """What the rows say of the segments, and what the store believes of them, is the same, and nothing lies twice."""
+    """Check that the store's rows and its memory agree on the segments, and that no places overlap."""
     with store.env.begin(db=store.tables["blocks"], buffers=True) as txn:
         rows = [(bytes(key), parse_row(value).place) for key, value in txn.cursor()]
         placed = [(place, key) for place, key in read_placed(txn, store.tables["placed"])]
@@ -55,7 +56,7 @@ def check_places(store: Store) -> None:
 
 
 def check_no_segment_leaks(store: Store) -> None:
-    """After a commit that freed something, and while nobody reads."""
+    """Check, after a commit that freed something and while nobody reads, that no segment is leaked."""
     store.segments.wait_for_deleted()
     space = store.segments.space
     directory = segments_of(store.path)
@@ -71,8 +72,8 @@ Fault = Callable[..., Any]
 
 
 class FaultyDisk:
-    """Stands for module ``os`` in the module that does the file calls of segments. A fault gets the arguments of the
-    call; it raises, or returns what the call is to return, or :data:`AS_USUAL`."""
+    """Stand-in for module ``os`` in the module that does the file calls of segments. A fault gets the arguments of the
+    call; it raises, or returns the call's result, or :data:`AS_USUAL`."""
 
     def __init__(self) -> None:
         self.faults: dict[str, Fault] = {}
@@ -103,7 +104,7 @@ def faulty_disk(disk: Any = None) -> Iterator[Any]:
 
 
 def failing(number: int, *, after: int = 0) -> Fault:
-    """The calls after the first so many fail with that error."""
+    """Return a fault: the calls after the first so many fail with that error."""
     left = [after]
 
     def fault(*_: Any) -> Any:
@@ -117,7 +118,7 @@ def failing(number: int, *, after: int = 0) -> Fault:
 
 @dataclass(frozen=True)
 class _Unsynced:
-    """What a write took the place of."""
+    """Bytes that a write replaced and that no sync has made durable yet."""
 
     file: Path
     offset: int
@@ -125,11 +126,11 @@ class _Unsynced:
 
 
 class CutPower:
-    """As :class:`FaultyDisk`; keeps what was written to segments since the last sync, so that a copy of the directory
-    can be made as it may look after the power was cut: each page that was not synced is there, or is not.
+    """Stand-in for ``os``, like :class:`FaultyDisk`, that can copy the directory as a power cut may leave it: each page
+    that was not synced is there, or is not.
 
-    What LMDB has committed is taken as it is: it syncs by itself. The copy is made at the ``cut_at``-th write or sync
-    of a segment, before it is done: the store's transaction has not been committed then.
+    LMDB syncs by itself, so its commits are copied as they are. The copy is made before the ``cut_at``-th write or sync
+    of a segment, when the store's transaction is not committed yet.
     """
 
     def __init__(self, directory: Path, copy: Path, cut_at: int, chance: random.Random, *, keep: float) -> None:
@@ -139,11 +140,11 @@ class CutPower:
         self._left = cut_at
         self._chance = chance
         self._keep = keep
-        """How likely it is that a page that was not synced is there. In between it is torn."""
+        """Probability with which a page that was not synced is there. One in between is torn."""
         self._lock = threading.RLock()
         self._unsynced: list[_Unsynced] = []
         self._files: set[Path] = set()
-        """Those whose name is not durable yet, nor their size."""
+        """Files whose names and sizes are not durable yet."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

@@ -1,4 +1,4 @@
-"""A whole worker that is served from a thread, for tests whose clients block: official ones, and plain HTTP."""
+"""A whole worker, served from a thread for tests with blocking clients: official ones, and plain HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker answered over HTTP."""
+    """A worker's answer over HTTP."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,15 +40,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ServedWorker:
-    """Where a worker is served."""
+    """Address, directory and credentials of a served worker."""
 
     port: int
     data: Path
-    """Its directory, with that of its embedded database."""
+    """Directory of the worker, with that of its embedded database."""
     token: str | None = None
-    """What :meth:`ask` shows."""
+    """Token that :meth:`ask` sends."""
     trust: Path | None = None
-    """The authority of its certificate, where nothing but TLS is spoken."""
+    """Authority of its certificate, if it speaks TLS only."""
 
     @property
     def url(self) -> str:
@@ -59,7 +59,7 @@ class ServedWorker:
         return f"pulsar://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """A request as tools send it; a path without a leading slash is one of ``/admin/v2``."""
+        """Send a request as tools do; a path without a leading slash is one of ``/admin/v2``."""
         connection = self._connection()
         shown = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         kind = {} if body is None else {"Content-Type": "application/json"}
@@ -88,8 +88,8 @@ def served_worker(
     token: str | None = None,
     trust: Path | None = None,
 ) -> Iterator[ServedWorker]:
-    """A worker of one cluster, without anything in it; ``more`` stands beside its address in the topology, ``sections``
-    beside its clusters."""
+    """Yield an empty worker of one cluster. The topology gets ``more`` beside its address, ``sections`` beside its
+    clusters."""
     (port,) = free_ports(1)
     # Not below pytest's own directory: as root, the embedded server runs as another user, who may not enter that.
     directory = Path(tempfile.mkdtemp(prefix="pg-"))

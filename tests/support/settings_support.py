@@ -106,7 +106,7 @@ def grants(engine: Engine) -> dict[str, Grants]:
 
 
 def has_all(teller: SettingsTeller, peer: str = "eu") -> bool:
-    """Whether a peer has what is set now."""
+    """Return whether a peer has the present settings."""
     own = teller.engine.cluster_settings
     settled = not own.version or own.digest == settings_digest(teller.engine)
     return settled and bool(teller.status()["told"][peer]["kept"])

@@ -40,22 +40,22 @@ T = TypeVar("T")
 
 @dataclass
 class SparkCluster:
-    """``master`` is what a driver connects to; ``ui`` the base URL of the master's own page."""
+    """Addresses of a cluster: ``master`` is what a driver connects to; ``ui`` the base URL of the master's own page."""
 
     directory: Path
-    """Where logs (``master.log``, ``worker-N.log``) and the workers' directories (``work-N``) are."""
+    """Directory of the logs (``master.log``, ``worker-N.log``) and of the workers' directories (``work-N``)."""
     master: str = ""
     ui: str = ""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
-        """What the master says of itself, its workers and applications."""
+        """Return the master's report on itself, its workers and applications."""
         with urlopen(f"{self.ui}/json/", timeout=10) as answer:
             content: dict[str, Any] = json.load(answer)
             return content
 
     def executors(self) -> list[psutil.Process]:
-        """The processes that run tasks now, of all workers: Java, with Python below."""
+        """Return the processes of all workers that run tasks now: Java, with Python below."""
         found = []
         for process in self.processes[1:]:
             try:
@@ -66,8 +66,8 @@ class SparkCluster:
         return found
 
     def executor_directories(self) -> list[Path]:
-        """Where executors of the newest application ran, those that have ended included: stdout, stderr, what was
-        shipped."""
+        """Return the directories of the newest application's executors, ended ones included: stdout, stderr, shipped
+        files."""
         found = sorted(self.directory.glob("work-*/app-*/*"))
         newest = max((directory.parent.name for directory in found), default="")
         return [directory for directory in found if directory.parent.name == newest]
@@ -82,7 +82,7 @@ def spark_cluster(
     memory: str = "1g",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkCluster]:
-    """A master and ``workers``, each with so many ``cores`` and so much ``memory``, while the context lasts.
+    """Run a master and ``workers``, each with so many ``cores`` and so much ``memory``, while the context lasts.
 
     Ports are free ones of 127.0.0.1. ``environment`` is added to that of the processes. Their logs stay in
     ``directory``.
@@ -124,7 +124,7 @@ def run_driver(
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = START_SECONDS_MAX) -> T:
-    """Wait for a condition to be true, and give what it gave; fails naming ``what``."""
+    """Wait until a condition is true, and return its value; fail naming ``what``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
@@ -153,7 +153,7 @@ def _start(
 
 
 def _node_environment(directory: Path) -> dict[str, str]:
-    """As on a node where Spark, a Java and a Python are installed, and nothing of ours."""
+    """Return the environment of a node that has Spark, a Java and a Python, and nothing of ours."""
     import pyspark
 
     python = Path(sys.base_prefix, "bin")
@@ -198,7 +198,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def _stop(cluster: SparkCluster) -> None:
-    """End what was started, and what that started: each by its own pid."""
+    """End the started processes and their children, each by its own pid."""
     ours: list[psutil.Process] = []
     for process in cluster.processes:
         try:

@@ -61,7 +61,7 @@ class StagingWorker:
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(60)
 
     def payloads(self, topic: str) -> list[bytes]:
-        """Every message of a topic, in order."""
+        """Return every message of a topic, in order."""
 
         async def read() -> list[bytes]:
             return payloads_of(self.engine, topic)
@@ -88,7 +88,7 @@ class StagingWorker:
 
 
 def payloads_of(engine: Engine, name: str) -> list[bytes]:
-    """Every message of a topic, in order; nothing where there is no such topic."""
+    """Return every message of a topic, in order; none if there is no such topic."""
     topic = engine.find(name)
     return [] if topic is None else [payload for _, _, entry in logged(topic) for payload in payloads_in(entry)]
 
@@ -100,7 +100,7 @@ def payloads_in(entry: bytes) -> Sequence[bytes]:
 
 
 def metadata_in(engine: Engine, name: str) -> list[Any]:
-    """The metadata of every entry of a topic."""
+    """Return the metadata of every entry of a topic."""
     topic = engine.find(name)
     assert topic is not None
     return [decode_entry(entry)[0] for _, _, entry in logged(topic)]

@@ -69,7 +69,7 @@ def said(inbox: Inbox) -> list[str]:
 
 
 async def left(nodes: Sequence[Node], entries: int) -> None:
-    """Returns when every cluster has the subscription with that backlog, and it stays so."""
+    """Return when every cluster has the subscription with that backlog, and it stays so."""
     await eventually(
         lambda: all(node.subscription() is not None and backlog(node) == entries for node in nodes),
         f"a backlog of {entries} everywhere",

@@ -51,10 +51,10 @@ class RecordingIndex:
     def extents_recorded(
         self, topic: str, origin: str, incarnation: int, origin_first: Position, local_first: Position, entries: int
     ) -> None:
-        """Extents are looked at where they are stored."""
+        """Do nothing: tests look at extents where they are stored."""
 
     def extents_trimmed(self, topic: str, local_through: Position) -> None:
-        """See :meth:`extents_recorded`."""
+        """Do nothing, like :meth:`extents_recorded`."""
 
 
 class Node:
@@ -97,7 +97,7 @@ class Node:
 async def mesh(
     path: Path, *names: str, down: tuple[str, ...] = (), settings: ControllerSettings = FAST
 ) -> AsyncIterator[dict[str, Node]]:
-    """Clusters linked each with each; those in ``down`` have an address where nobody answers."""
+    """Yield clusters linked each with each; nobody answers at the addresses of those in ``down``."""
     async with AsyncExitStack() as stack:
         nodes: dict[str, Node] = {}
         for name in names:
@@ -126,7 +126,7 @@ async def consume_all(topic: Topic, count: int, kind: SubscriptionType = Subscri
 
 
 async def consuming(topic: Topic, count: int, name: str = "sub") -> tuple[EngineConsumer, Inbox]:
-    """A Shared consumer of a replicated subscription that has received ``count`` entries."""
+    """Return a Shared consumer of a replicated subscription that has received ``count`` entries."""
     inbox = Inbox()
     consumer = await topic.subscribe(
         name,
@@ -156,7 +156,8 @@ def backlog(node: Node, name: str = "sub") -> int:
 
 
 def agree(one: Node, other: Node, name: str = "sub") -> bool:
-    """Whether the subscription is in the same exact state in both, for the origins of which both have messages."""
+    """Return whether both clusters have the same exact state of the subscription, for the origins that both have
+    messages of."""
     here, there = one.subscription(name), other.subscription(name)
     if here is None or there is None or here.cursor.generation != there.cursor.generation:
         return False

@@ -1,4 +1,4 @@
-"""Clusters with links between them as a test says, and what tests of subscription sync ask of them."""
+"""Clusters with the links that a test names, and queries for tests of subscription sync."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def cluster(
     exact: bool = True,
     port: int = 0,
 ) -> AsyncIterator[Cluster]:
-    """One of the clusters ``names``, at a port of its own; it has no links yet."""
+    """Yield one of the clusters ``names``, at a port of its own; it has no links yet."""
     async with opened(path / name, name, settings) as engine:
         server = DataPlaneServer(engine, names)
         server.port = port
@@ -71,7 +71,7 @@ async def clusters(
     settings: EngineSettings | None = None,
     exact: bool = True,
 ) -> AsyncIterator[list[Cluster]]:
-    """Clusters with these links, or each linked with each."""
+    """Yield clusters with these links, or each linked with each."""
     async with AsyncExitStack() as stack:
         nodes = {
             name: await stack.enter_async_context(cluster(path, name, names, settings=settings, exact=exact))
@@ -84,7 +84,7 @@ async def clusters(
 
 
 async def having(node: Node, messages: int, name: str = "sub", topic: str = TOPIC) -> Topic:
-    """The topic in a cluster, once it has that many messages and the subscription."""
+    """Return the topic in a cluster, once it has that many messages and the subscription."""
 
     def found() -> bool:
         here = node.engine.find(topic)
@@ -104,7 +104,7 @@ async def taking(
     name: str = "sub",
     topic: str = TOPIC,
 ) -> tuple[EngineConsumer, Inbox]:
-    """A consumer of a replicated subscription in a cluster that has been sent ``count`` entries."""
+    """Return a consumer of a replicated subscription in a cluster that has been sent ``count`` entries."""
     found = await node.engine.topic(topic)
     consumer, inbox = await subscribed(found, name, subscription_type, permits=1_000_000, replicated=True)
     await inbox.holds(count)
@@ -112,7 +112,7 @@ async def taking(
 
 
 async def acknowledged(consumer: EngineConsumer, inbox: Inbox, which: slice = slice(None)) -> list[bytes]:
-    """Acknowledge some of what was delivered, and the consumer goes; returns what these messages said."""
+    """Acknowledge some of the deliveries and close the consumer; return the payloads of the acknowledged messages."""
     taken = inbox.deliveries[which]
     await consumer.acknowledge([Ack(delivery.position) for delivery in taken])
     consumer.close()
@@ -124,7 +124,7 @@ def payload(entry: bytes) -> bytes:
 
 
 async def in_step(one: Node, other: Node, left: int, name: str = "sub") -> None:
-    """Returns when both have the same messages and the same exact state, with that many entries left in each."""
+    """Return when both have the same messages and the same exact state, with that many entries left in each."""
     await eventually(
         lambda: (
             agree(one, other, name)
@@ -136,6 +136,6 @@ async def in_step(one: Node, other: Node, left: int, name: str = "sub") -> None:
 
 
 async def quiet(*nodes: Node) -> None:
-    """Returns when the topic has not grown anywhere for 10 snapshot intervals; nothing says so but the time."""
+    """Return when the topic has not grown anywhere for 10 snapshot intervals; only time can show this."""
 
     await settled(lambda: [node.topic().log.entries for node in nodes], 0.2)

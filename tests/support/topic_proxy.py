@@ -1,4 +1,4 @@
-"""A proxy before a worker's gateway that loses, repeats and holds back what watchers of topics are told."""
+"""A proxy before a worker's gateway that loses, repeats and delays notifications to watchers of topics."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from urllib.parse import urlsplit
 from replicator.protocol.commands_pb2 import BaseCommand
 
 Fault = Callable[[bytes], list[bytes]]
-"""What becomes of a notification: nothing, itself, itself twice, or others that were held back before."""
+"""Function that decides what becomes of a notification: nothing, itself, itself twice, or others that were held back
+before."""
 
 
 class TopicProxy:
-    """Passes everything on but what ``fault`` says; counts the frames that the worker sends."""
+    """Proxy that passes everything on unless ``fault`` decides otherwise; counts the frames that the worker sends."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self.refusing = False
-        """Whether nothing can be reached."""
+        """Whether the proxy lets nothing through."""
         self.fault: Fault = lambda frame: [frame]
         self.frames: Counter[str] = Counter()
-        """By type."""
+        """Number of the worker's frames, by type."""
         self.url = ""
 
     async def cut(self) -> None:
@@ -77,7 +78,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def topic_proxy(target: str) -> AsyncIterator[TopicProxy]:
-    """A proxy on a port of its own."""
+    """Yield a proxy on a port of its own."""
     proxy = TopicProxy(target)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A collector of traces in this process, and two linked workers whose spans it gets."""
+"""A collector of traces in this process, and two linked workers that send it their spans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Seen:
 
 
 class Collector:
-    """Takes OTLP over HTTP at ``/v1/traces``."""
+    """Collector that takes OTLP over HTTP at ``/v1/traces``."""
 
     def __init__(self) -> None:
         self.spans: list[Seen] = []
@@ -94,7 +94,7 @@ class Collector:
         )
 
     def wait_for(self, found: Callable[[list[Seen]], T | None]) -> T:
-        """What ``found`` says of the spans, once it says something."""
+        """Wait until ``found`` returns something for the spans, and return that."""
         with self._changed:
             until = time.monotonic() + DEADLINE_SECONDS
             while (result := found(self.spans)) is None:
@@ -102,7 +102,7 @@ class Collector:
             return result
 
     def trace(self, trace_id: str, *operations: str) -> dict[str, Seen]:
-        """The spans of a trace by operation, once these are there."""
+        """Return the spans of a trace by operation, once these are there."""
 
         def found(spans: list[Seen]) -> dict[str, Seen] | None:
             of_trace = {f"{each.operation} {each.cluster}": each for each in spans if each.trace_id == trace_id}
@@ -147,7 +147,7 @@ class TracedPair:
         return self.topology.cluster(cluster).pulsar_url
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the event loop of the workers."""
+        """Run a coroutine on the event loop of the workers."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE_SECONDS * 2)
 
     def status(self, cluster: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class TracedPair:
 
 @contextlib.contextmanager
 def traced_pair(more: str = "") -> Iterator[TracedPair]:
-    """``more`` stands in the section ``traces`` beside the endpoint."""
+    """Yield a traced pair; ``more`` stands in the section ``traces`` beside the endpoint."""
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
     ports = free_ports(2)
     collector = Collector()

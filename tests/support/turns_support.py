@@ -1,4 +1,4 @@
-"""Counts of turns of the event loop, and of what one turn does."""
+"""Counts of turns of the event loop, and of the work in each turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ticking:
 
 
 class Counted:
-    """How much of something is done in each turn of an event loop."""
+    """Counts how much of something is done in each turn of an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""docs/tutorial.md as a program: its files and its commands, in their order, in one shell."""
+"""Runs docs/tutorial.md as a program: its files and commands, in their order, in one shell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMISED = [
     "1200",
     "1200",
 ]
-"""What the page says that its programs and its counting print."""
+"""Output of the programs and counts, as the page promises it."""
 _STEP = re.compile(r"^## (\d+)\. [^\n]*$|(?:Save this as `([^`]+)`(?:(?!^```).)*?)?^```(\w+)\n(.*?)^```", re.S | re.M)
 NOTHING_WOULD_BE_LOST = "replicator failover -f topology.yaml --from us-east --to eu-west --dry-run --output json"
 NOTHING = (
@@ -52,7 +52,7 @@ def steps(page: str) -> list[Step]:
 
 
 class Shell:
-    """Bash, which is given a line after the other; each must end with 0."""
+    """Bash that runs one line after the other; each must end with 0."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._bash = subprocess.Popen(
@@ -67,7 +67,7 @@ class Shell:
         )
 
     def run(self, line: str) -> str:
-        """What it printed."""
+        """Run a line and return its output; fail if its exit status is not 0."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.write(f'{line}\necho "{_END} $?"\n')
@@ -82,7 +82,7 @@ class Shell:
         raise AssertionError(f"{line}: the shell ended\n{''.join(printed)[-4000:]}")
 
     def end(self) -> None:
-        """The shell and whatever it started, first politely."""
+        """End the shell and its children, first politely."""
         with suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGTERM)
         assert self._bash.stdin is not None
@@ -104,15 +104,15 @@ def opened(folder: Path, environment: dict[str, str]) -> Iterator[Shell]:
 
 
 def figures(printed: list[tuple[str, str]]) -> list[str]:
-    """What the tutorial's programs and its counting printed."""
+    """Return the output of the tutorial's programs and counts."""
     return [text.strip() for line, text in printed if line.startswith(("python", "wc", "sort"))]
 
 
 def followed(shell: Shell, ports: tuple[str, str], tutorial: list[Step]) -> list[tuple[str, str]]:
-    """Do what the tutorial says, at other ports; each command with what it printed.
+    """Run the tutorial's commands, at other ports; return each command with its output.
 
-    A person takes seconds to read before the region is killed. Here the same is waited for: that the other region has
-    heard of everything.
+    A person reads for seconds before the region is killed. Here the run waits until the other region has heard of
+    everything.
     """
     printed = []
 

@@ -1,4 +1,4 @@
-"""Two served clusters for ``verify``, and ways to damage what one of them has."""
+"""Two served clusters for ``verify``, and ways to damage the data of one of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINKS = (Link("us-east", "eu-west"), Link("eu-west", "us-east"))
 
 
 class Status:
-    """What a worker says beside its log: its links, and mappings of nobody."""
+    """Status of a worker: its links, and no mappings."""
 
     def __init__(self, node: Cluster) -> None:
         self.links = lambda: tuple(node.links)
@@ -44,7 +44,8 @@ async def served(
     before: Callable[[web.Request], Awaitable[None]] | None = None,
     after: Callable[[web.Request], None] | None = None,
 ) -> AsyncIterator[dict[str, str]]:
-    """The whole API of clusters, by name; ``before`` and ``after`` are called around the handling of each request."""
+    """Serve the whole API of clusters, by name; ``before`` and ``after`` are called around the handling of each
+    request."""
 
     @web.middleware
     async def call_around(
@@ -76,7 +77,7 @@ def faults(report: VerifyReport) -> dict[str, int]:
 
 
 def change_block(topic: Topic, number: int, change: Callable[[bytes], bytes | None]) -> None:
-    """Change the bytes of a stored block behind the engine's back, or remove it: as a disk that fails does."""
+    """Change the bytes of a stored block without the engine, or remove it, as a failing disk does."""
     store = topic.reading._store
     with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
         keys = [key for key in txn.cursor().iternext(values=False) if BLOCK_KEY.unpack(key)[0] == topic.topic_id]
@@ -96,7 +97,7 @@ def flipped(at: int) -> Callable[[bytes], bytes]:
 
 
 async def copied(source: Topic, destination: Engine, messages: int) -> Topic:
-    """The copy of a topic, once it has that many messages."""
+    """Return the copy of a topic, once it has that many messages."""
     await eventually(
         lambda: (there := destination.find(source.name)) is not None and there.log.messages == messages, "the copies"
     )

@@ -27,7 +27,7 @@ PUBLISHED_AT_MS = 1_700_000_000_000
 
 
 def single_entry(payload: bytes, *, key: str | None = None, sequence_id: int = 0, **properties: str) -> bytes:
-    """An entry of one message outside a batch."""
+    """Return an entry of one message outside a batch."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=PUBLISHED_AT_MS)
     if key is not None:
         metadata.partition_key = key
@@ -37,7 +37,7 @@ def single_entry(payload: bytes, *, key: str | None = None, sequence_id: int = 0
 
 
 def batch_entry(payloads: list[bytes], *, key: str | None = None, sequence_id: int = 0) -> bytes:
-    """An entry of a batch; its messages share a key."""
+    """Return an entry of a batch; its messages share a key."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=sequence_id,
@@ -64,7 +64,7 @@ def marker_entry(marker_type: int, payload: bytes = b"marker") -> bytes:
 
 @dataclass
 class ScriptedTopic:
-    """A topic's log at one cluster, and what the worker says of it. Ledger 3 unless told."""
+    """A topic's log at one cluster, and its report by the worker. Its ledger is 3 by default."""
 
     cluster: str
     incarnation: int = INCARNATION
@@ -73,11 +73,11 @@ class ScriptedTopic:
     mappings: list[dict[str, Any]] = field(default_factory=list)
     next: Position = field(default=Position(3, 0))
     clusters: list[str] | None = None
-    """To which its namespace is copied."""
+    """Clusters to which its namespace is copied."""
     cut: dict[str, Any] = field(default_factory=dict)
-    """What it says of how far it is, where that is not nothing: ``trimmed``, ``high_water`` and so on."""
+    """Report on the topic's progress, if not empty: ``trimmed``, ``high_water`` and so on."""
     life: int = 1
-    """Which topic of that name it is, as the listing for readers says it: below the ids of its ledgers."""
+    """Number of the topic's life, as the listing for readers gives it; it is below the ids of its ledgers."""
     trimmed: Position = BEFORE_ALL
 
     def publish(self, *entries: bytes, sizes: list[int] | None = None, kind: BlockKind = BlockKind.MESSAGES) -> bytes:
@@ -97,20 +97,20 @@ class ScriptedTopic:
         return block
 
     def store(self, block: bytes) -> Position:
-        """Store a block as it is, copied or not, at the next local position; returns that."""
+        """Store a block as it is, copied or not, at the next local position; return that position."""
         at, entries = self.next, read_header(block).entries
         self.blocks.append((at, entries, block))
         self.next = Position(at.ledger, at.entry + entries)
         return at
 
     def trim(self, upto: Position) -> None:
-        """Drop the blocks up to ``upto``, the end of one."""
+        """Drop the blocks up to ``upto``, which is the end of one."""
         self.blocks = [row for row in self.blocks if row[0] > upto]
         self.trimmed = upto
 
     @property
     def runs(self) -> list[list[int]]:
-        """The ledgers with their first and last entries."""
+        """Return the ledgers with their first and last entries."""
         found: dict[int, list[int]] = {}
         for at, entries, _ in self.blocks:
             run = found.setdefault(at.ledger, [at.ledger, at.entry, at.entry])
@@ -155,7 +155,8 @@ class ScriptedTopic:
 
 
 class WireWorker:
-    """Serves :class:`ScriptedTopic` s from a thread. ``refuse[what]`` makes a call answer with that status."""
+    """Worker that serves :class:`ScriptedTopic` s from a thread. ``refuse[what]`` makes a call fail with that
+    status."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
@@ -163,11 +164,11 @@ class WireWorker:
         self.refuse: dict[str, int] = {}
         self.requests: list[str] = []
         self.links: list[dict[str, Any]] = []
-        """What it says of the links that leave it."""
+        """Report on the links that leave it."""
         self.on_request: dict[str, Callable[[Any], dict[str, Any]]] = {}
-        """What it does, and answers, by path."""
+        """Handlers of requests beside reading, by path; each returns the answer."""
         self.vanish_at: str | None = None
-        """A request that begins so finds its topic deleted, and so do all after it."""
+        """Start of the request from which on the topic is deleted."""
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -209,7 +210,7 @@ class WireWorker:
         self._loop.close()
 
     async def _asked(self, request: web.Request) -> web.Response:
-        """What is asked of it beside reading."""
+        """Answer a request that is not one of reading."""
         what = request.match_info["rest"]
         self.requests.append(f"{request.method} {request.path_qs}")
         if what not in self.on_request:
@@ -271,7 +272,7 @@ class WireWorker:
         return web.json_response({"cluster": self.cluster, "ranges": answer})
 
     async def _positions_at(self, request: web.Request) -> web.Response:
-        """By the blocks' own times."""
+        """Answer with positions at a time, by the blocks' own times."""
         self.requests.append(request.path_qs)
         body = await request.json()
         found = {}

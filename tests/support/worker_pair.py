@@ -1,5 +1,4 @@
-"""Real workers in the test's process, two of them linked both ways if nothing else is said, each with the database
-that it starts itself."""
+"""Real workers in the test's process: two, linked both ways by default. Each starts its own database."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class Pair:
         return topic
 
     async def published(self) -> dict[str, Position]:
-        """What each cluster published last, after all of it is in both."""
+        """Publish in each cluster; return the last position of each, after both have everything."""
         await self.engine("us-east").topic(TOPIC)
         await (await self.engine("eu-west").topic(TOPIC)).publish([message(b"e")] * 3)
         last: dict[str, Position] = {}
@@ -72,14 +71,14 @@ class Pair:
         return await asyncio.to_thread(forked_commands.run, *asked, cwd=self.file.parent, timeout=90)
 
     async def translate(self, source: str, to: str, position: Position | str) -> tuple[int, Any]:
-        """Exit status, and the JSON or the error."""
+        """Run ``translate``; return the exit status, and the JSON or the error."""
         asked = ("--topic", "orders", "--from", source, "--to", to, "--position", str(position))
         done = await self.cli("translate", *asked, "--output", "json")
         assert "Traceback" not in done.stderr
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     async def translate_by_index(self, source: str, to: str, position: Position) -> tuple[int, Any]:
-        """The same as Postgres answers it. Until it was written there, the store does."""
+        """Translate by Postgres. Until the mapping is written there, the store answers, so this repeats."""
         async with asyncio.timeout(30):
             while (found := await self.translate(source, to, position))[0] == 0 and found[1]["source"] != "postgres":
                 pass
@@ -89,7 +88,7 @@ class Pair:
         return int((self.directory / name / "postgres" / "postmaster.pid").read_text().split()[0])
 
     def signal_server(self, name: str, how: signal.Signals) -> None:
-        """To the server of a cluster's database, and to all processes of it."""
+        """Send a signal to the server of a cluster's database and to all its processes."""
         postmaster = psutil.Process(self.postmaster(name))
         for process in [postmaster, *postmaster.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -82,17 +82,17 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "ReplicatorApacheTopicsDiffer": {'replicator_apache_differing_topics{cluster="a"}': "1"},
     "ReplicatorApacheNotCompared": {'replicator_apache_comparison_age_max_seconds{cluster="a"}': "121"},
 }  # fmt: skip
-"""What is not healthy, by the one alert that is to fire: a link that is paused is not reported as down or behind."""
+"""Unhealthy series, by the one alert that must fire: a paused link is not reported as down or behind."""
 QUIET: Final[tuple[dict[str, str], ...]] = (
     {},
     {'replicator_ready{cluster="a"}': "0", 'replicator_failover_fenced{cluster="a"}': "1"},
 )
-"""For these no alert is to fire."""
+"""Series for which no alert must fire."""
 MINUTES: Final = 800
 
 
 def firing(series: dict[str, str], at_minutes: int, *alerts: str) -> dict[str, Any]:
-    """A test for promtool: what fires then, where all is healthy but for these series."""
+    """Return a test for promtool: the alert that fires when all is healthy except these series."""
     every = {**HEALTHY, **series}
     return {
         "interval": "1m",

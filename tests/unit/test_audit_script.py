@@ -1,6 +1,6 @@
-"""What ``make audit`` makes of pip-audit's answer: no finding is lost, and what was not looked at is not called clean.
+"""``make audit`` loses no finding of pip-audit, and calls no package clean that was not looked at.
 
-The data of vulnerabilities is not there in every network, so a script stands for pip-audit, with its words and exit
+Not every network reaches the data of vulnerabilities, so a script stands for pip-audit, with its words and exit
 statuses.
 """
 

@@ -1,4 +1,4 @@
-"""docs/compared.md goes through every problem and scenario, and the tests that it names are there."""
+"""Check of docs/compared.md: it goes through every problem and scenario, and the tests that it names exist."""
 
 from __future__ import annotations
 

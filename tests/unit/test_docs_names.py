@@ -1,4 +1,4 @@
-"""What docs/architecture.md and docs/glossary.md name in the tree is there: paths, modules, classes and functions."""
+"""Names in docs/architecture.md and docs/glossary.md exist in the tree: paths, modules, classes and functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MADE_BY_READERS = frozenset({"example.py"})
 
 
 def missing(text: str) -> list[str]:
-    """What of the names in a page is not in the tree."""
+    """Return the names in a page that are not in the tree."""
     paths = {word for word in re.findall(r"[\w./-]+\.py\b|[\w./-]+/(?=[`\s:)])", text) if not word.startswith("..")}
     paths -= MADE_BY_READERS
     dotted = set(re.findall(r"\b(?:replicator|snapshots)(?:\.\w+)+", text))
@@ -24,7 +24,7 @@ def missing(text: str) -> list[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a package or a module, or stands in one: a class, a function, a method or a constant."""
+    """Return whether a dotted name is a package or a module, or a class, a function, a method or a constant in one."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         place = ROOT.joinpath(*parts[:end])

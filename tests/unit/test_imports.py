@@ -15,7 +15,7 @@ ROOTS = ("replicator", "snapshots", "migrations")
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module by its dotted name."""
+    """Return every module by its dotted name."""
     found: dict[str, Path] = {}
     for package in ROOTS:
         for path in sorted((root / package).rglob("*.py")):
@@ -25,7 +25,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imported(name: str, source: str, known: Iterable[str], *, package: bool = False) -> set[str]:
-    """The modules of ``known`` that the module ``name`` imports, itself left out."""
+    """Return the modules of ``known`` that the module ``name`` imports, except itself."""
     known = set(known)
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -44,7 +44,7 @@ def imported(name: str, source: str, known: Iterable[str], *, package: bool = Fa
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> set[frozenset[str]]:
-    """The strongly connected components of more than one member."""
+    """Return the strongly connected components of more than one member."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     path: list[str] = []

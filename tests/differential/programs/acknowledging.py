@@ -23,7 +23,7 @@ from differential.harness import (
 
 TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
 ACKS_LEAVE_SECONDS = 0.3
-"""They are grouped for 0.1 s by the client."""
+"""Time after which acknowledgements have left the client, which groups them for 0.1 s."""
 ONE_AT_A_TIME = ("Exclusive", "Failover")
 COUNTS = "counts-on-one-consumer"
 

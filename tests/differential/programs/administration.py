@@ -18,7 +18,7 @@ def shape(value: Any) -> Any:
 
 
 def used(at: At) -> None:
-    """One producer and one consumer that stay, a batch, a hole in what is acknowledged."""
+    """Use a topic: one producer and one consumer that stay, a batch, a hole in the acknowledgements."""
     send_all(at.producer(producer_name="p"), range(4))
     batch(at, range(3))
     consumer = at.consumer(consumer_name="c", consumer_type=pulsar.ConsumerType.Shared)

@@ -137,7 +137,7 @@ def deduplication_switched_off_again(at: At) -> Any:
 
 
 def acknowledged_once(at: At) -> Any:
-    """The topic's only subscription, when one of its three messages is consumed."""
+    """Return the topic's only subscription, when one of its three messages is consumed."""
     (subscription,) = at.admin("GET", path(at, "/stats"))[1]["subscriptions"].values()
     return subscription if subscription["msgBacklog"] == 2 else None
 

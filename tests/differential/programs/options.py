@@ -28,7 +28,7 @@ QUIETLY = {"operation_timeout_seconds": 5}
 
 
 def used(client: Any, at: At) -> Any:
-    """Whether a client can be used."""
+    """Return whether a client can be used."""
     consumer = client.subscribe(at.topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     client.create_producer(at.topic).send(b"m")
     return data(consumer.receive(COMES_MS))

@@ -1,4 +1,5 @@
-"""What producers do: messages of every kind, batches, codecs, chunks, names, access modes, deduplication's numbers."""
+"""Programs of producers: messages of every kind, batches, codecs, chunks, names, access modes, deduplication's
+numbers."""
 
 from __future__ import annotations
 

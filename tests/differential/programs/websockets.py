@@ -26,7 +26,7 @@ class Sockets:
         return await self._session.ws_connect(path, params={key: str(value) for key, value in parameters.items()})
 
     async def refused(self, kind: str, subscription: str = "", **parameters: Any) -> Any:
-        """The HTTP status with which it is not opened."""
+        """Return the HTTP status that refuses it."""
         try:
             socket = await self.open(kind, subscription, **parameters)
         except aiohttp.WSServerHandshakeError as error:
@@ -89,7 +89,7 @@ def subscriptions(at: At) -> Any:
 
 
 def unacknowledged(at: At) -> int:
-    """Of the subscription that consumers have here."""
+    """Return the number of unacknowledged messages of the consumers' subscription."""
     return int(
         at.admin("GET", f"persistent/public/default/{at.name}/stats")[1]["subscriptions"]["s"]["unackedMessages"]
     )
@@ -113,7 +113,7 @@ def websocket_messages(at: At) -> Any:
 
 @program()
 def websocket_messages_and_others(at: At) -> Any:
-    """What one kind of client sends the other receives."""
+    """Send messages from each kind of client to the other; return what each receives."""
 
     async def use(of: Sockets) -> Any:
         consumer = await of.consumer()

@@ -89,9 +89,9 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
     "PUT non-persistent/sales/eu/x": (501, "topics are persistent"),
     f"GET {EU}/tp/stats/": (404, "a path has no slash at its end"),
 }
-"""By the beginning of a request: our status, and why it is another one."""
+"""Our status where it differs from the broker's, and the reason, by the beginning of a request."""
 NOT_SET_HERE: Final = ("bob", "a", "c", "k", "subscription_expiration_time_minutes")
-"""What was granted, or set, at the broker and refused here."""
+"""Names in grants and settings that the broker accepted and that we refuse."""
 NOT_OURS: Final = {
     *NOT_SET_HERE,
     "__compaction",  # Pulsar's compaction is a subscription, which is shown
@@ -103,7 +103,7 @@ NOT_OURS: Final = {
 
 
 class Clients:
-    """What clients do between the requests."""
+    """Clients' actions between the requests."""
 
     def __init__(self, worker: ServedWorker) -> None:
         self._client = pulsar.Client(worker.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
@@ -152,7 +152,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def asked() -> list[tuple[dict[str, Any], Answer]]:
-    """Each request with the broker's answer and ours."""
+    """Return each request with the broker's answer and ours."""
     found: list[tuple[dict[str, Any], Answer]] = []
     with served_worker() as worker:
         clients = Clients(worker)
@@ -222,7 +222,7 @@ def test_errors_have_a_reason(asked: list[tuple[dict[str, Any], Answer]]) -> Non
 
 
 def lacks(ours: Any, theirs: Any, at: str) -> list[str]:
-    """Which fields of the broker's answer are not in ours, or of another type."""
+    """Return the fields of the broker's answer that ours lacks or has with another type."""
     if isinstance(theirs, dict):
         if not isinstance(ours, dict):
             return [f"{at or 'the body'} is no object: {ours!r:.80}"]

@@ -1,4 +1,4 @@
-"""What is done to all topics of a namespace, clusters and brokers, and policies that Pulsar has and we do not."""
+"""Operations on all topics of a namespace, clusters and brokers, and policies that Pulsar has and we do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EARLIEST = {"ledgerId": -1, "entryId": -1}
 
 
 async def two_topics(admin: Admin) -> None:
-    """With three messages each, and two subscriptions that have consumed none of them."""
+    """Make two topics with three messages each, and two subscriptions that have consumed none of them."""
     for name in ("eu", "us"):
         topic = await admin.engine.topic(f"{FULL}/{name}")
         await topic.publish([message()] * 3)

@@ -1,4 +1,4 @@
-"""Where messages lie, and how much is left: by time, by number from either end, in bytes, and emptying a topic."""
+"""Places of messages and size of the backlog: by time, by number from either end, in bytes, and emptying a topic."""
 
 from __future__ import annotations
 

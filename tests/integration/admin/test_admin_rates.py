@@ -1,4 +1,5 @@
-"""The figures of what goes out: what official consumers got is in the statistics over REST, and stays when they go."""
+"""Rates of outgoing messages: deliveries to official consumers count in the statistics over REST, also after they
+leave."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_what_goes_out_and_comes_in_is_counted(tmp_path: Path) -> None:
 
 
 def test_consumers_in_the_worker_itself_are_counted_too(tmp_path: Path) -> None:
-    """Such as those of WebSockets."""
+    """Consumers over WebSockets are of this kind."""
 
     async def main() -> None:
         async with administered(tmp_path) as admin, Client(engine=admin.engine) as client:

@@ -30,7 +30,7 @@ class Cli:
         self.engine = admin.engine
 
     async def run(self, *arguments: str) -> str:
-        """What a command prints, which has to end with exit status 0."""
+        """Run a command, which must end with exit status 0; return what it prints."""
         done = await self._invoke(arguments)
         assert done.exit_code == 0, f"{arguments}: {done.output}"
         return done.output
@@ -39,7 +39,7 @@ class Cli:
         return json.loads(await self.run(*arguments, "--output", "json"))
 
     async def refused(self, *arguments: str, status: int = 2) -> str:
-        """The error of a command that has to end with ``status``."""
+        """Return the error of a command that must end with ``status``."""
         done = await self._invoke(arguments)
         assert done.exit_code == status, f"{arguments}: {done.output}"
         assert done.stderr.count("\n") == 1

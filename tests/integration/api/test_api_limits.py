@@ -1,4 +1,4 @@
-"""What links and readers can make a worker hold, and what a link may carry: invariants 4 and 11."""
+"""Limits of a worker's load by links and readers, and of a link's content: invariants 4 and 11."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
                     longest = max(longest, time.perf_counter() - before)
 
             async def scraped() -> float:
-                """Which part of a scrape's time others waited for a turn, at most."""
+                """Return the longest wait of others for a turn, as a part of the scrape's time."""
                 nonlocal longest
                 longest, asked = 0.0, time.perf_counter()
                 async with session.get(base.removesuffix("/replication/v1") + "/metrics") as response:

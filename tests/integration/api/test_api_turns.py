@@ -129,7 +129,7 @@ async def shared(path: Path) -> AsyncIterator[Shared]:
 
 @asynchronous
 async def test_an_operator_closes_the_connections_of_a_client_by_its_address(tmp_path: Path) -> None:
-    """By host and port one connection, whatever it speaks; by the host all but that of who asks. It is noted."""
+    """Host and port name one connection, of any protocol; the host names all except the caller's. The log notes it."""
     async with shared(tmp_path / "data") as worker, aiohttp.ClientSession() as session:
         connections = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(3)]
         hello = encode(BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="x")))

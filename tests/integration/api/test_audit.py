@@ -1,4 +1,4 @@
-"""What operators change is in the audit log: what, from where, from what to what."""
+"""The audit log records each change by an operator: what changed, from where, the old and the new value."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ async def test_a_flood_of_hints_costs_few_questions_and_does_not_keep_a_true_one
 
 
 async def ends(us: Cluster, eu: Cluster) -> bool:
-    """Whether the worker of us would end, by what eu says of its store."""
+    """Return whether the worker of us would end because of eu's report on its store."""
     answers, _ = await ask_all({"eu": eu.server.address}, "us", seconds=5, new=False, counted=False)
     return older_store("us", "DIR", us.engine.origin_stores.line, answers) is not None
 

@@ -31,7 +31,7 @@ async def test_a_worker_whose_store_failed_is_not_healthy_so_that_it_is_started_
 
 @asynchronous
 async def test_a_worker_is_asked_where_it_listens_whichever_clusters_it_is(tmp_path: Path) -> None:
-    """As an image does, which is not told whose worker it runs."""
+    """An image asks so, because nobody tells it whose worker it runs."""
     file = tmp_path / "topology.yaml"
 
     def topology(*listen: str) -> Topology:

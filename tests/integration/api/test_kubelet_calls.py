@@ -14,7 +14,7 @@ _OTHER = "Precondition failed: UID in precondition: a, UID in object meta: b"
 
 
 def _tell(refusals: Sequence[tuple[int, str]]) -> int:
-    """How many calls it takes a server that refuses so, one after the other, and agrees then."""
+    """Return how many calls are needed at a server that refuses so, one after the other, and then agrees."""
     told = 0
 
     async def answer(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What a worker tells readers of many topics, on a real engine: what changed, how much lies where, what was when."""
+"""Answers to readers of many topics, on a real engine: changed topics, amounts and places of data, and times."""
 
 from __future__ import annotations
 

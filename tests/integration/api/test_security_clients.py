@@ -1,4 +1,4 @@
-"""Who is let in, and what they may do: tokens, passwords, certificates and roles, with the official client and ours."""
+"""Authentication and permissions: tokens, passwords, certificates and roles, with the official client and ours."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_verb_is_refused_to_who_may_not(
 def test_status_says_that_a_worker_refuses_and_why(
     worker: ServedWorker, secrets: Secrets, tmp_path: Path, role: str | None, status: int, reason: str
 ) -> None:
-    """And not that none answers, which would have the operator start what runs."""
+    """It must not say that no worker answers: the operator would start one that already runs."""
     file = tmp_path / "topology.yaml"
     alone = {"solo": {"address": f"127.0.0.1:{worker.port}", "data": "solo"}}
     file.write_text(yaml.safe_dump({"clusters": alone, "auth": secrets.auth(token_file=str(tmp_path / "none"))}))

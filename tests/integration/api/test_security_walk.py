@@ -133,7 +133,7 @@ def worker(secrets: Secrets) -> Iterator[ServedWorker]:
 def test_every_command_needs_a_client_that_has_shown_who_it_is(
     worker: ServedWorker, secrets: Secrets, command: int
 ) -> None:
-    """In front of CONNECT, and behind one that was refused."""
+    """This holds before CONNECT, and after a refused one."""
     for token in ("", secrets.token("operator", seconds=-1)):
         with socket.create_connection(("127.0.0.1", worker.port), timeout=10) as connection:
             state = ClientConnection(time.monotonic(), software="a test", method="token", credentials=token.encode)
@@ -199,7 +199,7 @@ REFUSED_TO_ALL = frozenset(
         T.TC_CLIENT_CONNECT_REQUEST,
     }
 )
-"""Those of transactions."""
+"""Commands of transactions."""
 
 
 ABOUT: dict[str, Any] = {
@@ -230,13 +230,13 @@ def test_every_command_is_refused_to_too_small_a_role(worker: ServedWorker, secr
 
 
 def used(worker: ServedWorker) -> tuple[int, set[str]]:
-    """How many producers the topic has, and which subscriptions."""
+    """Return how many producers the topic has, and which subscriptions."""
     stats = worker.ask("GET", f"{TOPIC}/stats").json
     return len(stats["publishers"]), set(stats["subscriptions"])
 
 
 def refused(answer: Any) -> bool:
-    """Whether an answer to a request says that its role may not."""
+    """Return whether an answer says that the role may not."""
     inside = answer.answer
     if isinstance(inside, Refused):
         return inside.code == ServerError.AuthorizationError

@@ -77,7 +77,7 @@ class Taking:
 
 
 def check_way(spans: dict[str, Seen], span_id: str) -> None:
-    """One trace, each span the child of the one before."""
+    """Check one trace, each span the child of the one before."""
     way = [spans[operation] for operation in WAY]
     assert [each.parent_id for each in way] == [span_id, *(each.span_id for each in way[:-1])]
     assert len({each.trace_id for each in way}) == 1

@@ -23,7 +23,7 @@ from replicator.protocol.commands_pb2 import MessageIdData
 
 WAIT_SECONDS = 20.0
 QUIET_SECONDS = 0.2
-"""For what must not come."""
+"""Time that a test waits for messages that must not come."""
 CUT_OFF = aiohttp.WSCloseCode.ABNORMAL_CLOSURE
 
 
@@ -61,7 +61,7 @@ class Socket:
             await self._socket.receive(QUIET_SECONDS)
 
     async def send(self, payload: str, **fields: Any) -> dict[str, Any]:
-        """What is answered to a message."""
+        """Send a message; return the answer."""
         await self.say(payload=text64(payload), **fields)
         return await self.hear()
 
@@ -72,7 +72,7 @@ class Socket:
         await self.say(messageId=message["messageId"])
 
     async def closing(self) -> tuple[int | None, str]:
-        """The code and the reason with which the worker closes it, whatever comes before."""
+        """Return the code and the reason with which the worker closes it, whatever comes before."""
         while True:
             message = await self._socket.receive(WAIT_SECONDS)
             if message.type is not aiohttp.WSMsgType.TEXT:
@@ -93,7 +93,7 @@ class Api:
         )
 
     async def refused(self, kind: str, path: str, **parameters: Any) -> tuple[int, str]:
-        """The status, and the reason, of a socket that is not opened."""
+        """Return status and reason of a refused socket."""
         upgrade = {
             "Connection": "Upgrade",
             "Upgrade": "websocket",
@@ -307,7 +307,7 @@ async def test_an_unsubscribed_subscription_is_gone_and_the_socket_still_answers
 
 @asynchronous
 async def test_the_end_of_a_topic_is_told_to_who_has_consumed_it_all(worker: ServedWorker, topic: str) -> None:
-    """As upstream: a consumer is there when all is acknowledged, a reader when it has read all."""
+    """Upstream, too, a consumer is at the end when everything is acknowledged, a reader when it has read everything."""
 
     async def at_end(socket: Socket) -> bool:
         await socket.say(type="isEndOfTopic")

@@ -31,7 +31,7 @@ links:
 
 
 def completed(shell: str, line: str) -> str:
-    """What the program offers behind ``line``, as the shell's script asks for it."""
+    """Return the completions after ``line``, as the shell's script asks for them."""
     environment = {**os.environ, "_REPLICATOR_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line}
     if shell == "bash":
         environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
@@ -71,7 +71,7 @@ def test_the_script_of_a_shell_is_printed_and_installed_below_the_home_directory
 
 
 def offered(line: str) -> set[str]:
-    """The same in this process, as bash would be offered it; a space at the end begins a new word."""
+    """Return bash's completions, computed in this process; a space at the end begins a new word."""
     *words, incomplete = line.split(" ")
     return {each.value for each in BashComplete(PROGRAM_HERE, {}, "replicator", "").get_completions(words, incomplete)}
 

@@ -48,7 +48,7 @@ def topology(path: Path, more: dict[str, Any] | None = None, **solo: Any) -> Pat
 
 
 def examined(file: Path, *options: str, status: int = 0) -> dict[str, list[dict[str, str]]]:
-    """What was found, by check; every finding that is not ok says what to do."""
+    """Run the doctor and return its findings by check; every finding that is not ok must name a remedy."""
     done = ended("doctor", "-f", str(file), *options, "--output", "json")
     assert (done.status, done.stderr) == (status, ""), done
     found: dict[str, list[dict[str, str]]] = {}

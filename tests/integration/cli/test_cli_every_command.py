@@ -1,6 +1,6 @@
-"""What holds for every command of the program: its formats, and one line for a mistake, which says what to do.
+"""Rules for every command of the program: its formats, and one line for a mistake, which says what to do.
 
-The commands are taken from the program, so that a new one cannot forget it.
+The list of commands comes from the program, so a new one is tested, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITH_CLUSTER: Final = sorted(
     verb for verb in VERBS if "--file" in options(verb) and ("--cluster" in options(verb) or "--from" in options(verb))
 )
 SHOWS_WHO_IS_AWAY: Final = {"plan": 0, "status": 3, "store status": 3, "failover-status": 3}
-"""They show it where the others' answers stand, with this exit status."""
+"""Commands that put an error where the others' answers stand, with this exit status."""
 NOT_FOR_A_WORKER: Final = {
     "pipeline run": "its driver waits for its worker, which may be started after it",
     "store repair": "it looks for the store first, and there is none",
@@ -36,7 +36,7 @@ AWAY: Final = sorted({*VERBS} - {*OFFLINE} - {*NOT_FOR_A_WORKER} - {*SHOWS_WHO_I
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In an empty directory, and shows workers nothing."""
+    """Run in an empty directory, without credentials for workers."""
     monkeypatch.chdir(tmp_path)
     for name in ("REPLICATOR_TOKEN", "REPLICATOR_PROFILE", "REPLICATOR_TOPOLOGY", "REPLICATOR_CLUSTER"):
         monkeypatch.delenv(name, raising=False)

@@ -24,7 +24,7 @@ from replicator.topology import Link as LinkSpec
 
 
 class Status(NoStatus):
-    """What the worker would say, of an engine that has no worker."""
+    """Stand-in for a worker's status, for an engine that has no worker."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links

@@ -35,7 +35,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 async def filled(directory: Path) -> None:
-    """A little of one topic beside much of another, which is deleted then."""
+    """Write a little of one topic beside much of another, which is then deleted."""
     async with opened(directory, settings=ENGINE) as engine:
         topic, gone = await engine.topic(TOPIC), await engine.topic(OTHER)
         for number in range(20):

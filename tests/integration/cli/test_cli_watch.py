@@ -26,7 +26,7 @@ NOT_OF_A_WORKER: Final = {"drills list": "it is of a database", "bridge status":
 
 
 MARKS: Final = {"json": "\n", "yaml": "---\n", "table": "+00:00\n"}
-"""What each state has once."""
+"""Text that each shown state contains once, by format."""
 
 
 class Interrupting(io.StringIO):
@@ -147,7 +147,7 @@ def test_a_terminal_is_left_as_it_was_with_the_last_state_on_it(file: Path, numb
 
 
 def _read(terminal: int) -> bytes:
-    """What is written to a terminal; nothing when the other side is closed."""
+    """Return the output at a terminal; nothing when the other side is closed."""
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -1,4 +1,4 @@
-"""Why a worker cannot be connected to is said in words that name what is wrong."""
+"""Errors of connecting to a worker name the cause in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print as JSON has the fields that docs/reference/json.md says, each of its type, and no others.
+"""Commands print JSON with exactly the fields of docs/reference/json.md, each of its type.
 
 Each command that prints more than ``{"done": true}`` is run against two workers, or is named with why it is not.
 """
@@ -54,7 +54,7 @@ POLICIES: Final = {
     "schema-validation": "off",
     "auto-topic-creation": "on",
 }
-"""Of a namespace: a command for each, with its value."""
+"""Policies of a namespace: a command for each, with its value."""
 COLOURS: Final = "public/default/colours"
 ENDED: Final = "public/default/ended"
 
@@ -68,7 +68,7 @@ class Printed:
         self.wrong: list[str] = []
 
     async def __call__(self, verb: str, *given: object, status: int = 0) -> Any:
-        """What a command prints that asks a worker, or has a topology."""
+        """Run a command that asks a worker or reads a topology; return what it prints."""
         return await self.alone(verb, *given, "--file", self.file, status=status)
 
     async def alone(self, verb: str, *given: object, status: int = 0) -> Any:

@@ -22,7 +22,7 @@ BOTH_WAYS = "[{between: [A, B]}]"
 NAMESPACE = "public/roundtrip"
 SECONDS_MAX = 60.0
 START_SECONDS_MAX = 15.0
-"""For the start of a command on a busy machine."""
+"""Limit of a command's start on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def left(regions: Deployment) -> dict[str, list[str]]:
 
 
 def begun(regions: Deployment, *options: str) -> forked_commands.Forked:
-    """A run that waits for messages while the link is paused."""
+    """Begin a run that waits for messages while the link is paused."""
     log = regions.path / "roundtrip.log"
     arguments = ("roundtrip", "-f", str(regions.file), "--cluster", "A", *options)
     return forked_commands.start(arguments, cwd=regions.path, stdout=log, stderr=log)
@@ -75,7 +75,7 @@ def wait_for_topic(regions: Deployment, *clusters: str) -> None:
 
 
 def leave(regions: Deployment) -> None:
-    """A run that was killed: its topic is in both clusters, and nobody is connected to it."""
+    """Leave the remains of a killed run: its topic is in both clusters, and nobody is connected to it."""
 
     async def main() -> None:
         topic = f"persistent://{NAMESPACE}/{TOPIC_PREFIX}A-0badcafe"

@@ -29,7 +29,7 @@ from replicator.topology import Topology, load_topology
 from replicator.worker.starting import start_worker
 
 MADE: list[tuple[str, str, Callable[..., Any]]] = []
-"""By check and by what is said: what breaks a set-up."""
+"""Changes that break a set-up, by check and by error text."""
 
 
 class Broken:
@@ -242,7 +242,7 @@ async def refused(topology: Topology) -> Exception:
 
 
 async def errors(topology: Topology) -> dict[str, str]:
-    """What the doctor calls an error, by check."""
+    """Return the doctor's errors, by check."""
     found = await examining.examine(topology, ("solo",), lambda: "Java")
     return {each.check: each.text for each in found if each.level is Level.ERROR}
 

@@ -34,7 +34,7 @@ MANY = LISTED_TOPICS_MAX + 5
 
 
 class Reports(Status):
-    """What a worker says of itself, as far as the tables show it."""
+    """Stand-in for a worker's status, with the fields that the tables show."""
 
     def __init__(self, node: Cluster) -> None:
         super().__init__(node)

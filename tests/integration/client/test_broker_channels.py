@@ -1,5 +1,5 @@
-"""What only a network does to channels: producers that wait on a live connection, clients that vanish, and whom a
-connection is shared with."""
+"""Channels over a real network: producers that wait on a live connection, clients that vanish, and shared
+connections."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_fenced_producer_has_the_receipt_of_everything_that_was_stored_before_
 def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a producer that follows a failover would send again elsewhere what is stored here."""
+    """Otherwise a producer that follows a failover would send stored messages again elsewhere."""
 
     async def scenario(engine: Engine, connector: BrokerConnector) -> None:
         topic = await engine.topic(TOPIC)
@@ -152,7 +152,7 @@ def test_who_moves_hears_first_of_what_was_stored_and_sends_nothing_more(
 def test_a_slow_reader_of_a_subscription_that_is_put_elsewhere_gets_the_new_place_for_its_permits(
     tmp_path: Path,
 ) -> None:
-    """And a seek is done for it only after it heard of the restart: what it gets after it is of the new place."""
+    """A seek for it waits until it heard of the restart, so that everything after it is of the new place."""
 
     async def scenario(engine: Engine, connector: BrokerConnector) -> None:
         topic = await engine.topic(TOPIC)
@@ -249,7 +249,7 @@ def test_an_answer_that_no_broker_gives_is_a_connect_error(answer: bytes) -> Non
 
 
 def let_go(gateway: ServedEngine) -> int:
-    """Of all consumers, without a word; returns how many there were."""
+    """Close all consumers without telling them; return how many there were."""
 
     def close() -> int:
         sessions = [session for each in gateway.gateway._connections for session in each.state.consumers.clear()]
@@ -263,7 +263,7 @@ def let_go(gateway: ServedEngine) -> int:
 def test_a_consumer_that_another_broker_lets_go_of_as_it_comes_back_from_a_seek_connects_once_more(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it waits for ever: the broker's word about it came together with the answer."""
+    """Otherwise it waits for ever: the broker closed it in the same moment as it answered."""
     monkeypatch.setattr(client_connection.Connection, "cluster", property(lambda _: ""))
     subscribe, times = BrokerConsumerChannel.subscribe, 0
 

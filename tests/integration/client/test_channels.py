@@ -63,13 +63,13 @@ WithCluster = Callable[[Scenario], None]
 
 
 async def published(cluster: Cluster, count: int) -> list[Position]:
-    """The positions of that many more messages."""
+    """Publish that many more messages; return their positions."""
     topic = await cluster.topic()
     return await topic.publish([message(b"%d" % index) for index in range(count)])
 
 
 async def round_trip(channel: ConsumerChannel) -> None:
-    """All that the cluster had to say to this consumer until now has come."""
+    """Return when everything that the cluster had to say to this consumer has come."""
     for _ in range(3):
         await channel.last_message()
 
@@ -107,7 +107,7 @@ def test_a_name_belongs_to_one_producer_at_a_time(with_cluster: WithCluster) -> 
 async def eventually_connected(
     cluster: Cluster, name: str, access_mode: AccessMode = AccessMode.SHARED
 ) -> ProducerChannel:
-    """A producer, when the cluster has noticed that the one before it has gone."""
+    """Return a producer, when the cluster has noticed that the one before it has gone."""
     while True:
         try:
             return (await cluster.producer(name, access_mode))[0]
@@ -162,7 +162,7 @@ def test_a_backlog_over_its_quota_refuses_entries_by_name(with_cluster: WithClus
 def test_what_a_quota_holds_of_a_producer_that_leaves_is_given_up(
     with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those that come and go would fill what may be held for all (invariant 11)."""
+    """Otherwise producers that come and go would fill what may be held for all (invariant 11)."""
     monkeypatch.setattr(embedded_channel, "CLOSE_SECONDS_MAX", 0.2)
     monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
 
@@ -405,7 +405,7 @@ def test_permits_that_make_no_sense_lose_the_channel(with_cluster: WithCluster, 
 
 
 async def eventually_free(cluster: Cluster) -> None:
-    """The subscription has no consumer."""
+    """Return when the subscription has no consumer."""
     subscription = await cluster.subscription()
     await eventually(lambda: not subscription.consumers, "the end of the consumer")
 
@@ -479,7 +479,7 @@ def test_a_restart_uses_up_no_permits_and_gives_none_away(with_cluster: WithClus
 
 
 def test_an_acknowledgement_from_before_a_restart_is_void_and_answered(with_cluster: WithCluster) -> None:
-    """Else a seek back would skip what was on its way to be acknowledged (invariant 5)."""
+    """Otherwise a seek back would skip messages whose acknowledgements were on their way (invariant 5)."""
 
     async def scenario(cluster: Cluster) -> None:
         positions = await published(cluster, 4)

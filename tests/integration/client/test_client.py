@@ -78,7 +78,7 @@ def contents(messages: list[Message]) -> list[bytes]:
 
 
 async def nothing_older_comes(client: Client, consumer: Consumer) -> None:
-    """What is sent now comes first: what is older and not acknowledged would come before it."""
+    """Check that a message sent now comes first: older, unacknowledged ones would come before it."""
     producer = await client.create_producer("flights")
     await producer.send(b"newest")
     assert contents(await receive(consumer, 1)) == [b"newest"]
@@ -348,7 +348,7 @@ def test_on_exclusive_everything_unacknowledged_comes_again_in_order(with_client
         messages = await receive(consumer, 20)
         await consumer.acknowledge_cumulative(messages[4])
         consumer.redeliver_unacknowledged_messages()
-        # None of what was prefetched before may come in between.
+        # No message that was prefetched before may come in between.
         assert contents(await receive(consumer, 45)) == everything[5:]
 
     with_client(scenario)

@@ -56,7 +56,7 @@ def connected(port: int, *, address: str = HERE) -> Iterator[socket.socket]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the worker closes it, within the test's time; nothing may come before."""
+    """Return whether the worker closes it, within the test's time; nothing may come before."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -64,7 +64,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def served(connection: socket.socket, request: bytes = PING) -> bool:
-    """Whether a request is answered there."""
+    """Return whether a request is answered there."""
     with suppress(ConnectionError):
         connection.sendall(request)
         return connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
@@ -72,7 +72,7 @@ def served(connection: socket.socket, request: bytes = PING) -> bool:
 
 
 def until_served(port: int, *, address: str = HERE) -> None:
-    """A worker sees a moment later that somebody has left."""
+    """Wait until a request is answered: a worker notices a moment later that somebody has left."""
     for _ in range(1_000):
         with connected(port, address=address) as connection:
             if served(connection):
@@ -81,7 +81,7 @@ def until_served(port: int, *, address: str = HERE) -> None:
 
 
 def head(path: str, *, method: str = "POST", shown: str | None = None) -> bytes:
-    """The head of a request whose body never comes."""
+    """Return the head of a request whose body never comes."""
     authorization = "" if shown is None else f"Authorization: Bearer {shown}\r\n"
     return (
         f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}"
@@ -90,7 +90,7 @@ def head(path: str, *, method: str = "POST", shown: str | None = None) -> bytes:
 
 
 def asked(port: int, path: str, *, address: str = HERE, shown: str | None = None) -> tuple[int, dict[str, str], bytes]:
-    """What a GET is answered with: status, headers in small letters, and the body."""
+    """Send a GET; return status, headers in small letters, and the body."""
     authorization = "" if shown is None else f"Authorization: Bearer {shown}\r\n"
     with connected(port, address=address) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n{authorization}\r\n".encode())

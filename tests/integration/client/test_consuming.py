@@ -63,7 +63,7 @@ def with_client(request: pytest.FixtureRequest, tmp_path: Path) -> WithClient:
 
 
 async def publish(client: Client, *contents: bytes, topic: str = TOPIC, batch: bool = False, **send: Any) -> None:
-    """All in one batch, or each by itself."""
+    """Publish all messages in one batch, or each by itself."""
     producer = await client.create_producer(
         topic, batching_enabled=batch, batching_max_messages=len(contents), batching_max_publish_delay_ms=1_000
     )

@@ -96,7 +96,7 @@ async def subscribed(
 
 
 async def consumes(consumer: PatternConsumer, *locals_: str) -> None:
-    """It comes to consume these topics and partitions, and no others."""
+    """Wait until it consumes exactly these topics and partitions."""
     await eventually(
         lambda: set(consumer.topics()) == full(*locals_) and consumer._core.settled,
         f"{locals_} (has {consumer.topics()})",
@@ -531,7 +531,7 @@ def test_an_unchanged_list_is_answered_without_names(tmp_path: Path) -> None:
 
 
 class Heard:
-    """What a watcher is told in answer to its polls."""
+    """Recorder of the answers to a watcher's polls."""
 
     def __init__(self) -> None:
         self.lists: list[tuple[Sequence[str] | None, str]] = []

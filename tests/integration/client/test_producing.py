@@ -65,7 +65,7 @@ async def deduplicating(engine: Engine) -> None:
 
 
 async def received(client: Client, count: int, **arguments: Any) -> list[Message]:
-    """What a new subscription gets from the beginning on."""
+    """Return the messages that a new subscription gets from the beginning on."""
     arguments.setdefault("topic", TOPIC)
     consumer = await client.subscribe(
         subscription_name=arguments.pop("subscription_name", "reading"),
@@ -285,7 +285,7 @@ def test_a_message_in_chunks_that_is_sent_again_is_stored_once(run: Run) -> None
 
 
 def test_a_backlog_over_its_quota_that_a_client_fills_and_consumes_by_one_connection(tmp_path: Path) -> None:
-    """More waits than a connection may have waiting; the producer connects again when the backlog is consumed."""
+    """More messages wait than a connection may have waiting; the producer reconnects when the backlog is consumed."""
     padding = bytes(1024 * 1024)
     wanted = [b"%d" % number for number in range(HELD_BYTES_MAX // len(padding) + 8)]
 

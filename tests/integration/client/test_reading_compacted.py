@@ -19,8 +19,8 @@ KEYS = 60
 
 
 async def compacted(topic: Topic) -> list[str]:
-    """Batches of four of which two messages are left, a trimmed log, and an end that is compacted away; the keys left,
-    in order."""
+    """Make batches of four messages with two left each, a trimmed log, and an end that is compacted away. Return the
+    remaining keys, in order."""
     for number in range(KEYS):
         await topic.publish([keyed_batch([("x", b"old"), (f"{number}", b"1"), ("y", b"old"), (f"{number}+", b"1")])])
     await topic.publish([keyed("x", b""), keyed("y", b"")])

@@ -31,7 +31,7 @@ def worker() -> Iterator[WireWorker]:
 
 
 class Query:
-    """What Spark's engine does with a reader; its checkpoint is ``read`` and ``planned``, as JSON."""
+    """Stand-in for Spark's engine around a reader; its checkpoint is ``read`` and ``planned``, as JSON."""
 
     def __init__(self, *, available_now: bool = False, read: str | None = None, **options: Any) -> None:
         self.reader = StreamReader(for_stream({name: str(value) for name, value in options.items()}), COLUMNS)
@@ -169,7 +169,7 @@ def test_a_topic_that_is_deleted_between_plan_and_read_is_an_error_or_skipped(wo
 def test_a_worker_that_comes_back_soon_does_not_stop_a_query(
     worker: WireWorker, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """Nor does one that has too much to do for now."""
+    """A worker that has too much to do for now does not stop a query, either."""
     publish(worker.topic(FLIGHTS), 0, 1)
     query = Query(url=worker.url)
     worker.refuse["positions"] = status

@@ -72,7 +72,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 @pytest.fixture(scope="module")
 def closed(secrets: Secrets) -> Iterator[ServedWorker]:
-    """A worker that asks who somebody is; requests of this fixture show nothing by themselves."""
+    """Yield a worker that asks for credentials; requests of this fixture show none by themselves."""
     auth = secrets.auth(permissions={"public/default": {"app": ["produce", "consume"]}})
     auth["passwords"] = str(secrets.passwords(operator="right", app="right"))
     with served_worker(sections={"auth": auth}) as served:
@@ -85,7 +85,7 @@ def closed(secrets: Secrets) -> Iterator[ServedWorker]:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[ServedWorker]:
-    """One that does not ask."""
+    """Yield a worker that asks for no credentials."""
     with served_worker() as served:
         yield served
 

@@ -28,14 +28,14 @@ def worker() -> Iterator[ServedWorker]:
 
 @pytest.fixture
 def made(worker: ServedWorker) -> Iterator[ServedWorker]:
-    """The worker has the namespace."""
+    """Yield a worker that has the namespace."""
     assert worker.ask("PUT", f"namespaces/{NAMESPACE}").status == 204
     yield worker
     worker.ask("DELETE", f"namespaces/{NAMESPACE}?force=true")
 
 
 def sent(worker: ServedWorker, page: str, **fields: str) -> Answer:
-    """A form, with what its page holds in hidden fields."""
+    """Send a form with the hidden fields of its page."""
     opened = worker.ask("GET", page, headers=PAGE)
     assert opened.status == 200, opened.content
     hidden = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', opened.content.decode()))

@@ -18,7 +18,7 @@ QUOTAS = ("backlogQuota-size", "backlogQuota-age")
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[ServedWorker]:
-    """One whose topology file sets two policies."""
+    """Yield a worker whose topology file sets two policies."""
     policies = {"message_ttl": "1h", "backlog_quota": {"age": "2h"}}
     with served_worker(sections={"policies": policies}) as served:
         assert served.ask("PUT", "persistent/public/default/governed").status == 204

@@ -31,7 +31,7 @@ from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetad
 TOPICS = ("one", "two")
 BATCH = 3
 STEP_BYTES = 4 * 1024
-"""Of compaction: the kill comes between two steps of one segment, too."""
+"""Bytes per step of compaction, so few that the kill also comes between two steps of one segment."""
 LAYOUTS: Final = {
     "table": SegmentSettings(),
     "segments": SegmentSettings(

@@ -1,8 +1,8 @@
-"""The process that the deduplication test kills: producers that send again what they are not sure of.
+"""The process that the deduplication test kills. Its producers send again every message without a confirmation.
 
 Usage: ``python dedup_child.py DIRECTORY SEED``. It writes ``P name number`` when message ``number`` of a producer is
-confirmed. Each producer numbers its messages from 0; when the process starts again, it sends some of what it sent
-before once more, as one that heard no answer does.
+confirmed. Each producer numbers its messages from 0; when the process starts again, it repeats some earlier messages,
+like a producer that heard no answer.
 """
 
 from __future__ import annotations

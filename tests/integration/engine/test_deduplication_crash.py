@@ -1,4 +1,5 @@
-"""Deduplication against a real kill -9: nothing is stored twice, nothing confirmed is lost, whatever is sent again."""
+"""Deduplication against a real kill -9: nothing is stored twice and nothing confirmed is lost, despite repeated
+sends."""
 
 from __future__ import annotations
 

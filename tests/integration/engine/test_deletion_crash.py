@@ -1,6 +1,7 @@
-"""Deletion of topics against a real kill -9: gone means gone, what is half done is finished, other topics are whole.
+"""Deletion of topics against a real kill -9: deleted topics stay away, half-done deletions get finished, other topics
+stay whole.
 
-The rows of what is deleted go three in a transaction, so that most kills come amid a deletion.
+A transaction deletes three rows, so that most kills come amid a deletion.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from replicator.engine.engine import Engine
 
 @dataclass
 class Said:
-    """What the child said in all its lives."""
+    """Reports of the child in all its lives."""
 
     there: dict[str, bool | None] = field(default_factory=dict)
     """Whether a topic is there, by name; None while a deletion was asked for and not confirmed."""
@@ -62,7 +63,7 @@ def run_and_kill(directory: Path, seed: int, said: Said) -> None:
 
 
 async def check(engine: Engine, said: Said) -> int:
-    """Returns how many topics' rows were left to be deleted."""
+    """Check the store; return how many topics' rows were left to be deleted."""
     for name, there in said.there.items():
         if name == deletion_child.PARTED:
             if there is False and engine.partitioned.count(name):  # it was made again, and nobody was told yet

@@ -30,7 +30,7 @@ class Confirmed:
 
     published: dict[tuple[str, Position], int] = field(default_factory=dict)
     acked: dict[str, set[Position]] = field(default_factory=lambda: defaultdict(set))
-    """By subscription."""
+    """Confirmed acknowledgements, by subscription."""
     indexes_acked: dict[str, set[tuple[Position, int]]] = field(default_factory=lambda: defaultdict(set))
     acked_through: Position = BEFORE_ALL
 

@@ -57,7 +57,7 @@ class Disk:
         self._filler = path / "filler"
 
     def fill(self) -> None:
-        """Nobody gets a byte of it any more, as root or not."""
+        """Fill the disk, so that nobody gets a byte of it any more, root or not."""
         file = os.open(self._filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             for size in (1 << 20, 4096, 1):
@@ -114,14 +114,14 @@ def full_of(engine: Engine) -> Any:
 
 
 async def filled(engine: Engine, disk: Disk) -> None:
-    """The reserve is there, and then the disk is full."""
+    """Fill the disk after the reserve is written."""
     await engine.remember("anything", 1)
     assert engine.writer.disk_room.status()["reserve_bytes"] >= DISK_BYTES // 12
     disk.fill()
 
 
 async def until_refused(write: Callable[[int], Awaitable[object]], because: str = FULL) -> int:
-    """How often it was done before it was refused by name."""
+    """Repeat an action until it is refused by name; return how often it was done."""
     refusals: list[StoreFull] = []
     for number in range(100_000):
         try:

@@ -1,4 +1,4 @@
-"""Where latencies are observed: what is published, copied, dispatched, acknowledged and synced between two clusters."""
+"""Observation of latencies: of publishing, copying, dispatching, acknowledging and syncing between two clusters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What earlier versions wrote is read: stores, frames of links, markers, offsets of streams, the database's schema.
+"""Data of earlier versions can be read: stores, frames of links, markers, offsets of streams, the database's schema.
 
-``tests/recorded/`` holds what ``record.py`` there wrote; see docs/upgrade.md.
+``record.py`` in ``tests/recorded/`` wrote the samples there; see docs/upgrade.md.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def test_recorded_offsets_of_streams_are_read() -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed in its last batch"])
 def test_a_recorded_query_goes_on_where_it_was(spark: Any, tmp_path: Path, killed: bool) -> None:
-    """From its checkpoint, with all files. A batch that was planned and not committed is read again,
-    the same messages."""
+    """It resumes from its checkpoint, with all files. A batch that was planned and not committed is read again with the
+    same messages."""
     checkpoint = tmp_path / "checkpoint"
     shutil.unpack_archive(samples.RECORDED / "query.zip", checkpoint)
     assert {each.name for each in checkpoint.iterdir()} >= {"metadata", "offsets", "commits"}

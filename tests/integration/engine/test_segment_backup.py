@@ -33,7 +33,7 @@ def written(pieces: list[Piece], directory: Path) -> Path:
 
 
 async def restored(directory: Path) -> dict[str, dict[Position, bytes]]:
-    """Every block of it is read and verified."""
+    """Restore a backup; verify and return every block of it."""
     async with opened(directory, settings=small_segments()) as engine:
         check_places(engine.store)
         found = {
@@ -53,7 +53,7 @@ def test_invariant_1_a_copy_is_of_one_moment_while_all_is_written_trimmed_and_co
     chance = random.Random(5)
     confirmed: dict[str, dict[Position, bytes]] = {"kept": {}, "trimmed": {}}
     trimming: dict[str, Position] = {}
-    """Up to where it was asked to trim."""
+    """Position up to which each topic was asked to trim."""
 
     async def publish(engine: Engine, name: str) -> None:
         topic = await engine.topic(name)

@@ -95,7 +95,7 @@ def swapped(directory: Path, number: int) -> Callable[[Place], bool]:
 
 
 def flipped(directory: Path, number: int) -> Callable[[Place], bool]:
-    """A bit in each page."""
+    """Flip a bit in each page; return a function that tells whether a place is hit."""
     with (directory / segment_name(number)).open("r+b") as file:
         for at in range(2_000, 65_536, 4_096):
             file.seek(at)

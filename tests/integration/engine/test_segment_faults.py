@@ -41,7 +41,7 @@ from replicator.engine.types import DUPLICATE
 from snapshots.position import BEFORE_ALL, Position
 
 LARGE_ONES = SegmentSettings(segment_bytes=64 * 1024, body_bytes_min=8 * 1024, group_bytes_min=1, recent_bytes_max=1)
-"""What is small lies in the table."""
+"""Settings by which small bodies lie in the table and only large ones in segments."""
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_a_worker_that_starts_on_a_full_disk_writes_past_the_page_cache_later(tm
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 80 MiB."""
+    """Yield a file system of its own, of 80 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(

@@ -1,4 +1,4 @@
-"""Stand still on a loop while nobody reads standard error, of which some bytes are free. Print the turns after that.
+"""Block a loop while nobody reads standard error and its pipe has few free bytes. Then print the turns.
 
 Arguments: the free bytes, for how many seconds the loop stands still, and after how many it is ended (0: never).
 """

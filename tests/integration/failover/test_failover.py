@@ -40,7 +40,7 @@ def databases(postgres_server: str) -> Iterator[dict[str, str]]:
 
 
 STEP_SECONDS_MAX = 60.0
-"""For traffic alone. Commands, and workers that start, have limits of their own: together they may take longer."""
+"""Limit for traffic alone. Commands and starting workers have limits of their own: together they may take longer."""
 
 
 async def with_traffic(deployed: Deployment, act: Callable[[Traffic], Awaitable[None]], *, home: str = "A") -> Traffic:

@@ -20,7 +20,7 @@ from postgres_support import databases_of
 BOTH_WAYS = "[{between: [A, B]}]"
 WAIT_SECONDS = 60.0
 CHECK_MILLIS = 100
-"""How often the client looks whether a cluster can be reached."""
+"""Interval at which the client looks whether a cluster can be reached."""
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ class Traffic:
             thread.start()
 
     def more(self, messages: int = 50) -> None:
-        """Returns when so many more were confirmed and received."""
+        """Return when so many more messages were confirmed and received."""
         confirmed, received = len(self.confirmed) + messages, len(set(self.received)) + messages
         self._until(lambda: len(self.confirmed) >= confirmed and len(set(self.received)) >= received)
 
     def stop(self) -> None:
-        """Returns when all that was confirmed is received."""
+        """Return when every confirmed message is received."""
         self._stopping.set()
         self._threads[0].join(WAIT_SECONDS)
         self._until(lambda: set(self.confirmed) <= set(self.received))

@@ -20,7 +20,7 @@ def entry(payload: bytes, *clusters: str) -> bytes:
 
 
 async def consumed(both: Pair, cluster: str, count: int, *, leave: bytes = b"") -> list[bytes]:
-    """What a consumer gets there; it acknowledges all but ``leave``."""
+    """Receive ``count`` messages at a cluster and acknowledge all but ``leave``; return them."""
     async with Client(both.topology.cluster(cluster).pulsar_url) as client:
         consumer = await client.subscribe(
             TOPIC,

@@ -40,7 +40,7 @@ def batch(count: int) -> bytes:
 
 
 def told(served: ServedEngine, count: int, *, features: FeatureFlags, name: str) -> list[BrokerEntryMetadata | None]:
-    """What a client is told of the first entries, which are read again from the beginning."""
+    """Return the broker metadata that a client gets with the first entries, which are read again from the beginning."""
     with BareClient(served.port, features=features) as client:
 
         def subscribing(request_id: int) -> BaseCommand:
@@ -75,7 +75,7 @@ async def filled(engine: Engine) -> None:
 
 @asynchronous
 async def test_indexes_count_the_messages_of_the_topic_and_times_are_those_of_storing(tmp_path: Path) -> None:
-    """That of a batch is its last message's, as upstream; markers are no gap, and who comes later is told the same."""
+    """A batch has the index of its last message, as upstream. Markers leave no gap, and later readers get the same."""
     before_ms = time.time_ns() // 1_000_000
     async with opened(tmp_path) as engine, serving_clients(engine, broker_metadata=True) as served:
         await filled(engine)

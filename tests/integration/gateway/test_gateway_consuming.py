@@ -1,4 +1,4 @@
-"""What official clients consume: every type of subscription, acknowledgement and redelivery of the Python client."""
+"""Consuming by official clients: every type of subscription, acknowledgement and redelivery of the Python client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pulsar = pytest.importorskip("pulsar")
 
 WAIT_MS = 10_000
 NOTHING_MS = 200
-"""How long a test waits to see that nothing comes."""
+"""Time that a test waits to see that nothing comes."""
 EARLIEST = pulsar.InitialPosition.Earliest
 SHARED = pulsar.ConsumerType.Shared
 FAILOVER = pulsar.ConsumerType.Failover

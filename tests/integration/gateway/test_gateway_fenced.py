@@ -1,4 +1,4 @@
-"""What official clients are told by a cluster that is fenced: invariant 1, and where they belong.
+"""Answers of a fenced cluster to official clients: invariant 1, and where they belong.
 
 The fence is set as a failover sets it; :mod:`test_failover_official_clients` has real failovers.
 """
@@ -56,7 +56,7 @@ def fence(clusters: Mapping[str, ServedEngine]) -> Iterator[Any]:
 
 
 def let_go(served: ServedEngine, error: EngineError) -> None:
-    """Of everybody, as a failback does at the cluster that served."""
+    """Disconnect all producers and consumers, as a failback does at the cluster that served."""
     disconnect_producers(served.engine.topics(), error)
     disconnect_consumers(served.engine.topics(), error)
 
@@ -128,7 +128,7 @@ def test_lookups_are_answered_as_ever_where_consumers_stay_and_producers_hear_wh
 def test_clients_that_use_tls_are_sent_where_that_is_served(
     clusters: Mapping[str, ServedEngine], fence: Any, topic: str
 ) -> None:
-    """By the lookup, and by the closing of a producer and of a consumer."""
+    """The lookup sends them there, and so does the closing of a producer or a consumer."""
     moved_to = MovedTo(clusters["B"].url, "pulsar+ssl://b.example:6651")
     with BareClient(clusters["A"].port) as bare:
         bare.request(

@@ -71,7 +71,7 @@ class LikeGo(BareClient):
         self.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=100)))
 
     def received(self) -> MessageIdData:
-        """The id of the next message."""
+        """Return the id of the next message."""
         found: MessageIdData = self.next(T.MESSAGE).command.message.message_id
         return found
 
@@ -99,7 +99,7 @@ class LikeGo(BareClient):
             self._receive()
 
     def reached(self) -> None:
-        """Returns when the server has begun with all that was sent: it answers this at once."""
+        """Return when the server has begun with everything sent before."""
         self.request(
             lambda number: BaseCommand(
                 type=T.CONSUMER_STATS, consumerStats=CommandConsumerStats(consumer_id=1, request_id=number)
@@ -107,7 +107,7 @@ class LikeGo(BareClient):
         )
 
     def heard(self) -> list[str]:
-        """What came, in order, but for what was answered before."""
+        """Return the names of the received commands and answers that no request has taken yet, in order."""
         return [
             T.Name(step.command.type) if isinstance(step, Frame) else type(step.answer).__name__ for step in self._steps
         ]
@@ -124,7 +124,8 @@ class Switch:
         self.gateway.ask(lambda: self.clients.set_gate(gate))
 
     def begin(self) -> Future[int]:
-        """Returns when consumers get nothing more; the result is what they held when they were let go of."""
+        """Begin a switch; return when consumers get nothing more. The result is what they held when they were let go
+        of."""
 
         async def begun() -> asyncio.Task[int]:
             self.clients.set_gate(SWITCHING)
@@ -142,7 +143,7 @@ class Switch:
 
 @pytest.fixture
 def switch(gateway: ServedEngine) -> Iterator[Switch]:
-    """At its end everybody is taken again."""
+    """Yield a switch; at its end the cluster takes everybody again."""
     switched = Switch(gateway)
     yield switched
     switched.put(OPEN)
@@ -198,7 +199,7 @@ def test_an_acknowledgement_after_the_consumer_was_let_go_of_is_not_confirmed(
 def test_a_receipt_that_comes_late_is_there_before_the_consumer_hears_that_it_is_to_look_elsewhere(
     gateway: ServedEngine, switch: Switch, topic: str
 ) -> None:
-    """Else the producer sends again what is stored, and it is stored twice."""
+    """Otherwise the producer sends a stored message again, and it is stored twice."""
     stored, receipt = asyncio.Event(), asyncio.Event()
     with LikeGo(gateway.port, topic) as client:
         (producer,) = gateway.ask(lambda: topic_of(gateway, topic).producers.publishers())
@@ -246,7 +247,7 @@ def test_a_connection_without_consumers_is_answered_at_once(gateway: ServedEngin
 def test_a_lookup_is_answered_when_the_switch_ends_before_consumers_have_finished(
     gateway: ServedEngine, switch: Switch, topic: str, gate: Gate
 ) -> None:
-    """It was given up, or the target's epoch came."""
+    """The switch was given up, or the target's epoch came."""
     publish(gateway, topic)
     with LikeGo(gateway.port, topic) as client:
         client.received()

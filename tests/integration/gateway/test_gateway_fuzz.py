@@ -101,7 +101,7 @@ def frame(dice: random.Random, kinds: list[int]) -> bytes:
 
 @pytest.fixture
 def bugs(gateway: ServedEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What went wrong inside."""
+    """Return a list that fills with the errors inside the gateway."""
     found: list[str] = []
 
     class Log:

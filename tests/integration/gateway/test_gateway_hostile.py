@@ -135,7 +135,7 @@ def test_what_a_producer_sends_just_before_it_is_closed_is_stored(gateway: Serve
 
 
 def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gateway: ServedEngine, topic: str) -> None:
-    """It must not be a duplicate then."""
+    """Otherwise the message sent again would be taken for a duplicate."""
 
     async def over_quota(policy: QuotaPolicy | None) -> None:
         there = await gateway.engine.topic(topic)
@@ -161,7 +161,8 @@ def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gatew
 def test_with_deduplication_a_damaged_entry_may_be_sent_again_whole(
     gateway: ServedEngine, topic: str, wrong: int
 ) -> None:
-    """As Java and Go do. Nothing behind it is stored before it, else it would be confirmed as a duplicate."""
+    """Java and Go send again so. Nothing behind the entry is stored before it; otherwise it would be confirmed as a
+    duplicate."""
     count = 1_500
 
     async def deduplicated() -> None:
@@ -190,7 +191,7 @@ def test_with_deduplication_a_damaged_entry_may_be_sent_again_whole(
 def test_what_a_quota_holds_behind_a_refused_entry_is_given_up_with_its_client(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those that come and go would fill what may be held for all (invariant 11)."""
+    """Otherwise clients that come and go would fill what may be held for all (invariant 11)."""
     monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.2)
 
     there = gateway.run(gateway.engine.topic(topic))
@@ -223,7 +224,7 @@ def test_a_producer_that_is_closed_before_it_waits_does_not_wait(gateway: Served
 
 
 def buffered(gateway: ServedEngine) -> int:
-    """What lies unsent in the buffers of all connections."""
+    """Return the largest number of unsent bytes in a connection's buffer."""
     return max(
         (each._transport.get_write_buffer_size() for each in gateway.gateway._connections if each._transport), default=0
     )

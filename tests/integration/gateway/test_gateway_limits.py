@@ -1,6 +1,6 @@
-"""What one client may ask for is bounded: sessions, what waits for the store, what is sent to a slow reader, schemas.
+"""Limits of one client: its sessions, bytes that wait for the store or for a slow reader, and schemas.
 
-Past a limit there is the protocol's own error, or a slow-down; other clients notice nothing.
+Past a limit, the client gets the protocol's own error or a slow-down; other clients notice nothing.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def test_producers_that_wait_for_the_topic_are_bounded_as_producers_and_hold_up_
 
 
 def test_a_reader_that_is_slow_fills_no_memory(gateway: ServedEngine, topic: str) -> None:
-    """It allows a million messages and takes none from its socket: a bounded part of the backlog waits for it."""
+    """The reader allows a million messages and takes none from its socket: a bounded part of the backlog waits for
+    it."""
     backlog_bytes = 2 * (LARGE_GRANT_BYTES_MAX + GRANT_BYTES_MAX)
     entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), bytes(4 * MIB))
     found = gateway.run(gateway.engine.topic(topic))

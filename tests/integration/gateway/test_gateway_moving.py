@@ -1,4 +1,4 @@
-"""Where a consumer stands: seek, last message id, unsubscribe, readers, and coming back after the server let go."""
+"""Position of a consumer: seek, last message id, unsubscribe, readers, and reconnecting after the server let go."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ pulsar = pytest.importorskip("pulsar")
 
 WAIT_MS = 10_000
 NOTHING_MS = 200
-"""How long a test waits to see that nothing comes."""
+"""Time that a test waits to see that nothing comes."""
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
 def publish(official: Any, topic: str, count: int, **options: Any) -> list[Any]:
-    """The ids of ``m0`` and so on; with batching on, all in one batch."""
+    """Publish ``m0`` and so on, in one batch if batching is on; return the ids."""
     producer = official.create_producer(topic, batching_max_publish_delay_ms=5_000, **options)
     ids: list[Any] = []
     for number in range(count):

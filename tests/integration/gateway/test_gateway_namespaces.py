@@ -19,7 +19,7 @@ AS_MADE = EngineSettings(namespaces_by_use=False)
 
 
 def refusals(url: str) -> list[str]:
-    """The errors of whoever uses the topic."""
+    """Return the errors of everybody who uses the topic."""
     client: Any = pulsar.Client(url, operation_timeout_seconds=5, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     found = []
     try:

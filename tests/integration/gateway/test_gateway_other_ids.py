@@ -55,7 +55,7 @@ class Stage:
         self.expected = 0
 
     def publish(self, cluster: str, *contents: bytes, batched: bool = False) -> None:
-        """Returns when both clusters have them."""
+        """Publish messages; return when both clusters have them."""
         producer = self.clients[cluster].create_producer(
             self.topic, batching_enabled=batched, batching_max_publish_delay_ms=5_000
         )
@@ -82,7 +82,7 @@ class Stage:
         )
 
     def received(self, cluster: str, count: int, kind: str = "Shared", **options: Any) -> dict[bytes, Any]:
-        """The ids of the first messages in a cluster, by content; the consumer is gone."""
+        """Return the ids of the first messages in a cluster, by content; close the consumer."""
         consumer = self.consumer(cluster, kind, **options)
         messages = [consumer.receive(WAIT_MS) for _ in range(count)]
         consumer.close()
@@ -97,7 +97,7 @@ class Stage:
         return self.here(cluster).subscriptions["sub"]
 
     def left(self, cluster: str) -> list[bytes]:
-        """What a new consumer gets of the subscription in a cluster."""
+        """Return the messages that a new consumer of the subscription gets in a cluster."""
         consumer = self.consumer(cluster, "Exclusive", batch_index_ack_enabled=True)
         try:
             return list(contents_of(consumer.receive))
@@ -106,7 +106,7 @@ class Stage:
 
 
 def contents_of(receive: Callable[[int], Any]) -> Iterator[bytes]:
-    """Of what comes, until nothing does for a while."""
+    """Yield the contents of messages until none comes for a while."""
     while True:
         try:
             yield receive(NOTHING_MS).data()
@@ -143,7 +143,7 @@ def test_messages_of_a_batch_keep_their_indexes(stage: Stage) -> None:
 def test_one_that_goes_for_all_before_it_covers_what_that_cluster_published_and_nothing_of_others(
     stage: Stage,
 ) -> None:
-    """At B the messages of B lie before those of A, at A behind them: by place, all of them would be covered."""
+    """At B, the messages of B lie before those of A, and at A behind them: by place, all of them would be covered."""
     stage.publish("B", b"b0", b"b1")
     stage.publish("A", b"a0", b"a1", b"a2")
     ids = stage.received("A", 5, "Exclusive")
@@ -344,7 +344,7 @@ def subscribed(bare: BareClient, topic: str) -> None:
 
 
 def acknowledge(bare: BareClient, kind: CommandAck.AckType, *positions: Position) -> ServerError | None:
-    """The error of its receipt."""
+    """Acknowledge; return the error of the receipt."""
 
     def command(request_id: int) -> BaseCommand:
         ack = CommandAck(consumer_id=1, ack_type=kind, request_id=request_id)

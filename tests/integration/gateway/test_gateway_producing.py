@@ -1,4 +1,4 @@
-"""What official clients send: every kind of producer and message, as the official Python client has them."""
+"""Producing by official clients: every kind of producer and message of the official Python client."""
 
 from __future__ import annotations
 
@@ -256,7 +256,8 @@ def test_non_persistent_topics_are_refused_at_once(official: Any) -> None:
 def test_a_backlog_over_its_quota_that_a_client_fills_and_consumes_by_one_connection(
     official: Any, gateway: ServedEngine, topic: str
 ) -> None:
-    """What it acknowledges is heard, although more of what it sent waits than a connection may have waiting."""
+    """The worker hears the client's acknowledgements, although more of its messages wait than a connection may have
+    waiting."""
     padding = bytes(1024 * 1024)
     wanted = [b"%d" % number for number in range(HELD_BYTES_MAX // len(padding) + 8)]
     consumer = official.subscribe(topic, "s")

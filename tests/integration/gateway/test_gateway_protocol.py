@@ -202,7 +202,7 @@ def test_receipts_of_acknowledgements_say_what_was_wrong(gateway: ServedEngine, 
 
 
 def test_a_cumulative_acknowledgement_of_what_is_not_here_covers_nothing(gateway: ServedEngine, topic: str) -> None:
-    """Such as an id of another cluster, whose ledger lies between two of this one by its number."""
+    """Another cluster's id is such a case, if its ledger's number lies between two of this cluster."""
     with BareClient(gateway.port) as client:
         (message,) = published(client, topic, 1)
         subscribe(client, topic)

@@ -97,7 +97,7 @@ def test_a_message_for_more_clusters_than_a_block_has_room_for_is_refused_by_the
 def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_official_error(
     client: Any, linked: ServedEngine
 ) -> None:
-    """It would pass on that it lacks the message."""
+    """A cluster that passes the topic on would pass on that it lacks the message."""
     linked.engine.admission.passed_on_by = lambda topic: {"eu"} if topic == LINKED else ()
     try:
         refused_is_answered(linked, ["ap"], "not to be copied to eu, and eu would pass on")
@@ -116,7 +116,7 @@ def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_
 
 
 def refused_is_answered(linked: ServedEngine, clusters: list[str], why: str) -> None:
-    """What is sent beside it is stored."""
+    """Check that a message for ``clusters`` is refused with an answer, and that messages beside it are stored."""
     with BareClient(linked.port) as bare:
         bare.request(
             lambda number: BaseCommand(

@@ -23,7 +23,7 @@ pulsar = pytest.importorskip("pulsar")
 WAIT_MS = 20_000
 SMALL, LARGE = 256 * 1024, 9 * 1024 * 1024
 ROOM = 2_000
-"""For what official clients count besides the content."""
+"""Room for what official clients count besides the content."""
 SIZES = {"large": LARGE, "usual": None, "small": SMALL, "most": MESSAGE_BYTES_LIMIT}
 
 
@@ -114,7 +114,7 @@ def test_the_largest_message_that_can_be_set_is_published_and_copied(
 def test_metadata_may_fill_an_entry_and_is_copied_whatever_other_clusters_take(
     clusters: Mapping[str, ServedEngine], clients: Official, batched: bool
 ) -> None:
-    """As at a broker of Apache Pulsar 4.0.0, which took properties of 5,242,820 bytes under its limit of 5 MiB."""
+    """A broker of Apache Pulsar 4.0.0 took properties of 5,242,820 bytes under its limit of 5 MiB."""
     topic = f"persistent://public/default/metadata-{batched}"
     sizes = [100_000, 1_800_000, 5 * 2**20 - ROOM, 20 * 2**20]
     for name, size in zip(("usual", "usual", "usual", "most"), sizes, strict=True):

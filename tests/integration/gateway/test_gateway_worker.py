@@ -103,7 +103,7 @@ async def test_a_worker_listens_elsewhere_than_others_reach_it_and_says_that_it_
 async def test_who_begins_a_request_and_says_no_more_is_let_go_of(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else anybody could hold as many connections as there may be, for an hour (invariant 11)."""
+    """Otherwise anybody could hold all allowed connections for an hour (invariant 11)."""
     monkeypatch.setattr(starting, "KEEPALIVE_SECONDS", 0.2)
     file, port = topology(data_dir)
     worker = await start_worker(load_topology(file), "solo")

@@ -28,7 +28,7 @@ from replicator.client import Client
 LIMIT_SECONDS = 2.0
 LINKS = f"[{{between: [A, B]}}]\nsync: {{in_use_timeout_ms: {LIMIT_SECONDS * 1000:.0f}}}"
 SILENCE_MILLIS = 500
-"""So long nothing may come that must not come."""
+"""Time without a message after which the test takes it that none comes."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def nothing_comes(consumer: Any) -> None:
 
 
 def backlog(deployed: Deployment, cluster: str, topic: str) -> int | None:
-    """The messages that are not consumed there; None without the subscription."""
+    """Return how many messages are not consumed there; None without the subscription."""
     try:
         stats = deployed.get(cluster, f"/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")
     except urllib.error.HTTPError:
@@ -109,7 +109,7 @@ def deleted(deployed: Deployment, cluster: str, topic: str, *, force: bool = Fal
 
 
 async def unsubscribed_by_force(deployed: Deployment, topic: str) -> None:
-    """By our own client: the official one in Python cannot say force."""
+    """Unsubscribe by force with our own client: the official one in Python cannot say force."""
     async with Client(deployed.client_url("A")) as client:
         await (await client.subscribe(topic, "sub")).unsubscribe(force=True)
 

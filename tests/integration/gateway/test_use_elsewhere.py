@@ -41,7 +41,8 @@ async def served(app: web.Application) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def asking(path: Path, timeout_ms: int = LONG_MS, **clusters: Answers | None) -> AsyncIterator[UseElsewhere]:
-    """What asks these clusters; one that is None has no such route, as a worker of the release before."""
+    """Yield the object that asks these clusters; one that is None has no such route, as a worker of the release
+    before."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(opened(path))
         await engine.topic(TOPIC)

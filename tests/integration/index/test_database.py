@@ -56,7 +56,7 @@ def servers_of(data: Path) -> list[psutil.Process]:
 
 
 def started(setting: str, data: Path, *, known_good: bool = False) -> Database:
-    """A database after a start and a stop."""
+    """Return a database after a start and a stop."""
     database = Database(setting, data, cluster="us-east", known_good=known_good)
 
     async def main() -> None:

@@ -68,7 +68,7 @@ class World:
             await topic.publish([message()])
 
     async def translated(self) -> dict[int, Position]:
-        """As the database has it, of every segment."""
+        """Return the local position of each entry as the database has it, over all segments."""
         found: dict[int, Position] = {}
         for entry in range(self.copied + 2):
             local = await self.repository.to_local(KEY, Position(5, entry))
@@ -195,7 +195,7 @@ def test_a_long_run_takes_one_row_however_long_it_grows(postgres_url: str, data_
 
 
 def test_small_mappings_of_many_topics_are_written_together(postgres_url: str, data_dir: Path) -> None:
-    """As many topics make them that begin at the same time: one for each cluster that something comes from."""
+    """Topics that begin at the same time make such mappings: one for each cluster that they have messages of."""
 
     async def main() -> None:
         async with world(postgres_url, data_dir) as w:

@@ -1,4 +1,4 @@
-"""What the engine takes, Postgres takes: each column is written at its limit, and nothing that is noted vanishes."""
+"""Postgres takes whatever the engine takes: each column is written at its limit, and no noted change vanishes."""
 
 from __future__ import annotations
 

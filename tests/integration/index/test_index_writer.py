@@ -31,7 +31,7 @@ def mapping(entry: int) -> SnapshotMapping:
 
 
 class FakeWorker:
-    """What a worker knows: its writer is given all of it on a resync."""
+    """Stand-in for a worker's knowledge; a resync gives all of it to the writer."""
 
     def __init__(self) -> None:
         self.writer: IndexWriter | None = None

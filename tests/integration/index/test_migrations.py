@@ -74,7 +74,7 @@ AT_REVISION = {
     ],
     "0005": ["INSERT INTO index_heads VALUES ('us-east', gen_random_uuid())"],
 }
-"""What can be written at each revision, in their order."""
+"""Rows that can be written at each revision, in the order of revisions."""
 _OPERATIONS = dict.fromkeys(("link_states", "failover_epochs", "drill_runs", "audit_log"), 1)
 LEFT_AT = {
     "0004": {"snapshot_mappings": 1, "subscription_states": 3, "extent_segments": 1, **_OPERATIONS},

@@ -66,7 +66,7 @@ def repository(worker: Worker) -> SnapshotRepository:
 
 
 async def agrees(both: Pair, name: str) -> bool:
-    """Whether the index of a cluster says what its log says."""
+    """Return whether the index of a cluster says what its log says."""
     worker, topic = both.workers[name], both.topic(name)
     headers = read_headers(both.engine(name).store, topic.topic_id, BEFORE_ALL, topic.log.last, blocks_max=10**6)
     copied = sum(header.entries for _, header in headers if header.origin != name)
@@ -143,7 +143,8 @@ def test_a_postgres_that_is_killed_over_and_over_under_load_is_caught_up(data_di
 def test_what_operators_change_meanwhile_is_kept_counted_and_written_when_postgres_is_back(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order; past the limit the oldest go, which is shown. No change waits for it, or is refused."""
+    """Changes keep their order. Past the limit the oldest go, which is shown. No change waits for Postgres, or is
+    refused."""
     monkeypatch.setattr("replicator.index.waiting.KEPT_MAX", 3)
     monkeypatch.setattr("replicator.index.audit_queue.KEPT_MAX", 3)
     namespace = "acme/orders"

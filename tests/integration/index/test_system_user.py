@@ -46,7 +46,8 @@ pytestmark = pytest.mark.skipif(not _may_unshare(), reason="needs root, and moun
 
 
 def in_a_system_without_the_user(command: str, data: Path, *preparations: str) -> str:
-    """What ``command``, a line of shell, prints in a mount namespace of its own, with the PATH of cron."""
+    """Run ``command``, a line of shell, in a mount namespace of its own, with the PATH of cron; return what it
+    prints."""
     done = subprocess.run(
         [
             "unshare",

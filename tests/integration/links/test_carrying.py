@@ -170,7 +170,7 @@ def test_a_link_has_streams_of_several_names_at_once_and_a_newer_one_of_a_name_t
 
 
 def test_a_lane_that_two_tasks_carry_at_once_is_carried_once(tmp_path: Path) -> None:
-    """As Spark does by speculation, and when it takes a task for lost that is not."""
+    """Spark does so by speculation, and when it takes a live task for lost."""
 
     async def main() -> None:
         async with clusters(tmp_path) as made:
@@ -283,12 +283,12 @@ def test_a_lane_goes_on_after_its_task_until_the_next_one_relieves_it(
 
 
 def lanes_carried() -> int:
-    """By this process."""
+    """Return the lanes that this process carries."""
     return sum(thread.name.startswith("lane ") for thread in threading.enumerate())
 
 
 def counted_asks(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics of which the link does not know what the destination has."""
+    """Return a list that fills with the topics for which the link asks how much the destination has."""
     asks: list[str] = []
     topics = link.planner._transfer.topics
     ask = topics.ask

@@ -55,7 +55,7 @@ def spark_itself(request: pytest.FixtureRequest, engine: str, tmp_path: Path, mo
 
 
 def everything(made: Web, cluster: str, topic: str = TOPIC) -> list[tuple[bool, bytes]]:
-    """What came from ``a``, markers and all, in log order."""
+    """Return the entries that came from ``a``, markers and all, in log order."""
     found = made.engines[cluster].find(topic)
     if found is None:
         return []

@@ -32,7 +32,7 @@ ASKED = {"carrier": "me", "lanes": 1, "bytes_max": 1000, "wait_ms": 5000}
 
 @asynccontextmanager
 async def planned(path: Path, spec: LinkSpec = A_TO_B) -> AsyncIterator[tuple[Web, PlanClient]]:
-    """The link without a carrier, and whom a test asks as one."""
+    """Yield the link without a carrier, and a client by which a test asks as one."""
     async with web(path, [spec]) as made, aiohttp.ClientSession() as session:
         if made.carriers:
             await made.carriers.pop(spec.key).stop()

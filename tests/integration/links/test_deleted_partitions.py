@@ -44,7 +44,7 @@ def count(engine: Engine) -> int:
 
 
 def gone(engine: Engine) -> bool:
-    """Whether neither the name nor a partition is there."""
+    """Return whether neither the name nor a partition exists."""
     return count(engine) == 0 and not engine.catalog.index.partitions_here(PARTED)
 
 

@@ -226,7 +226,7 @@ async def test_a_destination_takes_up_no_life_that_is_earlier_or_its_own(tmp_pat
 async def test_a_destination_of_an_earlier_version_is_named_and_its_other_topics_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says less of its marks, and has no such routes."""
+    """The earlier version says less of its marks, and has no such routes."""
     routes = [route for route in data_plane.routes() if not route.path.endswith(("keep-both", "earlier-lives"))]
     monkeypatch.setattr(data_plane, "routes", lambda: routes)
     told = data_plane._marks

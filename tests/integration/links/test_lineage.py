@@ -76,14 +76,14 @@ async def knows_no_stores(request: web.Request, handler: Any) -> web.StreamRespo
 
 
 def store_at(engine: Engine, origin: str, name: str = TOPIC) -> str | None:
-    """Which store of ``origin`` wrote the newest life of a topic, as ``engine`` knows."""
+    """Return the store of ``origin`` that wrote the newest life of a topic, as ``engine`` knows."""
     topic = engine.find(name)
     mark = None if topic is None else topic.origins.high_water(origin)
     return None if topic is None or mark is None else engine.origin_stores.store_of(topic, origin, mark.incarnation)
 
 
 def marked(engine: Engine, origin: str, name: str = TOPIC) -> bool:
-    """Whether ``engine`` knows that ``origin`` deleted what it has of a topic."""
+    """Return whether ``engine`` knows that ``origin`` deleted its messages of a topic."""
     topic = engine.find(name)
     mark = None if topic is None else topic.origins.high_water(origin)
     if topic is None or mark is None:
@@ -348,7 +348,7 @@ def test_a_deletion_while_the_link_is_down_is_told_later_also_after_a_restart(tm
 
 
 def test_a_destination_that_lost_its_mark_is_told_again(tmp_path: Path) -> None:
-    """As after its directory was put back, which its store's id does not show."""
+    """A destination loses it when its directory is put back, which its store's id does not show."""
 
     async def main() -> None:
         async with opened(tmp_path / "a", "a") as a, opened(tmp_path / "b", "b") as b:
@@ -503,7 +503,8 @@ def test_a_copy_that_is_deleted_takes_its_mark_along(tmp_path: Path) -> None:
 
 
 def test_only_a_deletion_that_somebody_asked_for_is_told(tmp_path: Path) -> None:
-    """Not one by which a reclaim makes room, and not of a copy that has nothing of the cluster that deletes it."""
+    """A deletion by which a reclaim makes room is not told, nor one to a copy without messages of the deleting
+    cluster."""
 
     async def main() -> None:
         async with opened(tmp_path / "a", "a") as a, opened(tmp_path / "b", "b") as b, linked(a, b):

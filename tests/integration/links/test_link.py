@@ -68,7 +68,7 @@ async def pair(path: Path, destination: EngineSettings | None = None) -> AsyncIt
 
 
 def has(engine: Engine, entries: list[bytes]) -> bool:
-    """Whether a cluster has these of us-east, and no others."""
+    """Return whether a cluster has exactly these messages of us-east."""
     found = engine.find(TOPIC)
     return found is not None and entries_of(found, "us-east") == entries
 
@@ -369,7 +369,7 @@ def test_a_destination_restored_from_an_old_copy_gets_again_what_it_lost(tmp_pat
 
 
 def test_invariant_10_a_source_restored_from_an_old_copy_reuses_no_position_and_splices_nothing(tmp_path: Path) -> None:
-    """What it lost is at the destination; going on after it would make one history of two."""
+    """The destination still has what the source lost; going on after it would make one history of two."""
 
     async def main() -> None:
         async with opened(tmp_path / "eu-west", "eu-west") as west, serving(west, {"us-east"}) as server:
@@ -443,7 +443,7 @@ def test_a_source_that_lost_data_goes_on_when_an_operator_says_so_and_never_clai
 
 
 def test_what_a_restored_source_could_not_take_back_is_a_gap_for_who_lacks_it_too(tmp_path: Path) -> None:
-    """And for nobody else: whoever has it goes on at once."""
+    """It is a gap for nobody else: a destination that has it goes on at once."""
 
     async def main() -> None:
         async with (

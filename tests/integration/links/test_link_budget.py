@@ -1,4 +1,4 @@
-"""What compressed frames of links become is bounded by a budget of its own, until all that they bring is durable."""
+"""A budget of its own bounds the decompressed frames of links, until everything in them is durable."""
 
 from __future__ import annotations
 

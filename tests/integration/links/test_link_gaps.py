@@ -1,4 +1,4 @@
-"""What a link does where it cannot go on without losing messages or joining two histories: it stops, and says so."""
+"""A link stops, and says so, where going on would lose messages or join two histories."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def trim(made: Web, cluster: str, topic: str = TOPIC) -> None:
 
 
 async def again(made: Web, key: str) -> None:
-    """The link as after a restart of its worker."""
+    """Replace the link by a new one, as a restart of its worker does."""
     await made.links[key].stop()
     made.links[key].let_go()
     made.links[key] = link_of(made, made.links[key].spec)

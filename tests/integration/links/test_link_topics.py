@@ -328,7 +328,7 @@ def test_a_partitioned_topic_made_anew_is_partitioned_again_where_the_old_one_is
 
 
 def test_the_first_block_of_a_partition_never_makes_a_topic_of_its_own(tmp_path: Path) -> None:
-    """The destination deleted the partitioned topic, of which it had no blocks yet: nothing else tells it again."""
+    """The destination deleted the partitioned topic while it had no blocks yet, so nothing else tells it again."""
 
     async def main() -> None:
         async with pair(tmp_path) as (east, west), linked(east, west):

@@ -53,7 +53,7 @@ def topology(postgres_server: str, tmp_path: Path) -> Iterator[Topology]:
 
 
 def only(topology: Topology, *names: str) -> Topology:
-    """The part of a topology with these clusters."""
+    """Return the part of a topology with these clusters."""
     clusters = tuple(each for each in topology.clusters if each.name in names)
     links = tuple(link for link in topology.links if link.source in names and link.destination in names)
     return replace(topology, clusters=clusters, links=links)
@@ -101,7 +101,7 @@ class Regions:
         await self.by_name.pop(name).worker.stop()
 
     async def apply(self, topology: Topology) -> dict[str, tuple[str, ...]]:
-        """As the command does; returns what the workers say has changed."""
+        """Apply a topology as the command does; return the changes that the workers report."""
         rollout = await ask_workers(write(topology, self.file))
         for dry_run in (True, False):
             outcomes = await carry_out(rollout, dry_run=dry_run)
@@ -152,7 +152,7 @@ class Load:
 
 @contextmanager
 def undisturbed(link: RunningLink) -> Iterator[None]:
-    """The link is the same one afterwards, and did not lose its connection."""
+    """Check that the link is the same one afterwards, and did not lose its connection."""
     before = link.figures.reconnects
     yield
     assert link.figures.reconnects == before

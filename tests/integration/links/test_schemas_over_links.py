@@ -32,7 +32,7 @@ def versions(engine: Engine, topic: str = TOPIC) -> list[bytes]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_schema_is_there_before_the_messages_of_it(tmp_path: Path, engine: str) -> None:
-    """Whatever is seen at the destination, the schemas that were registered before it are known there."""
+    """Each message at the destination finds the schemas there that were registered before it."""
 
     async def main() -> None:
         async with web(tmp_path, [LinkSpec("us-east", "eu-west")], engine=engine) as made:
@@ -154,8 +154,8 @@ def test_a_consumer_elsewhere_reads_a_schema_that_evolved_twice(tmp_path: Path) 
 
 
 def _auto_consume(served: ServedEngine) -> None:
-    """As a client does whose schema is AUTO_CONSUME, which the Python client has not: it subscribes with whatever there
-    is, and asks for the schema of each message by its version."""
+    """Act like a client with schema AUTO_CONSUME, which the Python client lacks: subscribe with whatever schema there
+    is, and ask for the schema of each message by its version."""
     found = []
     with BareClient(served.port) as client:
         whatever = Schema(name="", type=Schema.Type.AutoConsume, schema_data=b"")

@@ -94,7 +94,7 @@ async def carried(clusters: Web, keeps: Keeps, masks: dict[str, Callable[[dict[s
 
 
 def _one_batch(given: LinkOptions, keeps: Keeps, masks: dict[str, Callable[[dict[str, Any]], Any]]) -> bool:
-    """What Spark does in a micro-batch; returns whether there was something to carry."""
+    """Run a micro-batch as Spark does; return whether there was something to carry."""
     schema = to_arrow_schema(from_arrow_schema(row_schema([WHERE, "payload", "key"])), timezone="UTC")
     reader, writer = SegmentReader(given, schema), SegmentWriter(given, frozenset(masks))
     try:

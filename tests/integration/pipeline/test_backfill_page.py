@@ -1,4 +1,4 @@
-"""What docs/backfill.md shows runs as it stands there, in that order, but for ports and databases."""
+"""The commands of docs/backfill.md run as they stand there, in that order, except for ports and databases."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def options_of(url: str, **options: str) -> tuple[SinkOptions, SinkColumns]:
 
 
 def staged(url: str, payloads: list[bytes], epoch: EpochKey = EPOCH, **options: str) -> Staged:
-    """What a task stages, without Spark."""
+    """Stage a batch as a task does, without Spark."""
     batch = pa.record_batch({"payload": pa.array([payload.decode() for payload in payloads])})
     return sink.stage(*options_of(url, **options), epoch, "job", iter([batch]), marked=False)
 
@@ -234,7 +234,7 @@ def test_an_abort_leaves_nothing_and_spares_what_is_decided(worker: StagingWorke
 def test_a_task_that_goes_on_after_the_abort_is_refused_and_a_new_try_is_not(
     worker: StagingWorker, restarted: bool
 ) -> None:
-    """What Spark leaves behind when a job fails: Python processes that have not noticed yet."""
+    """When a job fails, Spark leaves Python processes behind that have not noticed yet."""
     options, columns = options_of(worker.url, writer="nightly", run="1")
     job = BatchWriter(options, columns)
     begun, aborted = threading.Event(), threading.Event()

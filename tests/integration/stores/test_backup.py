@@ -46,7 +46,7 @@ RATE = 2_000
 
 @pytest.fixture
 def alone(tmp_path: Path, postgres_url: str) -> Iterator[Mesh]:
-    """A worker of one cluster."""
+    """Yield a worker of one cluster."""
     with deployment(tmp_path, "A", links="[]", databases={"A": postgres_url}, kind=Mesh) as deployed:
         yield deployed
 
@@ -72,7 +72,7 @@ def payloads(engine: Engine) -> set[bytes]:
 
 
 def restored_into(alone: Mesh, directory: str) -> set[bytes]:
-    """All that a backup has, in a directory of its own."""
+    """Restore a backup into a directory of its own; return all that it has."""
     alone.backup("restore", "-c", "A", "--at", "backups", "--into", directory)
 
     async def read() -> set[bytes]:
@@ -83,7 +83,7 @@ def restored_into(alone: Mesh, directory: str) -> set[bytes]:
 
 
 def chunk_files(alone: Mesh) -> list[Path]:
-    """Whole ones; whoever is killed leaves unfinished ones too."""
+    """Return the finished files of chunks; a killed command leaves unfinished ones, too."""
     files = (each for each in (alone.backups / "A" / "chunks").rglob("*") if UNFINISHED not in each.name)
     return sorted(each for each in files if each.is_file())
 
@@ -196,7 +196,7 @@ def test_a_backup_deletes_older_ones_than_it_is_to_keep_or_says_why_they_stay(al
 
 @contextmanager
 def killed(alone: Mesh, *arguments: str, when: Path, files: int) -> Iterator[None]:
-    """A command that is killed as soon as there are so many files below a directory."""
+    """Kill a command as soon as there are so many files below a directory."""
     log = alone.path / "killed.log"
     process = forked_commands.start(("backup", *arguments), cwd=alone.path, stdout=log, stderr=log)
     deadline = time.monotonic() + 60
@@ -376,7 +376,7 @@ def test_a_start_that_restores_into_an_empty_directory_leaves_a_store_alone(alon
 
 
 def test_a_directory_without_a_store_gives_no_backup_and_gets_no_store(alone: Mesh) -> None:
-    """As where its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
+    """This happens when its disk is not mounted. An empty backup would be the newest one, and `prune` would keep it."""
     alone.stop()
     kept = alone.path / "kept"
     alone.data("A").rename(kept)
@@ -402,7 +402,7 @@ def test_what_cannot_be_done_is_said_with_its_status(alone: Mesh) -> None:
 
 
 def test_backups_lie_wherever_fsspec_reaches(alone: Mesh, tmp_path: Path) -> None:
-    """In memory, in the place of a bucket: files are put whole, without renames."""
+    """A file system in memory stands for a bucket: files are put whole, without renames."""
     send(alone, b"1", b"2")
     destination = Destination(f"memory://{tmp_path.name}/backups")
     for _ in range(2):

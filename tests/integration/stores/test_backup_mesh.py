@@ -179,7 +179,7 @@ def test_what_no_other_cluster_had_is_lost_and_said_and_the_links_go_on(mesh: Me
 
 
 def test_what_only_a_cluster_has_that_was_not_asked_stops_its_link_until_an_operator_goes_on(mesh: Mesh) -> None:
-    """What an operator gave up does not come back."""
+    """Messages that an operator gave up do not come back."""
     a = mesh.client_url("A")
     asyncio.run(publish(a, numbered("a", 0, 10)))
     mesh.until(lambda: mesh.messages("B") == mesh.messages("C") == 10, "copies")

@@ -1,4 +1,4 @@
-"""What came back between ledgers, and what a peer that lacks it says of a subscription.
+"""Messages that came back between ledgers, and the word of a peer that lacks them on a subscription.
 
 Invariant (DESIGN §3): 5.
 """

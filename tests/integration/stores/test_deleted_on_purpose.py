@@ -49,13 +49,13 @@ def delete(mesh: Mesh, name: str, topic: str) -> None:
 
 
 def marked(mesh: Mesh, name: str, topic: str = GOING) -> bool:
-    """Whether a cluster knows that A deleted its messages of a topic."""
+    """Return whether a cluster knows that A deleted its messages of a topic."""
     rows = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"]
     return topic in rows and bool(rows[topic]["lineage"].get("A", {}).get("deleted"))
 
 
 def head(mesh: Mesh, name: str) -> dict[str, object]:
-    """What the store of a cluster says of itself, whose worker does not run."""
+    """Return the head row of a cluster's store, while its worker does not run."""
     with lmdb.open(str(mesh.data(name) / "log"), readonly=True, lock=False, max_dbs=1) as env, env.begin() as txn:
         row = txn.get(HEAD.encode(), db=env.open_db(b"meta", txn=txn, create=False))
         assert row is not None

@@ -110,7 +110,7 @@ def partitions_of(engine: Engine, name: str) -> list[int]:
 
 
 def keeps_all(peer: Engine, of: Engine) -> bool:
-    """Whether ``peer`` keeps the newest settings of ``of``."""
+    """Return whether ``peer`` keeps the newest settings of ``of``."""
     rows = of.cluster_settings.all_rows()
     return any(each.rows == rows for each in peer.kept_settings.states(of.cluster))
 

@@ -1,7 +1,7 @@
-"""A cluster that lost its disk, and whose worker was started once on an empty directory and used since: the others have
-the only copies of what it lost.
+"""A cluster lost its disk, and its worker was started on an empty directory and used since. The others have the only
+copies of its lost messages.
 
-Invariants (DESIGN §3): 2, 3, 5, 6 and 10. The commands are run as a user runs them, on real workers.
+Invariants (DESIGN §3): 2, 3, 5, 6 and 10. The commands run as a user runs them, on real workers.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def check_nothing_is_lost(pair: Mesh) -> None:
 
 
 def check_stores(mesh: Mesh, names: str) -> None:
-    """No row of a store that took messages back is gone."""
+    """Check that no row of a store that took messages back is gone."""
     for name in names:
         mesh.kill(name)
         done = forked_commands.run("store", "check", "-f", "topology.yaml", "-c", name, cwd=mesh.path)

@@ -53,7 +53,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def set_everything(engine: Engine) -> None:
-    """One of each kind of settings."""
+    """Set one of each kind of settings."""
     await engine.catalog.create_namespace("shop/orders", NamespacePolicies(auto_topic_creation=False))
     topic = await engine.making.create(TOPIC)
     await topic.policies.set(LIMITED)

@@ -60,7 +60,7 @@ async def consumed_and_lost(directory: Path) -> AsyncIterator[Pair]:
 
 
 def keeps_settings(made: Pair) -> bool:
-    """Whether ``b`` keeps all policies and permissions of ``a``."""
+    """Return whether ``b`` keeps all policies and permissions of ``a``."""
     kept = made.engine("b").kept_settings.states("a")
     return bool(kept) and kept[0].rows == made.engine("a").cluster_settings.all_rows()
 

@@ -103,7 +103,7 @@ class Peer:
         app.middlewares.append(watched)
 
     async def has_copy(self, *contents: bytes, topic: str = TOPIC, ledger: int = 11, store: str = "first") -> None:
-        """Give the peer a copy of what ``store`` of A published."""
+        """Give the peer a copy of messages that A published from ``store``."""
         found = await self.engine.topic(topic)
         mark = found.origins.high_water("A")
         previous = BEFORE_ALL if mark is None else mark.position

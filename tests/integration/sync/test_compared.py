@@ -1,4 +1,5 @@
-"""What users of replicated subscriptions meet upstream, case by case (docs/compared.md): on real engines and links."""
+"""Cases that users of replicated subscriptions meet upstream (docs/compared.md), one by one, on real engines and
+links."""
 
 from __future__ import annotations
 
@@ -134,7 +135,7 @@ def test_a_consumer_a_subscription_or_a_namespace_says_what_is_replicated(tmp_pa
 
 
 def test_a_subscription_that_is_made_after_messages_exist_has_its_place_everywhere(tmp_path: Path) -> None:
-    """And one that stands at the very first message, of which nothing is consumed, has that place."""
+    """A subscription at the very first message, with nothing consumed, has its place everywhere, too."""
 
     async def main() -> None:
         async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):

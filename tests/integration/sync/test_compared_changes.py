@@ -1,4 +1,4 @@
-"""What operators and policies do to topics with replicated subscriptions: TTL, compaction, deletion, late links."""
+"""Changes by operators and policies to topics with replicated subscriptions: TTL, compaction, deletion, late links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 def test_what_expires_in_one_cluster_counts_as_consumed_in_the_other(tmp_path: Path) -> None:
-    """And what is younger stays, with what is acknowledged of it."""
+    """Younger messages stay, with their acknowledgements."""
 
     async def main() -> None:
         now_ms = PUBLISH_TIME_MS
@@ -194,7 +194,7 @@ def test_with_mark_delete_positions_only_a_subscription_that_lags_far_finds_a_ma
 
 
 def test_a_topic_that_is_deleted_in_one_cluster_comes_back_there_with_what_was_consumed(tmp_path: Path) -> None:
-    """By consumers of both clusters."""
+    """Consumers of both clusters consumed messages."""
 
     async def main() -> None:
         async with clusters(tmp_path, *NAMES) as (us, eu):

@@ -18,7 +18,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 @asynccontextmanager
 async def one_way(path: Path) -> AsyncIterator[tuple[Node, Node]]:
-    """A link from us-east to eu-west, and none back."""
+    """Yield clusters with a link from us-east to eu-west, and none back."""
     async with AsyncExitStack() as stack:
         nodes: dict[str, Node] = {}
         for name in ("us-east", "eu-west"):

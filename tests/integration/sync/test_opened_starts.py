@@ -1,4 +1,4 @@
-"""What an earlier start opens is delivered after the acknowledgements that belong to it, however late those come."""
+"""Messages that an earlier start opens are delivered after their acknowledgements, however late those come."""
 
 from __future__ import annotations
 

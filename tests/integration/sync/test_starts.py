@@ -1,4 +1,4 @@
-"""Where a subscription starts takes nothing away from other clusters, over real links (DESIGN 4.7)."""
+"""The start of a subscription takes nothing away from other clusters, over real links (DESIGN 4.7)."""
 
 from __future__ import annotations
 
@@ -269,8 +269,8 @@ MOVES: dict[str, tuple[Callable[[Subscription], Awaitable[None]], int]] = {
     "put at the first message": (_reset_to_the_first, 14),
     "switched off and on": (_replicate_no_more_and_again, 14),
 }
-"""What happens to a subscription that was made at the latest of ten messages, before four more; and how many of the
-fourteen are left for one of the same name that another cluster made from the earliest on."""
+"""Changes of a subscription that was made at the latest of ten messages, before four more come. The number says how
+many of the fourteen are left for one of the same name that another cluster made from the earliest on."""
 
 
 @pytest.mark.parametrize("move", MOVES)
@@ -407,7 +407,7 @@ def test_a_reader_that_is_not_durable_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_a_cursor_of_an_earlier_version_claims_its_whole_position_as_it_did(tmp_path: Path) -> None:
-    """It has no start. What it acknowledged stays so when it hears of one, and of an earlier one."""
+    """The old cursor has no start. Its acknowledgements stay when it hears of a start, and of an earlier one."""
 
     async def main() -> None:
         async with apart(tmp_path, "us", "eu", "ap") as nodes:

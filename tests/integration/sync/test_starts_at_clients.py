@@ -25,7 +25,7 @@ def subscribed(client: Any, kind: str) -> Any:
 
 
 def acknowledged(consumer: Any, expected: int) -> list[int]:
-    """The numbers of what comes; each is acknowledged cumulatively."""
+    """Receive messages and acknowledge each cumulatively; return their numbers."""
     found: list[int] = []
     while True:
         try:

@@ -15,7 +15,7 @@ from official_client import official_client, received
 from postgres_support import databases_of
 
 SILENCE_MILLIS = 500
-"""So long nothing may come that must not come."""
+"""Time without a message after which the test takes it that none comes."""
 _topics = (f"{TOPIC}-{number}" for number in count())
 
 
@@ -47,7 +47,7 @@ def subscribed(client: Any, topic: str, kind: str, start: str) -> Any:
 
 
 def consumer_of(deployed: Mesh, topic: str) -> Any:
-    """What cluster A says of the one consumer there."""
+    """Return cluster A's statistics of its one consumer."""
     stats = deployed.get("A", f"/admin/v2/{topic.replace('://', '/')}/stats")
     (shown,) = stats["subscriptions"]["sub"]["consumers"]
     return shown

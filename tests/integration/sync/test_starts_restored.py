@@ -56,7 +56,7 @@ def subscribed(pair: Mesh, name: str, initial: InitialPosition, *, acknowledging
 
 
 def told(pair: Mesh, name: str) -> Any:
-    """What a cluster knows of the subscription: the start, and what is acknowledged."""
+    """Return a cluster's knowledge of the subscription: the start, and the acknowledged messages."""
     return pair.get(name, f"/replication/v1/ack-vectors?topic={ORDERS}")["subscriptions"]["sub"]
 
 

@@ -1,4 +1,4 @@
-"""What counts as told, and what it takes to tell it: over a real engine, whose markers may be slow to be written."""
+"""Announced states count as told only once their markers are written, over a real engine whose writes may be slow."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def serviced(path: Path) -> AsyncIterator[tuple[Topic, SubscriptionSync]]:
 
 @asynccontextmanager
 async def syncing(path: Path) -> AsyncIterator[Topic]:
-    """A topic whose subscriptions are told to one peer."""
+    """Yield a topic whose subscriptions are told to one peer."""
     async with serviced(path) as (topic, _):
         yield topic
 
 
 class SlowCommits:
-    """What goes to the writer waits for :attr:`durable`; entries of ``refused`` find the store full, once each."""
+    """Writer whose markers wait for :attr:`durable`; entries of ``refused`` find the store full, once each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.durable = asyncio.Event()
@@ -74,7 +74,7 @@ class SlowCommits:
 
 
 def asked(entry: bytes) -> int:
-    """The number of a request for a snapshot."""
+    """Return the number of a request for a snapshot."""
     metadata, payload = decode_entry(entry, check=False)
     marker = decode_marker(metadata.marker_type, payload)
     assert isinstance(marker, SnapshotRequest)
@@ -82,7 +82,7 @@ def asked(entry: bytes) -> int:
 
 
 def requests(topic: Topic) -> list[int]:
-    """The numbers of those that are in the log, in its order."""
+    """Return the numbers of the requests in the log, in its order."""
     markers = MarkerLog(topic, Counters())
     return [
         int(marker.snapshot_id)

@@ -144,7 +144,8 @@ def deletions(cluster: Cluster) -> list[SubscriptionUpdate]:
 
 
 async def started_at_any_rate(a: Cluster, *others: Cluster, exact: bool) -> list[tuple[Cluster, Cluster]]:
-    """As :func:`started`; where mark-delete positions alone travel, nothing is acknowledged out of order."""
+    """Start the clusters as :func:`started` does. If only mark-delete positions travel, acknowledge nothing out of
+    order."""
     if exact:
         return await started(a, *others)
     for each in (a, *others):

@@ -1,5 +1,5 @@
-"""Where the SQL of a link leaves messages out: who does not have them claims nothing of them (invariant 5), and a hub
-tells on what it hears of them."""
+"""Links whose SQL leaves messages out: a cluster claims nothing of messages that it lacks (invariant 5), and a hub
+passes on what it hears of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Leaves = Callable[[int, int], bool]
 
 
 async def carry_some(source: Cluster, destination: Cluster, leaves_out: Leaves) -> None:
-    """As :func:`carry`, without the messages, by number of the entry and index, that are left out."""
+    """Copy as :func:`carry` does, but leave messages out, chosen by number of the entry and index."""
     topic = await destination.engine.topic(TOPIC, by_link=True)
     before, chain, sent = topic.origins.vector().get(source.name, BEFORE_ALL), Chain(TOPIC), []
     for stored in source.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30, origins={source.name})[0]:

@@ -63,7 +63,7 @@ def totals(nodes: dict[str, Node]) -> dict[str, int]:
 
 
 def at_rest(node: Node) -> bool:
-    """Nothing is to be done for any topic, now or at a time: no task, and no timer."""
+    """Return whether nothing is left to do for any topic, now or later: no task, and no timer."""
     return node.sync.is_idle and all(sync._checkpoint._timer is None for sync in node.sync._topics.values())
 
 

@@ -1,6 +1,6 @@
-"""What one new topic costs in a full mesh: how many markers there are, and how often links look for what is not there.
+"""Cost of one new topic in a full mesh: the number of markers, and of links' looks for topics that are not there.
 
-Both grow with the number of clusters, and not with its square. Counted, not timed: nothing waits here but for the end.
+Both grow with the number of clusters, and not with its square. The test counts and does not measure time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, 
 from snapshots.position import BEFORE_ALL, Position
 
 PATIENT = ControllerSettings(snapshot_interval_ms=60_000, snapshot_timeout_ms=3_600_000)
-"""On a busy machine, too, the cluster that published asks before another one has waited for it long enough."""
+"""Settings so patient that even on a busy machine the publishing cluster asks before another one does."""
 
 
 def at_rest(nodes: Collection[Node]) -> bool:
-    """Every cluster has all that the others wrote, has the subscription, and waits for nothing."""
+    """Return whether every cluster has all that the others wrote, has the subscription, and waits for nothing."""
     topics = [node.engine.find(TOPIC) for node in nodes]
     if any(topic is None or "sub" not in topic.subscriptions for topic in topics):
         return False
@@ -35,7 +35,7 @@ def at_rest(nodes: Collection[Node]) -> bool:
 
 
 def markers(node: Node) -> Counter[tuple[str, type]]:
-    """The markers of the log, by who wrote them and kind."""
+    """Return the markers of the log, by writer and kind."""
     log = MarkerLog(node.topic(), Counters())
     return Counter(
         (stored.header.origin, type(marker))

@@ -20,7 +20,8 @@ FAST = ControllerSettings(snapshot_interval_ms=20, update_interval_ms=10)
 
 
 async def delete_everywhere(*nodes: Node) -> None:
-    """What another cluster still has comes back, such as its markers, until it is gone there too (ADR 14)."""
+    """Delete the topic until no cluster has it: what another cluster still has comes back, such as its markers (ADR
+    14)."""
     while having := [node for node in nodes if node.engine.find(TOPIC) is not None]:
         for node in having:
             with suppress(TopicNotFound):

@@ -1,6 +1,5 @@
-"""Where one cluster keeps its log for longer: what another one trimmed there is consumed by nobody (invariant 5), and a
-hub tells on what it hears of messages that it has trimmed itself.
-"""
+"""Clusters that keep their logs for different times: a message trimmed in another cluster does not count as consumed
+(invariant 5), and a hub passes on what it hears of messages that it has trimmed itself."""
 
 from __future__ import annotations
 

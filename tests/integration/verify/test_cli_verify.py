@@ -107,7 +107,7 @@ def test_a_pattern_that_is_wrong_or_matches_nothing_is_named(file: Path, pattern
 
 
 def beside(path: Path, us: str, eu: str) -> Path:
-    """The same where one cluster runs beside brokers, at whose ports nobody answers."""
+    """Write the topology with one cluster beside brokers, at whose ports nobody answers."""
     file = topology(path, us, eu)
     brokers = "kind: pulsar, apache: {service_url: 'pulsar://127.0.0.1:1', admin_url: 'http://127.0.0.1:1'}"
     file.write_text(file.read_text().replace("data: ./a", f"data: ./a, {brokers}"))

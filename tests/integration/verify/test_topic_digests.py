@@ -34,7 +34,7 @@ TOPICS = [f"persistent://public/default/many-{number:02d}" for number in range(1
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics whose blocks verify asks for."""
+    """Return the topics whose blocks verify asks for."""
     found: list[str] = []
     raw_blocks = VerifyPlane.raw_blocks
 
@@ -68,7 +68,7 @@ async def acknowledge(engine: Engine, name: str, acks: int) -> None:
 
 
 async def in_step(urls: Any) -> VerifyReport:
-    """The report, once acknowledgements have come across."""
+    """Return the report, once acknowledgements have come across."""
     for _ in range(200):
         report = await look(urls)
         if report.clean and not report.behind:

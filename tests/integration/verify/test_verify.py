@@ -108,8 +108,8 @@ def test_clusters_in_step_are_clean_with_markers_mappings_and_equal_acknowledgem
     us.map(Position(3, 4), "eu-west", Position(3, 1))
     us.map(Position(3, 9), "eu-west", Position(3, 9))
     eu.map(Position(3, 4), "us-east", Position(3, 4))
-    # The same messages, at the positions that they have in each cluster: all of the first three blocks
-    # but A's 3:6, of which only the second message is acknowledged.
+    # The same messages, at the positions that they have in each cluster: all of the first three blocks except A's 3:6.
+    # Only the second message of that batch is acknowledged.
     us.subscribe("s", Position(3, 5), ranges=((Position(3, 7), Position(3, 7)),), batch_acks={Position(3, 6): [1]})
     eu.subscribe(
         "s",

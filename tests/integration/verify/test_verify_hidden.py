@@ -92,7 +92,7 @@ def test_a_worker_that_restarts_while_hidden_messages_are_compared_is_asked_agai
 def test_messages_that_are_hidden_and_differ_are_faults_and_others_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compared: bool, page: int
 ) -> None:
-    """Where ``compared`` is false, the clusters hide by ids alone, as an earlier version did."""
+    """If ``compared`` is false, the clusters hide by ids alone, as an earlier version did."""
     monkeypatch.setattr(verifying, "DUPLICATES_MAX", page)
     if not compared:
         monkeypatch.setattr(Contents, "alike", lambda *_: True)

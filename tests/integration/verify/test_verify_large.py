@@ -15,7 +15,7 @@ MESSAGES = 8_000_000
 DRIVER_MEMORY_MIB = 512
 """Spark starts with no less."""
 TASK_MEMORY_MIB = 300
-"""Of one of the processes that read and compare: a page of blocks, what is made of it, and a Python with Arrow."""
+"""Memory limit of one process that reads and compares: a page of blocks, its results, and a Python with Arrow."""
 DRIVER = """
 import json, sys, threading
 import psutil

@@ -1,4 +1,5 @@
-"""What of a subscription the admin API moves at the brokers, and what a consumer acknowledges."""
+"""How the bridge applies a subscription's state at the brokers: a part through the admin API, a part by a consumer's
+acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ LAST = {3: 9}
 
 
 def wanted(*entries: int, beyond: tuple[int, ...] = ()) -> Wanted:
-    """Of a topic of ten entries, of which the first three are acknowledged, and those ``beyond``."""
+    """Return a wish for a topic of ten entries, whose first three and the entries ``beyond`` are acknowledged."""
     cursor = BrokerCursor(Position(3, 2), PositionSet([Position(3, entry) for entry in beyond]))
     return Wanted(cursor, PositionSet([Position(3, entry) for entry in entries]))
 

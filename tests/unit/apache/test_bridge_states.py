@@ -49,12 +49,12 @@ class Brokers:
         self.acknowledged: dict[str, set[int]] = {name: set() for name in NAMES}
         self.load = "once"
         self.has_bridge = True
-        """Whether they have the subscription by which the bridge reads."""
+        """Whether the brokers have the subscription by which the bridge reads."""
         self.resets: list[int] = []
         self.waiting: set[int] = set()
-        """What a consumer acknowledges as soon as a cursor was reset."""
+        """Entries that a consumer acknowledges as soon as a cursor was reset."""
         self.fails_after: int | None = None
-        """After so many requests each one fails: what was asked is done, and nobody is told."""
+        """Number of the request that is carried out but answered with an error; all later requests fail."""
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.fails_after == 0:
@@ -67,7 +67,7 @@ class Brokers:
         return answer
 
     async def acknowledge(self, *asked: Any) -> list[Position]:
-        """In the place of a consumer."""
+        """Acknowledge in the place of a consumer."""
         name, positions = asked[3], asked[5]
         if self.fails_after == 0:
             raise BridgeError("the broker is away")
@@ -119,11 +119,11 @@ class Bridge:
         self.states = begun()
 
     def restart(self) -> None:
-        """The worker was killed; what it has stored is there."""
+        """Restart the worker after a kill, with what it has stored."""
         self.states = self._begun()
 
     async def publish(self, entries: int) -> None:
-        """At the brokers; all is read at once."""
+        """Publish at the brokers; the bridge reads all at once."""
         first = self.brokers.entries
         previous = Position(1, first - 1) if first else BEFORE_ALL
         block = make_block(Position(1, first), [message()] * entries, origin="a.pulsar")
@@ -135,7 +135,7 @@ class Bridge:
         self.brokers.entries += entries
 
     async def mark(self, number: int) -> None:
-        """A marker comes into the engine's log."""
+        """Write a marker into the engine's log."""
         previous = Position(9, number - 1) if number else BEFORE_ALL
         block = make_block(Position(9, number), [marker()], origin="b", kind=BlockKind.MARKERS)
         before = self.topic.log.last
@@ -151,7 +151,7 @@ class Bridge:
         assert self.states.errors == {}
 
     def acknowledged(self, name: str) -> set[int]:
-        """In the engine, as entries of the brokers."""
+        """Return the brokers' entries that are acknowledged in the engine."""
         cursor = self.topic.subscriptions[name].cursor.state
         everything = self.entries.to_broker(self.topic.log.messages_after(BEFORE_ALL, PositionSet()))
         opened_ = self.topic.log.messages_after(cursor.mark_delete, cursor.individually_deleted)
@@ -190,7 +190,7 @@ async def bridging(path: Path) -> AsyncIterator[Bridge]:
             return (entries.beyond(BEFORE_ALL).last() or BEFORE_ALL) >= position
 
         async def same_life(_: TopicInternals) -> None:
-            """The brokers are never put back."""
+            """Say that the brokers were never put back."""
 
         def begun() -> SubscriptionStates:
             return SubscriptionStates(
@@ -345,7 +345,8 @@ async def test_invariants_5_and_6_an_earlier_start_puts_the_cursor_back_once_whe
 async def test_where_a_cursor_was_put_back_is_stored_before_anything_else_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a worker that is killed later in its round puts it back again, once consumers have caught up."""
+    """Otherwise a worker that is killed later in its round puts the cursor back again, once consumers have caught
+    up."""
     async with bridging(tmp_path) as bridge:
         brokers, stored = bridge.brokers, [Seen(1, BrokerCursor(BEFORE_ALL), returning=BEFORE_ALL)]
 

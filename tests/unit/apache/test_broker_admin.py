@@ -1,4 +1,4 @@
-"""How the admin API is asked: what is shown to it, where it sends on, and where it limits requests."""
+"""Requests to the admin API: credentials, redirects, and rate limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replicator.drills.ports import free_ports
 
 
 def refusing(times: int, status: int, **headers: str) -> tuple[Answering, list[float]]:
-    """A server that refuses so many requests first; and when it was asked."""
+    """Return a handler that refuses so many requests first, and a list that fills with the times of requests."""
     seen: list[float] = []
 
     async def answer(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What a worker shows to brokers: files that may be replaced, and errors that name them."""
+"""Credentials of a worker at brokers: files that may be replaced, and errors that name them."""
 
 from __future__ import annotations
 

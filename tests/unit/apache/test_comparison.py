@@ -13,7 +13,7 @@ LATER: Final = STANDS_STILL_SECONDS
 
 
 def at_brokers(**last_entries: int) -> TopicInternals:
-    """A topic with these ledgers, as ``l3=9``: ledger 3 ends with entry 9."""
+    """Return a topic with these ledgers, given as ``l3=9``: ledger 3 ends with entry 9."""
     ends = {int(name[1:]): last for name, last in last_entries.items()}
     newest = max(ends)
     return TopicInternals(Position(newest, ends[newest]), 0, "", {}, ends, frozenset(ends))

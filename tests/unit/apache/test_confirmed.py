@@ -1,4 +1,4 @@
-"""Which of its own entries a bridge need not read."""
+"""A bridge skips its own entries that the broker has confirmed, when it reads."""
 
 from __future__ import annotations
 

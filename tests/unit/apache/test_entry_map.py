@@ -1,4 +1,4 @@
-"""Where the entries of a topic lie at the brokers, and where in the engine's log."""
+"""Map between the places of a topic's entries at the brokers and in the engine's log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def run(ledger: int, first: int, last: int) -> PositionSet:
 
 
 def a_map() -> EntryMap:
-    """At the brokers (ledger 3): own 0 to 4, theirs 5 to 7, own 8 and 9. In the log (ledger 1): theirs first."""
+    """Return a map. The brokers' ledger 3 has own entries 0 to 4, theirs 5 to 7, own 8 and 9; the log's ledger 1 has
+    theirs first."""
     entries = EntryMap(OWN)
     entries.copied(THEIRS, Position(70, 0), Position(1, 0), 4)
     entries.copied(OWN, Position(3, 0), Position(1, 4), 5)

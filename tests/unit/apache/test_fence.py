@@ -1,4 +1,4 @@
-"""Whom a worker keeps out at the brokers, as the gate of a failover has it."""
+"""Fence at the brokers: a worker keeps clients out as the gate of a failover demands."""
 
 from __future__ import annotations
 

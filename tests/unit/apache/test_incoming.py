@@ -39,7 +39,7 @@ TOPIC = "persistent://public/default/t"
 
 
 class _Receipts:
-    """What the broker says to the producer."""
+    """Listener of the broker's answers to the producer."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -65,7 +65,8 @@ class Stage:
     confirmed: Confirmed
 
     def blocks(self) -> list[tuple[frozenset[str] | None, list[Position]]]:
-        """For which clusters each of the log is, and where its entries lie at the brokers."""
+        """Return, for each of the log's blocks, the clusters that may have it and its entries' positions at the
+        brokers."""
         found = self.topic.reading.blocks(BEFORE_ALL, bytes_max=1 << 30)[0]
         return [
             (
@@ -129,7 +130,7 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
 
 
 async def read(incoming: Incoming, messages: int) -> None:
-    """Until that many were read."""
+    """Return when that many were read."""
     reading = asyncio.create_task(incoming.read())
     await eventually(lambda: incoming.messages == messages)
     reading.cancel()

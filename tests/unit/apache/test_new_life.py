@@ -76,7 +76,7 @@ class Beside:
 
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
         self.copies = Copies()
-        """What other clusters have."""
+        """Messages that other clusters have."""
         self.engine = engine
         self.topic = topic
         self.admin = admin
@@ -327,7 +327,7 @@ async def test_one_odd_answer_of_the_brokers_begins_no_life(tmp_path: Path) -> N
 async def test_brokers_that_lack_the_ledger_of_what_was_read_and_have_an_earlier_one_were_put_back(
     tmp_path: Path,
 ) -> None:
-    """They delete from the front. Their last entry is beyond what was read."""
+    """Brokers delete from the front, but here their last entry is beyond what was read."""
     brokers = Brokers(l1=[1], l9=[20, 30])
     async with beside(tmp_path, brokers) as bridge:
         await bridge.copy(Position(1, 0), 1)

@@ -102,7 +102,7 @@ class Halts:
 
 
 async def copy(made: Publishing, entries: Sequence[bytes], first: int = 0) -> None:
-    """Entries of cluster c come by a link."""
+    """Copy entries of cluster c, as a link does."""
     at = made.topic.log.last
     previous = Position(1, first - 1) if first else BEFORE_ALL
     await made.topic.writing.copy([CopiedBlock(previous, make_block(Position(1, first), entries, origin="c"))])

@@ -8,7 +8,7 @@ from replicator.apache.passing_cursors import KNOWN_SECONDS, PassingCursors
 
 
 class Brokers:
-    """What they say of one topic; each request is counted."""
+    """Brokers' answers about one topic; each request is counted."""
 
     def __init__(self, *lasting: str) -> None:
         self.lasting = list(lasting)

@@ -1,4 +1,4 @@
-"""How much may be on its way to the brokers."""
+"""Limit of bytes that are on their way to the brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many messages a broker is granted: by their bytes, and shared by the topics of a worker."""
+"""Permits for a broker: by the bytes of its messages, and shared by the topics of a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Reader:
-    """A topic of which a broker has as much as it is granted."""
+    """Reader of a topic; a broker always has as many messages as it grants."""
 
     def __init__(self, room: SharedRoom) -> None:
         self.granted = 0

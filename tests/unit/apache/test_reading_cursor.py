@@ -39,7 +39,7 @@ class Brokers:
         self.hidden: set[int] = set()
         self.ledgers = [1]
         self.cursor_ledger = 0
-        """Of the cursor, if not the last one."""
+        """Ledger of the cursor, if not the last one."""
         self.last = ""
         """The last entry, if not that of the last ledger."""
         self.refuses = 0
@@ -229,7 +229,7 @@ async def test_a_cursor_in_a_ledger_that_is_gone_and_was_not_read_halts_the_topi
 async def test_invariant_2_messages_that_were_passed_over_last_are_noticed_though_nothing_follows(
     tmp_path: Path,
 ) -> None:
-    """At the second look: until then what was read may be on its way into the store."""
+    """The second look notices them; until then they may be on their way into the store."""
     brokers = Brokers(at=5)
     async with reading(tmp_path, brokers, stored=3) as bridge:
         bridge.through = Position(1, 2)
@@ -277,7 +277,7 @@ async def test_what_brokers_show_to_nobody_at_the_end_is_asked_about_once(tmp_pa
 async def test_invariant_2_brokers_that_were_put_back_to_an_older_copy_halt_the_topic(
     tmp_path: Path, shown: dict[str, str] | None, said: str
 ) -> None:
-    """They give positions that were read to other messages, which would be dropped as read."""
+    """Brokers on an older copy give read positions to other messages, which would be dropped as read."""
     brokers = Brokers(at=2)
     async with reading(tmp_path, brokers, stored=3) as bridge:
         assert (await bridge.cursor.standing()).reached == Position(1, 2)

@@ -33,7 +33,7 @@ READ, PASSED, LAST = Position(3, 9), Position(3, 8), Position(3, 20)
 
 @asynccontextmanager
 async def bridging(path: Path) -> AsyncIterator[tuple[Topic, TopicBridge]]:
-    """A topic of three messages at a gateway in the place of brokers, and its bridge, which is not started."""
+    """Yield the bridge, not started, of a topic of three messages at a gateway in the place of brokers."""
     async with (
         administered(path / "brokers") as brokers,
         serving_clients(brokers.engine) as served,

@@ -1,4 +1,4 @@
-"""What the bridge writes into the entries that it publishes."""
+"""Stamps that the bridge writes into the entries that it publishes."""
 
 from __future__ import annotations
 

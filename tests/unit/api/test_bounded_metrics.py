@@ -1,4 +1,4 @@
-"""Which topics have series of their own, and what becomes of the sum of the others."""
+"""Limits of metrics by topic: some topics have series of their own, the others share a sum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def named(found: BoundedFigures) -> list[str]:
 
 
 def other(found: BoundedFigures) -> int:
-    """The messages of those that are summed."""
+    """Return the messages of the summed topics."""
     return next((each.messages for each in found.topics if each.name == OTHER), 0)
 
 

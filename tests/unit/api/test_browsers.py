@@ -1,4 +1,4 @@
-"""Which names a worker is called by, and which pages may use it."""
+"""Checks of browsers' requests: a worker's own names, and the pages that may use it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 class Paced:
-    """A loop of which each look at the clock takes a slice, so that there is a pause wherever there may be one."""
+    """Loop in which each look at the clock uses up a slice, so that every possible pause happens."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -62,7 +62,7 @@ def test_what_is_read_with_pauses_is_the_same(value: Any, indent: int | None, en
 @settings(max_examples=80, deadline=None)
 @given(VALUES, st.integers(0, 200), st.sampled_from(["", ",", "}", "]", "[", "{", '"', ":", " ", "1", "nul"]))
 def test_what_is_no_json_is_refused_and_all_else_is_read(value: Any, at: int, put: str) -> None:
-    """As the standard reader does, for texts with a character too many or too few."""
+    """The reader agrees with the standard one on texts with a character too many or too few."""
     text = json.dumps({"messages": [value, value], "more": value})
     body = (text[:at] + put + text[at + 1 :]).encode()
     try:

@@ -1,4 +1,4 @@
-"""Which links may append, and which of them a change of the topology cuts off."""
+"""Links that may append, and links that a change of the topology cuts off."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ STATUS: dict[str, Any] = {
     "apache": {"error": "", "topics": [], "refused": {}, "requests_refused": 0},
     "traces": {"exported": 1, "dropped": 0, "refused": 0, "queued": 2, **dict.fromkeys(TRACES_COUNTERS, 7)},
 }  # fmt: skip
-"""Of a worker that has a bit of everything."""
+"""Status of a worker that has some value for everything."""
 TOPICS = [
     TopicFigures(f"persistent://a/b/t{index}", 100 + index, 10, 20, 1, (SubscriptionFigures("s", 4, 8, 2),))
     for index in range(3)
@@ -68,7 +68,7 @@ TOPICS = [
 
 
 def some_latencies() -> Latencies:
-    """With one of each that has labels."""
+    """Return latencies, with one of each kind that has labels."""
     latencies = Latencies()
     for each in (
         latencies.dispatch["us-east"],
@@ -94,7 +94,7 @@ def exported(
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """By name and the values of the labels after the cluster."""
+    """Return samples by name and by the values of the labels after the cluster."""
     return {
         (sample.name, tuple(value for label, value in sample.labels.items() if label != "cluster")): sample.value
         for family in text_string_to_metric_families(text)
@@ -103,7 +103,7 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def promtool(text: str) -> list[str]:
-    """What it complains of."""
+    """Return the complaints of promtool."""
     if (tool := shutil.which("promtool")) is None:
         pytest.skip("there is no promtool: on Debian, apt install prometheus; .ci/monitoring runs with it")
     done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def test_a_place_that_cannot_be_used_is_named_without_its_password(tmp_path: Pat
 
 
 class Sick(MemoryFileSystem):
-    """A place of which one directory cannot be listed, or whose package has errors of its own."""
+    """Destination that cannot list one directory, or whose package raises errors of its own."""
 
     protocol = "sick"
     store: ClassVar[dict[str, object]] = {}
@@ -65,7 +65,7 @@ class Sick(MemoryFileSystem):
 
 
 class ServiceError(Exception):
-    """As botocore's and aiohttp's: no OSError."""
+    """Error that is no OSError, like those of botocore and aiohttp."""
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def sick() -> Iterator[Destination]:
 
 @pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(5, "I/O error"), ServiceError("for secret")])
 def test_what_cannot_be_listed_is_an_error_and_nothing_is_pruned(sick: Destination, error: Exception) -> None:
-    """It is not as if there were nothing: `prune` would delete the chunks of backups that it does not see."""
+    """Otherwise `prune` would delete the chunks of backups that it cannot see."""
     piece = b"x" * 100
     digest = hashlib.sha256(piece).digest()
     Chunks(sick, "a").put(digest, piece)

@@ -74,7 +74,7 @@ class Clocked(MemoryFileSystem):
 
 
 def now() -> float:
-    """The clock of all: who is suspended finds that time went on."""
+    """Return the time of the clock that all share: a suspended process finds that time went on."""
     return Clocked.now
 
 
@@ -93,7 +93,7 @@ def piece_of(number: int) -> bytes:
 
 
 def source_of(*numbers: int, at_ms: int = 1_700_000_000_000) -> Source:
-    """A store whose file consists of these pieces."""
+    """Return a store whose file consists of these pieces."""
 
     @contextmanager
     def opened(known: set[bytes]) -> Iterator[StoreCopy]:
@@ -114,7 +114,7 @@ def made(place: Destination, *numbers: int, at_ms: int = 1_700_000_000_000) -> M
 
 
 def assert_all_whole(place: Destination) -> None:
-    """Every backup that is listed has all of its chunks."""
+    """Check that every listed backup has all of its chunks."""
     manifests, chunks = Manifests(place, "a"), Chunks(place, "a")
     chunks.load()
     for backup in manifests.ids():
@@ -387,7 +387,8 @@ def test_a_chunk_that_goes_while_a_backup_is_made_is_written_again(
 def test_a_backup_that_lost_its_lock_is_whole_or_none_whenever_it_goes_on_while_another_prunes(
     place: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is suspended at each moment; a prune takes its lock away; and it goes on at each moment of that prune."""
+    """The create is suspended at each moment, a prune takes its lock away, and it goes on at each moment of that
+    prune."""
     monkeypatch.setattr("replicator.backup.destination.AT_ONCE", 1)
     outcomes: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""How fast a reclaim reads, and how it is paused."""
+"""Pace of a reclaim's reading, and its pauses."""
 
 from __future__ import annotations
 

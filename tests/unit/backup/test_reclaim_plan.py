@@ -1,4 +1,4 @@
-"""What is taken back of a topic, from whom, and what nobody has any more."""
+"""Plan of a reclaim: the messages of a topic to take back, the peers that have them, and those that nobody has."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LARGE = replace(SMALL, body_bytes_min=1_000)
 
 
 async def filled(path: Path, segments: SegmentSettings) -> tuple[list[Any], list[tuple[Position, bytes]]]:
-    """Two ledgers with own messages, copied ones and markers; returns what is logged, and every block."""
+    """Fill two ledgers with own messages, copied ones and markers; return the log's entries, and every block."""
     settings = EngineSettings(segments=segments)
     for ledger in range(2):
         async with opened(path, settings=settings) as engine:

@@ -20,7 +20,7 @@ NAMES = ("a", "b", "c")
 
 
 def backup(cluster: str, at_ms: int, **reached: int) -> Manifest:
-    """A backup in which the origins had come so far."""
+    """Return a backup in which the origins had come so far."""
     marks = {origin: f"1:{entry}" for origin, entry in reached.items()}
     return Manifest(new_id(at_ms), cluster, "s", 1, at_ms, "0", [], {TOPIC: TopicMark(1, "1:9", marks)})
 

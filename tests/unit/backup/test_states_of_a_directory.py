@@ -1,4 +1,4 @@
-"""What another copy of a store says of its subscriptions: nothing of ledgers that it does not have.
+"""States of subscriptions from another copy of a store; it says nothing of ledgers that it does not have.
 
 Invariant (DESIGN §3): 5.
 """

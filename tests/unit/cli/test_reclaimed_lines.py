@@ -1,4 +1,4 @@
-"""What `replicator backup reclaim` prints of what came back."""
+"""Lines that `replicator backup reclaim` prints about the messages that came back."""
 
 from __future__ import annotations
 

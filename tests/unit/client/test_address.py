@@ -92,7 +92,7 @@ async def test_addresses_of_two_clusters_are_no_failover(tmp_path: Path) -> None
             await asking.partitions("persistent://public/default/t", create=False)
 
         async def asked() -> None:
-            """The connection that was there may be used once more before it is found gone."""
+            """Answer; the first connection may be used once more before it is found gone."""
             for _ in range(10):
                 with suppress(ConnectError):
                     await asking.partitions("persistent://public/default/t", create=False)

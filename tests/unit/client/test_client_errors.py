@@ -38,7 +38,7 @@ NOT_OF_CLIENTS = {
     "SchemaNotFound",
     "IncompatibleSchema",
 }
-"""Errors of copying, and of the store's own blocks; of what Spark's tasks stage; and of schemas, which only
+"""Errors that clients never get: of copying, of the store's own blocks, of Spark's staging; and of schemas, which only
 clients of the binary protocol register."""
 ENGINE_ERRORS = [
     kind

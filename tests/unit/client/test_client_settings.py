@@ -1,4 +1,4 @@
-"""What cannot be done is refused by name, before anything is connected."""
+"""Impossible settings are refused by name, before anything is connected."""
 
 from __future__ import annotations
 

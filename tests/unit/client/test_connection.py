@@ -1,4 +1,4 @@
-"""What the connection of our client promises of its transport, with real sockets, on each Python."""
+"""Connection of our client over real sockets, on each Python: its promises about the transport."""
 
 from __future__ import annotations
 

@@ -399,7 +399,7 @@ def test_a_short_delay_does_not_wait_behind_a_long_one() -> None:
 
 
 def chunk(chunk_id: int, entry: int, *, uuid: str = "m", chunks: int = 3) -> Delivery:
-    """A chunk of a message that was published now."""
+    """Return a chunk of a message that was published now."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=0,

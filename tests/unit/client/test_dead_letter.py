@@ -1,4 +1,4 @@
-"""Which messages are given up, and what their copies say."""
+"""Dead letters: the messages that are given up, and the properties of their copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which answer a client follows, when several workers say where it belongs."""
+"""A client chooses among answers, when several workers say where it belongs."""
 
 from __future__ import annotations
 

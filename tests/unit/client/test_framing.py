@@ -29,7 +29,7 @@ def _delivery(entry: object, position: Position = Position(4, 7)) -> Delivery:  
 
 
 def _received(sealed: Sequence[SealedEntry[None]], opening: Opening | None = None) -> list[Message]:
-    """What a consumer gets of the entries when they are stored one behind the other."""
+    """Return the messages that a consumer gets of the entries when they are stored one after the other."""
     return [
         message
         for at, entry in enumerate(sealed)

@@ -26,7 +26,7 @@ def known(entry: int) -> tuple[str, Position]:
 
 
 def delivered_at(position: Position, entry: int) -> Delivery:
-    """The message that was published as ``A``'s entry, as another cluster delivers it."""
+    """Return the message published as ``A``'s entry, as another cluster delivers it."""
     return Delivery(position, 0, 1, None, message(b"%d" % entry), "A", at(entry))
 
 

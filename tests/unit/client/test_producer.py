@@ -232,7 +232,7 @@ def _sizes(channel: HandChannel) -> list[int]:
 
 
 def _sent(channel: HandChannel) -> list[tuple[MessageMetadata, list[bytes]]]:
-    """The entries that a channel was given: metadata and contents."""
+    """Return the entries that a channel was given: metadata and contents."""
     read = []
     for _, entry in channel.entries:
         metadata, payload = decode_entry(entry)

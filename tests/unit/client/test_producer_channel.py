@@ -1,4 +1,4 @@
-"""What a producer's channel makes of a broker's receipts, with a broker that answers as a test says."""
+"""Receipts at a producer's channel, with a broker that answers as a test says."""
 
 from __future__ import annotations
 

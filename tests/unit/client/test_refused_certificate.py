@@ -24,7 +24,7 @@ class FromSetting(AuthenticationTLS):
 
 
 async def hears(directory: Path, authentication: AuthenticationTLS) -> PulsarException:
-    """What a client hears that shows this to a server of ``directory``'s authority."""
+    """Return the error of a client with this certificate at a server that trusts the authority of ``directory``."""
     authority = Authority(directory / "authority")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.file))
     context.load_cert_chain(*authority.give("server"))

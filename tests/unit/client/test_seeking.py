@@ -1,4 +1,4 @@
-"""Where a seek begins, and what of a batch it leaves out."""
+"""Seeks: the entry at which each begins, and the messages of its batch that it skips."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def first(name: str) -> SubscribeTopic:
 
 
 def consuming(names: str, partitions: int = 0) -> TopicSet:
-    """At time 0 after a first listing, with everything subscribed to."""
+    """Return a set at time 0 after a first listing, with everything subscribed to."""
     core = TopicSet(period_seconds=PERIOD_SECONDS, now=0.0)
     core.connected(0.0)
     assert core.listed(names, hash_of(names), 0.0) == [first(name) for name in names]

@@ -1,4 +1,4 @@
-"""What is shown is asked for in the worker's name, and what is changed in that of who signed in."""
+"""The dashboard reads in the worker's name, and changes things in the name of the user who signed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has signed in, and whose forms are whose."""
+"""Sessions of the dashboard: each user's sign-in, and forms that only its own user may send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills that the dashboard starts: what a form may ask for, and what is made of what the child says."""
+"""Drills that the dashboard starts: the checks of its form, and the reading of the child's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How clusters and links are said to stand, and where they are drawn."""
+"""Overview of clusters and links: their states in words, and their places in the picture."""
 
 from __future__ import annotations
 

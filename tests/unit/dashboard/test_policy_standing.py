@@ -1,4 +1,4 @@
-"""What counts of a policy in one cluster, and who set it."""
+"""Value of a policy that takes effect in one cluster, and the place where it was set."""
 
 from __future__ import annotations
 

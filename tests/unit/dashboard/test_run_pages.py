@@ -1,4 +1,4 @@
-"""What the page of a switch shows of its report."""
+"""Page of a switch: the parts of its report that it shows."""
 
 from __future__ import annotations
 

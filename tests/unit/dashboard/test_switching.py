@@ -23,7 +23,7 @@ A_TO_B = Wanted("planned", "us-east", "eu-west")
 
 
 class Clusters:
-    """In the place of the switch: what it is asked, and what it answers when it may."""
+    """Stand-in for the switch that records requests, and answers when it may."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bool]] = []

@@ -19,7 +19,7 @@ def topic(name: str, messages: int = 10, **backlogs: int) -> dict[str, Any]:
 
 
 def asked(names: str, after: str = "", before: str = "") -> Answer:
-    """What a worker that has these topics answers."""
+    """Return the answer of a worker that has these topics."""
     found = sorted(name for name in names if name > after and (not before or name < before))
     found = found[-LIMIT - 1 :] if before else found[: LIMIT + 1]
     return Answer({"matching": len(names), "topics": [topic(name) for name in found]})

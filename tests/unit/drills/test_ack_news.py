@@ -1,4 +1,4 @@
-"""What polls of a subscription's state show, each thing once."""
+"""News from polls of a subscription's state, each given once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which clusters of a drill are beside brokers."""
+"""The clusters of a drill that run beside brokers."""
 
 from __future__ import annotations
 

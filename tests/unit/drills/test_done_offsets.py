@@ -1,4 +1,4 @@
-"""What a Kafka consumer may commit when it finishes messages out of order."""
+"""Offsets that a Kafka consumer may commit when it finishes messages out of order."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ async def fails() -> None:
 
 
 async def cancels_itself() -> None:
-    """What asyncio.timeout did on Python 3.11.2."""
+    """Raise a cancellation, as asyncio.timeout did on Python 3.11.2."""
     raise asyncio.CancelledError
 
 
 async def under_way(start: Callable[[Parts], None]) -> None:
-    """A drill whose steps never end."""
+    """Run a drill whose steps never end."""
     async with Parts() as parts:
         start(parts)
         await for_ever()

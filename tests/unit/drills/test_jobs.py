@@ -1,4 +1,4 @@
-"""What a drill is asked for is checked before anything starts."""
+"""A request for a drill is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_what_does_not_go_with_brokers_is_refused_before_anything_starts(
 
 
 def beside_brokers(tmp_path: Path, of_a: str = "") -> Path:
-    """Clusters a and b, of which a's worker runs beside brokers."""
+    """Write a topology of clusters a and b, with a's worker beside brokers."""
     file = tmp_path / "beside.yaml"
     file.write_text(
         "clusters:\n"

@@ -112,13 +112,13 @@ def test_when_one_of_three_is_lost_the_others_go_on_at_the_rate_and_the_lags_of_
 
 
 def test_how_many_updates_and_mappings_a_worker_needs_is_its_own_choice() -> None:
-    """It gathers more for each of them where it is busier."""
+    """A busy worker gathers more for each of them."""
     phases = [phase("before"), phase("during", mappings=0.5, updates=3)]
     assert list(failures(report(judged=["SYNC_GOES_ON"], phases=phases))) == []
 
 
 def test_what_goes_back_to_where_the_consumers_are_has_no_rate() -> None:
-    """After a link is made anew, each subscription is told of once."""
+    """After a link is made anew, each subscription is told of only once."""
     phases = [phase("before", back=1.3), phase("during", mappings=2)]
     assert list(failures(report(judged=["SYNC_GOES_ON"], phases=phases))) == []
 

@@ -8,7 +8,7 @@ from snapshots.position import Position
 
 
 def internals(**cursors: tuple[str, str]) -> TopicInternals:
-    """Of a topic with three entries in ledger 3, none in 4, and two in 5."""
+    """Return the internals of a topic with three entries in ledger 3, none in 4, and two in 5."""
     shown = {
         name: {"markDeletePosition": mark_delete, "individuallyDeletedMessages": ranges}
         for name, (mark_delete, ranges) in cursors.items()

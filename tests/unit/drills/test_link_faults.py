@@ -65,7 +65,7 @@ async def echoed(connection: Connection, sent: bytes) -> bytes:
 
 
 async def is_silent(connection: Connection, sent: bytes) -> bool:
-    """Whether nothing comes back for a while. The time is what is tested: nothing can be waited for."""
+    """Return whether nothing comes back for a while. The time itself is tested, so there is nothing to wait for."""
     reader, writer = connection
     writer.write(sent)
     try:

@@ -1,4 +1,5 @@
-"""What is worked out of a system that does not tell it: what a cluster has of another, and when a drill is over."""
+"""Facts that a drill derives for a system that does not report them: a cluster's copies of another, and the drill's
+end."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ SUBSCRIPTION = DrillSubscription("s", SubscriptionType.SHARED, cumulative=False)
 
 
 def record(confirmed_at_a: int) -> Observations:
-    """Messages that A confirmed at positions 3:0, 3:1, …"""
+    """Return a record of messages that A confirmed at positions 3:0, 3:1, …"""
     observations = Observations((SUBSCRIPTION,))
     for name in "ab":
         observations.clusters.code(name)

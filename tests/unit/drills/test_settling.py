@@ -19,7 +19,7 @@ def topology(*links: str) -> Topology:
 
 
 def status(a: str, b: str | None, backlog: int = 0, names: tuple[str, ...] = ("s",)) -> dict[str, Any]:
-    """Of a worker that has the two origins up to there."""
+    """Return the status of a worker that has the two origins up to these positions."""
     high_water = {"a": a} if b is None else {"a": a, "b": b}
     subscriptions = [{"name": name, "backlog_entries": backlog} for name in names]
     return {"topics": [{"name": TOPIC, "high_water": high_water, "subscriptions": subscriptions}]}

@@ -1,4 +1,4 @@
-"""A drill of another system: what is refused before anything starts, and what its report says of what it lacks."""
+"""Drills of other systems: refusals before anything starts, and a report that names missing measures."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_runs_of_other_configurations_have_another_digest() -> None:
 
 
 def report(**fields: Any) -> dict[str, Any]:
-    """Of a drill that passed, as far as the judge and comparisons read it."""
+    """Return the report of a passed drill, with the fields that the judge and comparisons read."""
     passed: dict[str, Any] = {
         "confirmed": 10, "published": 10, "late": 0, "rpo_messages": 0, "failovers": [], "subscriptions": [],
         "snapshot_mappings": None, "subscription_updates": None, "worker_tracebacks": None, "passed": True,

@@ -137,7 +137,7 @@ def test_other_columns_are_refused_by_name() -> None:
 
 
 def test_a_worker_that_has_just_started_imports_no_pandas_to_copy() -> None:
-    """It would stand still for half a second at the first frame."""
+    """The import would block it for half a second at the first frame."""
     script = (
         "import sys\n"
         "from replicator.engine.log.arrow import Outgoing, decode_append, encode_append\n"

@@ -20,7 +20,7 @@ payloads = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
 
 
 def resealed(block: bytes, change: Callable[[bytearray], None]) -> bytes:
-    """A changed block whose checksums are right: what a faulty writer would make, not a faulty disk."""
+    """Return a changed block with right checksums, as a faulty writer makes it, and not a faulty disk."""
     changed = bytearray(block)
     change(changed)
     columns_at = NAME_AT + int.from_bytes(changed[ORIGIN_LENGTH_AT : ORIGIN_LENGTH_AT + 2], "little")

@@ -47,7 +47,7 @@ def tampered(block: CopiedBlock, at: int = -1) -> CopiedBlock:
 
 
 def renamed(name: bytes) -> CopiedBlock:
-    """A block with a right checksum whose origin is not a cluster's name."""
+    """Return a block with a right checksum whose origin is not a cluster's name."""
     block = bytearray(make_block(Position(9, 0), [ONE]))
     block[52:59] = name
     struct.pack_into("<H", block, 10, len(name))

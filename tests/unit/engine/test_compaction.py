@@ -45,7 +45,7 @@ def view_rows(engine: Engine) -> int:
 
 
 async def published(topic: Topic, *contents: bytes) -> list[Position]:
-    """Each in a block of its own."""
+    """Publish each entry in a block of its own."""
     return [(await topic.publish([content]))[0] for content in contents]
 
 

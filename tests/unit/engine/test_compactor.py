@@ -1,4 +1,4 @@
-"""Which messages a pass of compaction keeps, and how it writes batches anew."""
+"""A pass of compaction chooses the messages to keep, and writes batches anew."""
 
 from __future__ import annotations
 

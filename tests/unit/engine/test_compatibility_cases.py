@@ -86,7 +86,7 @@ def test_messages_of_one_ordering_key_are_with_one_consumer_whatever_their_keys(
 
 
 def colliding_keys() -> tuple[str, str]:
-    """Two keys of one 32-bit hash, in the lower half of the slots: where a second consumer takes over."""
+    """Return two keys of one 32-bit hash, in the lower half of the slots, where a second consumer takes over."""
     seen: dict[int, str] = {}
     for number in count():
         key = f"key-{number}"

@@ -158,7 +158,7 @@ def test_100_000_holes_close_again() -> None:
 
 
 def trimmed_log() -> LogIndex:
-    """Entries 0 to 9, of which 0 to 4 are gone."""
+    """Return a log of entries 0 to 9 after 0 to 4 were trimmed."""
     log = make_log((1, 10, False))
     log.trim(at(4))
     return log

@@ -1,4 +1,4 @@
-"""What a cursor writes and reads: rows, not the whole; :mod:`test_cursor_rows_machine` does so at random."""
+"""A cursor writes and reads single rows, not its whole state; :mod:`test_cursor_rows_machine` does so at random."""
 
 from __future__ import annotations
 

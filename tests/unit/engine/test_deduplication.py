@@ -87,7 +87,7 @@ def test_a_chunked_message_counts_only_when_its_last_chunk_is_here() -> None:
 
 
 def test_a_chunk_that_skips_one_is_refused() -> None:
-    """Else the message would be complete for the table, and not for any consumer."""
+    """Otherwise the message would be complete for the table, but not for any consumer."""
     table = SequenceTable()
     table.admit([*ids(3), chunk(4, 0, 3)], 1)
     with pytest.raises(NotAllowedError, match="chunk 1 is not here"):
@@ -350,7 +350,7 @@ def test_a_sequence_id_that_not_every_client_can_hold_is_refused(tmp_path: Path,
 
 
 def test_it_can_be_switched_on_and_off_while_producers_publish(tmp_path: Path) -> None:
-    """What it knew before it was switched off is not the whole truth afterwards, so it begins anew."""
+    """Publishes in between are not in the old table, so deduplication begins anew."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

@@ -22,7 +22,7 @@ def at(entry: int) -> Position:
 
 
 def half_way(kind: SubscriptionType) -> Dispatcher:
-    """Some entries are held, some wait for a consumer or to be sent again."""
+    """Return a dispatcher with entries that are held, wait for a consumer, or wait to be sent again."""
     policies = TopicPolicies(max_unacked_messages_per_consumer=25)
     dispatcher = make_dispatcher(kind, BEFORE_ALL, policies=policies, topic="t", partition=-1)
     dispatcher.add_consumer(1, SubscribeOptions(kind, "first"))
@@ -63,7 +63,7 @@ def test_at_once_is_as_one_by_one(kind: SubscriptionType, entries: Sequence[int]
 
 
 def test_what_is_half_way_is_of_every_kind() -> None:
-    """Else the test above would show little."""
+    """Otherwise the test above would show little."""
     shared = half_way(SubscriptionType.SHARED)
     assert shared.held()
     assert shared.status()["replay_entries"]

@@ -44,7 +44,7 @@ def join(tested: KeySharedDispatcher, consumer_id: int, permits: int = 100) -> N
 
 
 def sent(tested: KeySharedDispatcher, candidates: list[Candidate]) -> dict[Position, int]:
-    """What is given out of ``candidates``, by consumer."""
+    """Return the consumer of each position that is handed out of ``candidates``."""
     plan = tested.next_read(0)
     assert plan is not None
     return {candidates[a.candidate].position: a.consumer_id for a in tested.assign(plan, candidates, 0)}

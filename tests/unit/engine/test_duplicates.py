@@ -37,7 +37,7 @@ async def both_ways(a: Topic, b: Topic) -> None:
 
 
 async def sent_to_both(a: Topic, b: Topic, *entries: bytes) -> None:
-    """A stored it, the producer was not told, and sent it again to B; then the links come back."""
+    """Publish at A, lose the confirmation, and send again to B; then the links come back."""
     for entry in entries:
         await a.publish([entry])
         await b.publish([entry])
@@ -71,7 +71,7 @@ def test_a_producer_that_moves_is_told_duplicate_of_what_was_copied_before_it_ca
 
 
 def test_a_lower_sequence_id_that_is_not_here_is_stored(tmp_path: Path) -> None:
-    """Highest ids would lose it: 6 was left out of what came from the other cluster."""
+    """Comparing with the highest id would lose entry 6, which the link had left out."""
 
     async def main() -> None:
         async with two(tmp_path) as (a, b):
@@ -144,7 +144,7 @@ def test_invariant_2_and_3_both_logs_keep_both_entries_and_know_that_they_are_du
 
 
 def test_what_comes_later_with_a_lower_sequence_id_is_new(tmp_path: Path) -> None:
-    """p sent 6 only to A, lost it, and sent 7 to B: 6 is new to B whenever it comes."""
+    """The producer sent 6 only to A, lost it, and sent 7 to B: 6 is new to B whenever it comes."""
 
     async def main() -> None:
         async with two(tmp_path) as (a, b):

@@ -1,4 +1,4 @@
-"""Who subscribes to several topics that are not partitioned."""
+"""Subscribers of several topics that are not partitioned, as the registry finds them."""
 
 from __future__ import annotations
 

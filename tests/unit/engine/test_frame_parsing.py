@@ -27,8 +27,8 @@ class CountingBuffers(Buffers):
 
 
 def feed(parser: FrameParser, sent: bytes, sizes: list[int]) -> list[bytes]:
-    """What a socket does that gives ``sizes`` bytes at a time, as often as it takes, and never more than it is asked
-    for; returns the contents of the frames."""
+    """Feed the parser like a socket that gives ``sizes`` bytes by turns, never more than asked for; return the frames'
+    contents."""
     found: list[bytes] = []
     turn = 0
     while sent:

@@ -1,4 +1,4 @@
-"""Which copy may take the place of a small block whose head is damaged: by what other rows say of it."""
+"""Choice of a copy for a small block whose head is damaged; other rows tell which one fits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def filled(topic: Topic) -> list[tuple[Position, bytes]]:
 
 
 async def lost(engine: Engine, topic: Topic, position: Position, *flipped: int) -> HeadlessBlock | None:
-    """What is known of a block in whose row those bytes were flipped."""
+    """Flip those bytes in a block's row; return what is known of the block."""
     key = BLOCK_KEY.pack(topic.topic_id, *position)
     with engine.store.env.begin() as txn:
         value = bytearray(txn.get(key, db=engine.store.tables["blocks"]))
@@ -55,13 +55,13 @@ async def lost(engine: Engine, topic: Topic, position: Position, *flipped: int) 
 
 @dataclass(frozen=True)
 class Lost:
-    """A topic of which one block has lost its head, and what is known of that."""
+    """Topic with one block that has lost its head, and what is known of that block."""
 
     engine: Engine
     topic: Topic
     blocks: list[tuple[Position, bytes]]
     logged: object
-    """Before."""
+    """The log's content before the loss."""
     position: Position
     block: bytes
     found: HeadlessBlock | None
@@ -74,7 +74,7 @@ class Lost:
 
 @asynccontextmanager
 async def with_lost(path: Path, which: int, *flipped: int) -> AsyncIterator[Lost]:
-    """The one of that number among those of :func:`filled`."""
+    """Yield a topic that lost the head of block number ``number`` of :func:`filled`."""
     async with opened(path) as engine:
         topic = await engine.topic("a")
         blocks = await filled(topic)
@@ -114,7 +114,7 @@ async def test_of_the_last_block_nobody_counts_the_entries_so_its_body_has_to_be
 
 @asynchronous
 async def test_a_copy_with_other_contents_at_the_same_place_is_not_taken(tmp_path: Path) -> None:
-    """It is whole, and as long; but a block of which messages were left out differs from cluster to cluster."""
+    """The copy is whole and as long. But a block with messages left out differs from cluster to cluster."""
     async with with_lost(tmp_path, COPIED, HEAD_AT) as made:
         found, block = made.known, made.block
         header = verify_block(block)

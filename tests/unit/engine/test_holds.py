@@ -1,4 +1,4 @@
-"""Who holds a topic's log back, and what follows when that is more than a link may."""
+"""Holders of a topic's log, and what follows when a link holds more than it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction and the SQL of links decompress counts in a budget of their own, one entry of the largest size."""
+"""Compaction and the SQL of links decompress within a budget of their own: one entry of the largest size."""
 
 from __future__ import annotations
 

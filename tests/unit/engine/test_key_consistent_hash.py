@@ -22,7 +22,7 @@ def ring(*names: str) -> ConsistentHashSelector:
 
 
 def owner_by_definition(names: dict[int, str], wanted: int) -> int:
-    """The rules of the seed, word by word, without anything kept between calls."""
+    """Return the owner by the seed's rules, word by word, without a cache."""
     points: dict[int, list[int]] = {}
     for consumer_id in sorted(names, key=lambda other: (names[other], other)):
         for number in range(1, 101):

@@ -19,7 +19,8 @@ def joined(consumers: int) -> HashRangeSelector:
 
 
 def picture(selector: HashRangeSelector) -> str:
-    """As the seed draws it: consumers with the size of their ranges in 65,536ths, from slot 0 up."""
+    """Return the ranges as the seed draws them: consumers with the size of their ranges in 65,536ths, from slot 0
+    up."""
     ranges = sorted((owned, consumer_id) for consumer_id, [owned] in selector.ranges().items())
     return " | ".join(f"C{consumer_id} {owned.end - owned.start + 1}" for owned, consumer_id in ranges)
 

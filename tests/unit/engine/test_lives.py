@@ -25,7 +25,7 @@ def block(incarnation: int, kind: BlockKind = BlockKind.MESSAGES, first: int = 0
 
 
 async def with_lives(engine: Engine) -> Topic:
-    """A topic that has three entries of each life."""
+    """Make a topic that has three entries of each life."""
     topic = await engine.topic("orders")
     before = BEFORE_ALL
     for incarnation, ledger in LIVES.items():

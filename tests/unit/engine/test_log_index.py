@@ -18,7 +18,7 @@ probes = st.one_of(
 
 
 def build(script: list[tuple[int, int, bool, bool]]) -> tuple[LogIndex, list[Position], set[Position]]:
-    """The log of a script, and its positions and markers kept the slow way."""
+    """Build the log of a script, and its positions and markers the slow way."""
     log, members, markers = LogIndex(), list[Position](), set[Position]()
     ledger, following = 0, 0
     for step, entries, is_marker, new_ledger in script:

@@ -13,7 +13,7 @@ def spans(sizes: list[int]) -> list[BlockSpan]:
 
 
 def through(log_sizes: LogSizes, blocks: list[BlockSpan], position: Position) -> int:
-    """As the shell asks: from the sample on, block by block."""
+    """Return the size up to ``position`` as the shell computes it: from the sample on, block by block."""
     reached, size_bytes = log_sizes.sample(position)
     following = [block for block in blocks if reached < block.last <= position]
     assert len(following) <= SAMPLE_BLOCKS

@@ -37,7 +37,7 @@ class Clock:
         self.now_ms += int(1000 * seconds)
 
     def message(self, size_bytes: int = 10) -> bytes:
-        """An entry that is published now."""
+        """Return an entry that is published now."""
         metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=self.now_ms)
         return encode_entry(metadata, b"x" * size_bytes)
 

@@ -1,4 +1,4 @@
-"""How far mark-delete goes: over what is consumed, over markers and what is trimmed, and not an entry further."""
+"""Mark-delete position: it passes consumed and trimmed entries and markers, and not an entry more."""
 
 from __future__ import annotations
 

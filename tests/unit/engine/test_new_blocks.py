@@ -1,4 +1,4 @@
-"""Which copied blocks are new: what is refused, dropped, cut, and what is noted as left out. No store, no engine."""
+"""Selection of new blocks among copied ones: refused, dropped, cut, or noted as left out. No store, no engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of which a link left out a part: in blocks, in cursors, in topics that start again; and notes for blocks."""
+"""Batches that a link shortened: in blocks, in cursors, in topics that start again; and notes for blocks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_batch_is_consumed_with_all_that_is_here_of_it_also_after_a_restart(tm
 
 @pytest.mark.parametrize("lacks", [False, True])
 def test_a_batch_that_lacks_messages_is_no_duplicate_of_one_that_has_them(tmp_path: Path, lacks: bool) -> None:
-    """Else the messages that only the other one has would be hidden with it, or consumed."""
+    """Otherwise the messages that only the other batch has would be hidden or consumed with it."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

@@ -12,7 +12,7 @@ position_sets = st.sets(positions, max_size=60)
 
 
 def runs_of(members: set[Position]) -> list[tuple[Position, Position]]:
-    """The runs without holes, the slow way."""
+    """Return the runs without holes, the slow way."""
     found: list[tuple[Position, Position]] = []
     for position in sorted(members):
         if found and found[-1][1] == (position.ledger, position.entry - 1):

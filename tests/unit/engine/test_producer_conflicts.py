@@ -88,7 +88,7 @@ def test_messages_with_ids_of_others_and_other_content_are_counted(tmp_path: Pat
 
 
 async def stored_by_ids_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stores of a version that compared nothing but ids."""
+    """Make two stores as a version wrote them that compared nothing but ids."""
     with monkeypatch.context() as earlier:
         earlier.setattr(Contents, "alike", lambda *_: True)
         async with opened(tmp_path / "a", "us-east", ON) as east, opened(tmp_path / "b", "eu-west", ON) as west:

@@ -1,4 +1,4 @@
-"""Who may publish: names, access modes and epochs, as the registry decides."""
+"""Permission to publish: names, access modes and epochs, as the registry decides."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_another_name_with_the_owners_epoch_does_not_take_its_place() -> None:
 
 
 def test_one_with_the_present_epoch_waits_before_those_without() -> None:
-    """After a restart, when others were quicker to share the topic and to wait for it."""
+    """This happens after a restart, when others were quicker to share the topic and to wait for it."""
     registry = ProducerRegistry(4)
     registry.connect(1, "sharing", options())
     registry.connect(2, "waiting", options(WAIT))

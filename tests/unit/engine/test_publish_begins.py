@@ -20,7 +20,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 def stored(topic: Topic) -> list[int]:
-    """Return the sequence ids of what is in the log, in its order."""
+    """Return the sequence ids in the log, in its order."""
     entries = topic.reading.entries(BEFORE_ALL, None, 10_000, 1 << 30)
     return [decode_entry(bytes(each.entry))[0].sequence_id for each in entries]
 

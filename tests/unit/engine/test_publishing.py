@@ -1,4 +1,4 @@
-"""What stands between a producer and the log: the checks of entries, and the gate of the backlog quota."""
+"""Checks between a producer and the log: of entries, and by the gate of the backlog quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pump does beside what its dispatcher decides: consumers that fail, budgets, what cannot be looked into."""
+"""Work of the pump beside its dispatcher's decisions: failing consumers, budgets, unreadable entries."""
 
 from __future__ import annotations
 

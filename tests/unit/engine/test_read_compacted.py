@@ -1,4 +1,4 @@
-"""Subscriptions that read compacted: the view from its start, whatever is trimmed, compacted anew or restarted."""
+"""Subscriptions that read compacted see the view from its start, even after trims, new compactions and restarts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from snapshots.position_set import PositionSet
 
 
 async def published(topic: Topic, *contents: bytes) -> list[Position]:
-    """Each in a block of its own."""
+    """Publish each entry in a block of its own."""
     return [(await topic.publish([content]))[0] for content in contents]
 
 
@@ -418,7 +418,7 @@ def test_a_view_whose_positions_were_not_stored_is_read_all_the_same(tmp_path: P
 
 
 def batches() -> list[bytes]:
-    """Of the first, 1 and 3 are left; of the second, nothing but what is alone in it."""
+    """Return two batches. Compaction leaves messages 1 and 3 of the first, and all but the tombstone of the second."""
     return [
         keyed_batch([("a", b"1"), ("b", b"1"), ("c", b"1"), ("d", b"1")]),
         keyed_batch([("a", b"2"), ("e", b"1"), ("c", b"")]),

@@ -1,4 +1,5 @@
-"""What a replicated subscription announces and takes over: acknowledgements, merging, generations and tombstones."""
+"""Announcing and taking over a replicated subscription's state: acknowledgements, merging, generations and
+tombstones."""
 
 from __future__ import annotations
 

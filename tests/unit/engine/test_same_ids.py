@@ -277,7 +277,7 @@ def test_what_group_commits_open_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def broken(first: int) -> bytes:
-    """A batch that can be decompressed, and is none."""
+    """Return an entry that can be decompressed, but is no batch."""
     body = b"\xff" * 3000
     metadata = MessageMetadata(
         producer_name="p", sequence_id=first, publish_time=1, num_messages_in_batch=3, compression=LZ4
@@ -290,7 +290,7 @@ def broken(first: int) -> bytes:
 def test_what_one_group_commit_opens_is_bounded_over_all_its_openings(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It happens on the writer's thread, where nothing is confirmed meanwhile."""
+    """Opening happens on the writer's thread, which confirms nothing meanwhile."""
     monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 10_000)
     opened: list[int] = []
     decompress = compression.decompress

@@ -1,4 +1,4 @@
-"""Which schemas may follow which, by every strategy, and that a version is the same wherever it is made."""
+"""Compatibility of schemas by every strategy, and versions that are the same wherever they are made."""
 
 from __future__ import annotations
 

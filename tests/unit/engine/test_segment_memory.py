@@ -1,4 +1,4 @@
-"""How much memory slices of what was written last can keep."""
+"""Limit of the memory that slices of recent writes keep alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many files of segments are open, and that none is closed under its reader."""
+"""Limit of open files of segments; none is closed under its reader."""
 
 from __future__ import annotations
 

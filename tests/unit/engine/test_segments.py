@@ -39,7 +39,7 @@ def body(number: int, size: int = 10 * KIB) -> bytes:
 
 
 async def publish(topic: Topic, numbers: Sequence[int], size: int = 10 * KIB) -> list[Position]:
-    """Each as a block of its own."""
+    """Publish each message as a block of its own."""
     return [(await topic.publish([message(body(number, size))]))[0] for number in numbers]
 
 
@@ -183,7 +183,7 @@ def test_nobody_waits_until_the_file_system_has_deleted_a_segment(
 def test_near_the_limit_what_is_half_dead_is_compacted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, compacted: bool
 ) -> None:
-    """Of 120 bodies of 10 KiB every second one is deleted: no segment is sparse, and half of the room is dead."""
+    """Every second of 120 bodies of 10 KiB is deleted: no segment is sparse, and half of the room is dead."""
     monkeypatch.setattr(writer, "COMPACTION_PAUSE_SECONDS", 0)
 
     async def main() -> None:

@@ -64,7 +64,7 @@ async def staging_over(
 async def stage(
     service: StagingService, *payloads: bytes, key: EpochKey = KEY, partition: int = 0, topic: str = TOPIC
 ) -> Receipt:
-    """A sealed attempt with one batch for each payload."""
+    """Stage a sealed attempt with one batch for each payload."""
     attempt = AttemptKey(key, partition, f"a{partition}-{len(service.files.scan())}")
     service.open(attempt)
     at = 0
@@ -118,7 +118,7 @@ def test_many_steps_are_published_in_order_and_once_each(
 
 
 def test_nothing_is_staged_where_clients_would_not_get_it(tmp_path: Path) -> None:
-    """At a worker beside Apache Pulsar: its brokers do not get what is published by itself."""
+    """At a worker beside Apache Pulsar, the brokers do not get what the worker itself publishes."""
 
     async def main() -> None:
         async with staging_over(tmp_path) as service:

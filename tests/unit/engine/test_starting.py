@@ -1,4 +1,4 @@
-"""Where a subscription begins that somebody makes here, for each origin that the topic has or that links bring."""
+"""Start of a subscription that is made here, for each origin that the topic has or that links bring."""
 
 from __future__ import annotations
 

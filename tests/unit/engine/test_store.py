@@ -342,7 +342,7 @@ def test_invariant_1_nothing_is_confirmed_once_the_file_is_not_the_one_in_the_di
 def test_invariant_10_a_store_put_back_together_with_its_clock_reuses_no_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a virtual machine is set back to a snapshot: only chance tells the two lives apart."""
+    """The two lives differ by chance alone, as when a virtual machine is set back to a snapshot."""
     salts = iter([5, 5, 17, 17])
     monkeypatch.setattr("replicator.engine.log.commit.group_commits.secrets.randbelow", lambda _: next(salts))
     settings = EngineSettings(wall_clock_ms=lambda: 1_800_000_000_000)

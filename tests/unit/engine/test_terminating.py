@@ -31,7 +31,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class Ends:
-    """How often a consumer is told that it has reached the end."""
+    """Counts how often a consumer is told that it has reached the end."""
 
     def __init__(self, consumer: EngineConsumer) -> None:
         self.told = 0

@@ -30,7 +30,7 @@ def keyed(number: int) -> bytes:
 
 
 async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
-    """A topic that has rows in every table that topics have rows in."""
+    """Make a topic that has rows in every table for topics."""
     topic = await engine.topic(name)
     await topic.policies.set(TopicPolicies(deduplication=True, compaction_threshold_bytes=0))
     producer = await topic.producers.create(ProducerOptions(name="p", access_mode=AccessMode.EXCLUSIVE))
@@ -60,7 +60,7 @@ async def with_rows_everywhere(engine: Engine, name: str = TOPIC) -> Topic:
 
 
 async def leaving(topic: Topic) -> None:
-    """Returns when the topic's deletion has begun, and the store has not answered yet."""
+    """Return when the topic's deletion has begun, and the store has not answered yet."""
     while topic.deleted is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
 

@@ -22,7 +22,7 @@ def public_methods(kind: type) -> set[str]:
 
 
 def test_a_topic_has_parts_and_not_their_methods() -> None:
-    """What one part answers for is asked of it; the topic itself has two short ways, and its own life."""
+    """A caller uses the parts directly; the topic itself has two short ways, and its own life."""
     life = {"check_there", "leave", "stay", "gone", "terminate", "stop", "committed", "passed_over", "compacted"}
     life |= {"status"}
     assert public_methods(Topic) == {"publish", "subscribe"} | life

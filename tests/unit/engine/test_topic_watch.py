@@ -28,7 +28,7 @@ def names(*locals_: str) -> tuple[str, ...]:
 
 
 def listed(registry: TopicWatchRegistry, watch: TopicWatch, topics: set[str], known: str | None = None) -> TopicListing:
-    """A poll, in one go."""
+    """Return the result of a whole poll."""
     for _ in watch.pattern.refresh(registry.topics(NAMESPACE, topics)):
         pass
     return watch.listing(known)

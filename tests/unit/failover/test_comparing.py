@@ -1,4 +1,4 @@
-"""What a switch says of two clusters: positions, and states by identity or by backlog."""
+"""Comparison of two clusters for a switch: positions, and states by identity or by backlog."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_different_digest_of_the_source_is_never_equal_even_with_the_same_back
 
 
 def left(*runs: tuple[str, str], incarnation: int = 7, **batches: list[int]) -> dict[str, Any]:
-    """What is not consumed; ``e4=[0]``: of the batch at 1:4 message 0 is acknowledged."""
+    """Return unconsumed messages. ``e4=[0]``: message 0 of the batch at 1:4 is acknowledged."""
     parts = {f"1:{name[1:]}": indexes for name, indexes in batches.items()}
     return {"incarnation": incarnation, "ranges": [], "beyond": [list(run) for run in runs], "batches": parts}
 
@@ -123,7 +123,7 @@ def test_a_target_with_more_acknowledged_is_as_good_as_an_equal_one(here: Any, t
     [([["1:3", "1:5"]], True), ([["1:3", "1:4"], ["1:4", "1:7"]], True), ([["1:3", "1:4"]], False), ([], False)],
 )
 def test_what_the_source_never_had_may_be_left_at_the_target(left_out: list[list[str]], equal: bool) -> None:
-    """As after a failback, of messages that were for one cluster alone."""
+    """This happens after a failback, with messages that were for one cluster alone."""
     here, there = digests("abc"), digests("other")
     here[NAME]["left_out"] = {"A": left_out}
     for each, beyond in ((here, [["1:8", "1:9"]]), (there, [["1:4", "1:5"], ["1:8", "1:9"]])):
@@ -182,7 +182,7 @@ def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None
 
 
 def test_a_source_without_messages_of_its_own_has_none_that_could_differ() -> None:
-    """It wrote markers that no link carries, so its state names its origin, and the target's does not."""
+    """The source wrote markers that no link carries, so its state names its origin, and the target's does not."""
     here, there = digests("nothing is left"), digests("")
     del here[NAME]["high_water"]["A"], there[NAME]["high_water"]["A"]
     del there[NAME]["subscriptions"]["s"]["digest"]["A"]

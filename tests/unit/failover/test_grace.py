@@ -1,4 +1,4 @@
-"""How long the consumers of a planned switch may finish."""
+"""Time in which the consumers of a planned switch may finish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from replicator.failover.grace import GRACE_SECONDS_MAX, QUIET_SECONDS, Consumer
 
 
 def ends_at(held_at: dict[float, int], *, step: float = 0.02) -> float:
-    """When it is over, where consumers hold what ``held_at`` says from each time on."""
+    """Return the time at which the grace is over, if consumers hold what ``held_at`` says from each time on."""
     grace = ConsumerGrace(100.0)
     at = 0.0
     while True:

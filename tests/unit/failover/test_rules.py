@@ -1,4 +1,4 @@
-"""What clients would find otherwise after a switch: each kind of difference, in words, and nothing that is the same."""
+"""Differences that clients would notice after a switch: each kind is named in words, and equal things are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cluster a switch waits for, and how long."""
+"""Clusters that a switch waits for, and the limit of the wait."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_flood_is_carried_out_in_slices_and_nothing_more_is_read_meanwhile() -
 
 
 def test_a_client_that_sends_one_command_is_not_held_up_by_two_hundred_that_flood() -> None:
-    """They have used more, so what comes of it is carried out as it comes, or is the next slice."""
+    """The flooding clients have used more, so the other's command is carried out as it comes, or is the next slice."""
     loop = Loop()
     hostile = [Client(loop, f"10.0.0.1:{number}") for number in range(200)]
     for client in hostile:

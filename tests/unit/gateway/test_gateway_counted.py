@@ -1,4 +1,4 @@
-"""An HTTP connection is handed on in pieces, and reads no more while some of what came waits."""
+"""An HTTP connection is handed on in pieces; it reads no more while received bytes wait."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_flood_is_handed_on_in_slices_and_in_order() -> None:
 
 
 def test_reading_goes_on_only_if_http_wants_more() -> None:
-    """It does not stop the reading once more if it has stopped it already."""
+    """The transport must not be told again to stop a reading that is stopped already."""
     loop, http, connection, transport = made()
     http.seconds_per_byte = SLICE_SECONDS / PIECE_BYTES
     connection.data_received(bytes(4 * PIECE_BYTES))

@@ -89,14 +89,14 @@ def sends(*entries: bytes) -> Sends:
 
 
 def stored(topic: Topic) -> list[int]:
-    """Return the sequence ids of what is in the log, in its order."""
+    """Return the sequence ids in the log, in its order."""
     entries = topic.reading.entries(BEFORE_ALL, None, 10_000, 1 << 30)
     return [decode_entry(bytes(each.entry))[0].sequence_id for each in entries]
 
 
 @pytest.mark.parametrize("deduplication", [False, True])
 def test_what_is_sent_with_the_close_does_not_overtake_a_large_call(tmp_path: Path, deduplication: bool) -> None:
-    """With deduplication, what it overtook would be confirmed as duplicates, and be nowhere."""
+    """With deduplication, the overtaken messages would be confirmed as duplicates without being stored."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

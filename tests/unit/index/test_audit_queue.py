@@ -25,7 +25,7 @@ def entry(number: int) -> AuditEntry:
 
 
 async def settled() -> None:
-    """Returns when what was begun in the background is over."""
+    """Return when the background work is over."""
     await asyncio.gather(*(task for task in asyncio.all_tasks() if "audit" in task.get_name()))
 
 

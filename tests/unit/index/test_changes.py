@@ -1,4 +1,4 @@
-"""What services report to the index: kept by key, within limits, and never waiting for a database."""
+"""Reports of services to the index: kept by key, within limits, and never waiting for a database."""
 
 from __future__ import annotations
 

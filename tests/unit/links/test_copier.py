@@ -16,7 +16,7 @@ def at(entry: int) -> Position:
 
 
 def start(position: Position) -> Start:
-    """The destination has all of the source's own up to there."""
+    """Return the start of a topic; the destination has the source's own entries up to there."""
     return Start(position, {"own": position})
 
 
@@ -203,7 +203,7 @@ def test_a_log_that_goes_back_is_a_bug() -> None:
 
 
 def in_flight_past_a_refusal() -> Copier:
-    """A frame up to entry 3, and one up to entry 9 in which nothing was to be sent of the topic."""
+    """Return a copier with two frames in flight: up to entry 3, and up to entry 9 without entries of the topic."""
     copier = connected("a")
     copier.on_read("a", at(3))
     copier.on_sent(10)
@@ -250,7 +250,7 @@ def test_what_was_in_flight_of_a_deleted_topic_says_nothing_of_the_one_made_anew
 
 
 def in_flight(*reads: tuple[str, int]) -> tuple[Copier, list[int]]:
-    """A frame for each topic and how far it was read with it; their numbers."""
+    """Put a frame for each topic in flight, with how far it was read; return the frames' numbers."""
     copier = connected("a", "b")
     frames = []
     for topic, entry in reads:

@@ -1,4 +1,4 @@
-"""Which differences between two clusters are gaps, and what may end each."""
+"""Differences between two clusters that are gaps, and the ways to end each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from replicator.links.gaps import (
 from snapshots.position import BEFORE_ALL, Position
 
 EARLIER = Position(5, 3)
-"""Of an earlier life of the source's own topic."""
+"""Last position of an earlier life of the source's own topic."""
 
 
 def at(entry: int) -> Position:
@@ -36,7 +36,8 @@ def at(entry: int) -> Position:
 
 
 def source(*, trimmed: dict[str, Position], holes: dict[str, list[tuple[Position, Position]]], kept: bool) -> Here:
-    """A source that has its own messages up to 9, and those of x up to 5:9; with ``kept`` the earlier lives too."""
+    """Return a source that has its own messages up to 9, and those of x up to 5:9; with ``kept`` the earlier lives,
+    too."""
     marks = {"own": Mark(7, at(9)), "x": Mark(3, Position(5, 9))}
     return Here("own", "there", 7, marks, Missing(trimmed, holes), lambda position: position <= at(9), lambda *_: kept)
 
@@ -50,7 +51,7 @@ def gap(
     elsewhere: str = "",
     kept: bool = False,
 ) -> Gap | None:
-    """The gap of :func:`source`."""
+    """Return the gap of :func:`source`."""
     here = source(trimmed=trimmed or {}, holes=holes or {}, kept=kept)
     return find_gap(
         here, there, ("x", "own"), copied_before=copied_before, comes_elsewhere=lambda origin: origin == elsewhere
@@ -58,7 +59,7 @@ def gap(
 
 
 def raised(there: dict[str, Mark], *, kept: bool = False, asked: bool = False) -> dict[str, int]:
-    """The lives that the destination is to take up."""
+    """Return the lives that the destination must take up."""
     here = source(trimmed={}, holes={}, kept=kept)
     return {origin: mark.incarnation for origin, mark in lives_to_raise(here, there, ("x", "own"), asked=asked).items()}
 

@@ -1,4 +1,4 @@
-"""Who has a link that others carry for, and what was handed out to them."""
+"""Ownership of a link that others carry for, and the plans that were handed out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run of a store a destination serves: restarts, half-open connections, twins, and what an operator says."""
+"""The run of a store that a destination serves, after restarts, half-open connections, twins and an operator's word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the copying of a topic starts, by what is here and what the destination has."""
+"""Start of copying a topic, by what is here and what the destination has."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_looking_for_what_a_destination_lost_ends_where_a_ledger_does(tmp_path: 
 
 
 def test_what_a_source_publishes_or_its_brokers_do_comes_on_no_other_way(tmp_path: Path) -> None:
-    """Other links of the same two clusters carry other topics. Else a topic that is copied for the first time, and of
-    which the oldest was trimmed, would wait for messages that nobody brings."""
+    """Other links of the same two clusters carry other topics. Otherwise a new copy of a topic whose oldest messages
+    were trimmed would wait for messages that nobody brings."""
     file = tmp_path / "topology.yaml"
     beside = "kind: pulsar, apache: {service_url: 'pulsar://127.0.0.1:6650', admin_url: 'http://127.0.0.1:8080'}"
     file.write_text(

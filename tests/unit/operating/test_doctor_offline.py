@@ -16,7 +16,7 @@ from replicator.security.tokens import new_key_pair
 from replicator.topology import load_topology
 
 RELEASE = ("listen=7101", "data=/var/lib/replicator", "tls.required=false")
-"""What the chart relies on in any release."""
+"""Settings that the chart relies on in any release."""
 
 
 def _written(directory: Path, **more: Any) -> Path:

@@ -1,4 +1,4 @@
-"""What the plan warns of, and that asking the workers is quick whatever they do."""
+"""Warnings of the plan, which asks the workers quickly whatever they do."""
 
 from __future__ import annotations
 

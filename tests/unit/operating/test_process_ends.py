@@ -1,4 +1,4 @@
-"""How a process ended is told with the name of the signal."""
+"""Texts about the end of a process, with the name of the signal."""
 
 from __future__ import annotations
 

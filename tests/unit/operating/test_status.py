@@ -194,7 +194,7 @@ def test_settings_that_were_taken_back_are_shown_as_long_as_somebody_has_to_look
 
 
 def test_clients_that_use_much_of_the_event_loop_are_named_with_their_role() -> None:
-    """Those that use less than a hundredth are not. A role is a text of somebody else's, whatever it looks like."""
+    """Clients below a hundredth are not named. A role is shown as it is, because somebody else chose its text."""
     answer = answer_with()
     answer["clients"] = {
         "busiest": [

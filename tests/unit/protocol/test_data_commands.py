@@ -142,7 +142,7 @@ def frame_of(command: CommandSend, entry: bytes) -> bytes:
 
 
 def taken(decoder: FrameDecoder, pieces: list[bytes]) -> list[object]:
-    """What came out, one item a command."""
+    """Return the decoder's output for the pieces, one item per command."""
     found: list[object] = []
     for piece in pieces:
         for each in decoder.receive(piece):

@@ -1,4 +1,4 @@
-"""Frames of the binary protocol: whatever the pieces, the same frames; whatever is wrong, one named error."""
+"""Frames of the binary protocol: any pieces give the same frames, and any damage gives one named error."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_frame_that_contradicts_itself_is_named(frame: bytes, problem: str) ->
 )
 @pytest.mark.parametrize("cut", [0, 3, 8, 9])
 def test_the_beginning_of_a_send_alone_is_no_send(frame: bytes, cut: int) -> None:
-    """What was sent before it is taken, and so it is in whatever pieces it comes."""
+    """A whole command before it is taken, in whatever pieces it comes."""
     good = encode_head(BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=2)), 1) + b"x"
     decoder, got = FrameDecoder(runs=SendReader()), []
     pieces = (good + frame[:cut], frame[cut:])
@@ -130,7 +130,7 @@ def test_the_beginning_of_a_send_alone_is_no_send(frame: bytes, cut: int) -> Non
 
 
 def test_a_limit_that_a_frame_raises_holds_for_what_stands_behind_it() -> None:
-    """Else what is said to be larger than the former limit would be taken as far as it has come."""
+    """Otherwise a frame above the former limit would be taken before all of it has come."""
     decoder = FrameDecoder(bytes_max=1_000)
     stream = decoder.receive(encode(ping()) + encode_head(flow(1), 5_000) + b"x" * 100)
     assert next(stream).command == ping()

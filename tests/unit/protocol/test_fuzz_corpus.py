@@ -1,4 +1,4 @@
-"""What fuzzing began with and what it found, once more; and random changes of it."""
+"""The inputs that fuzzing began with and found, run once more, and random changes of them."""
 
 from __future__ import annotations
 

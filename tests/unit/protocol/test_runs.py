@@ -38,7 +38,7 @@ CHANGE = encode(
 
 @st.composite
 def messages(draw: st.DrawFn) -> CommandMessage:
-    """Of few shapes, so that some have the form of one before."""
+    """Draw commands of few shapes, so that some have the form of an earlier one."""
     made = CommandMessage(
         consumer_id=draw(st.integers(1, 2)),
         message_id=MessageIdData(ledgerId=draw(st.integers(1, 2)), entryId=draw(u64)),
@@ -78,7 +78,7 @@ def framed(sent: CommandMessage | CommandSendReceipt | None, rest: bytes) -> byt
 
 
 def known(sent: CommandMessage | CommandSendReceipt | None, rest: bytes) -> object:
-    """What a client has to know of a command."""
+    """Return the parts of a command that a client must know."""
     if sent is None:
         return "change"
     if isinstance(sent, CommandSendReceipt):

@@ -64,7 +64,7 @@ def server(now: float = 0.0) -> ServerConnection:
 
 
 def sent(steps: list[Frame | bytes]) -> list[BaseCommand]:
-    """The commands among ``steps`` that are to be sent."""
+    """Return the commands among ``steps`` that must be sent."""
     stream = b"".join(step for step in steps if isinstance(step, bytes))
     return [frame.command for frame in FrameDecoder().receive(stream)]
 
@@ -249,7 +249,7 @@ def test_where_nobody_is_told_apart_a_proxy_may_say_what_it_likes() -> None:
 
 
 def let_in(*, refreshes: bool) -> ServerConnection:
-    """A connection at 0 s whose credentials count for 10 s."""
+    """Return a connection at 0 s whose credentials count for 10 s."""
     connection = ServerConnection(0.0, software="server", authenticator=TwoRounds(10.0))
     hello = connect(method="quiz", credentials=b"hello", refreshes=refreshes)
     list(connection.receive(hello + answer(b"4"), 0.0))

@@ -1,4 +1,5 @@
-"""What a process makes to stay is never looked through for garbage. It is for good, so each test has a process."""
+"""Objects that a process makes to stay are never searched for garbage. This cannot be undone, so each test has a
+process."""
 
 from __future__ import annotations
 

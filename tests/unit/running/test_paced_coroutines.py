@@ -103,7 +103,7 @@ def test_a_metered_coroutine_that_is_cancelled_before_it_begins_leaves_nothing_u
 
 
 def test_long_work_lets_others_have_a_turn_after_each_slice() -> None:
-    """Ten that work long at the same time take together no more of a turn than clients may."""
+    """Ten long works that run at once together use only a client's share of each turn."""
     asyncio.run(_ten_at_once())
 
 

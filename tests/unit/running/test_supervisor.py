@@ -81,7 +81,7 @@ class Work:
 
 
 class Failure(BaseException):
-    """Not even an Exception."""
+    """Failure that is not even an Exception."""
 
 
 @pytest.mark.parametrize("ending", [None, RuntimeError("a defect"), Failure("worse"), asyncio.CancelledError()])

@@ -49,7 +49,7 @@ async def test_the_first_error_is_raised_itself_when_the_others_have_ended(toget
 @pytest.mark.parametrize("together", [until_first_ends, until_all_end])
 @asynchronous
 async def test_a_timeout_after_an_error_still_is_a_timeout(together: Together) -> None:
-    """On Python 3.11.2 it was a cancellation after a task group had failed."""
+    """On Python 3.11.2 the timeout was a cancellation after a task group had failed."""
     task = asyncio.current_task()
     assert task is not None
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a process shows: an option, the environment, a profile; and a token file that is replaced."""
+"""Credentials that a process shows: from an option, the environment or a profile; and a token file that is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who somebody is by a certificate, as Python's ``ssl`` gives it."""
+"""Role of a client by its certificate, as Python's ``ssl`` gives it."""
 
 from __future__ import annotations
 

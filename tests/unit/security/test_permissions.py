@@ -1,4 +1,4 @@
-"""What a role may do: what was granted, at its place and below, and nothing else."""
+"""Permissions of a role: only the granted ones, at their place and below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens count, and that nothing else makes one count."""
+"""Valid tokens are accepted; all others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of subscriptions and what is made of what others tell, one rule at a time."""
+"""Rules for announcing subscriptions and for taking over announcements, one at a time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Announcer(UpdateAnnouncer):
 
 
 def known(name: str = "sub", generation: int = 1, *, exact: bool = True) -> Announcer:
-    """An announcer whose peers know of one subscription."""
+    """Return an announcer whose peers know of one subscription."""
     announcer = Announcer(exact=exact)
     announcer.on_subscription(name, BEFORE_ALL, generation, 0, announced=True)
     return announcer
@@ -262,7 +262,7 @@ def test_what_was_told_before_a_restart_is_not_told_again() -> None:
 
 
 def many_topics_move(announcer: Announcer) -> None:
-    """Other topics of the worker have taken all turns of the next seconds."""
+    """Let other topics of the worker take all turns of the next seconds."""
     while announcer.snapshots.reserve(0, SNAPSHOT_AGE_MS_MAX) < SNAPSHOT_AGE_MS_MAX:
         pass
 

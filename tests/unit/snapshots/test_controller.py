@@ -79,12 +79,12 @@ def answer(
 
 
 def recorded(actions: list[Action]) -> list[tuple[int, int]]:
-    """The (local, remote) entries of the mappings that are to be recorded."""
+    """Return the (local, remote) entries of the mappings that must be recorded."""
     return [(a.mapping.local.entry, a.mapping.remote.entry) for a in actions if isinstance(a, RecordMapping)]
 
 
 def told(actions: list[Action]) -> dict[str, dict[str, int]]:
-    """What updates say: for each subscription, each cluster's entry."""
+    """Return each cluster's entry in the updates, by subscription."""
     return {
         update.subscription: {cluster: position.entry for cluster, position in update.clusters.items()}
         for action in actions
@@ -94,7 +94,7 @@ def told(actions: list[Action]) -> dict[str, dict[str, int]]:
 
 
 def subscribed(core: SnapshotController, name: str = "s") -> None:
-    """A subscription that peers know of already."""
+    """Make a subscription that peers know of already."""
     core.on_subscription(name, BEFORE_ALL, 1, 0, announced=True)
 
 

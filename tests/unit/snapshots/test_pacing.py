@@ -96,7 +96,7 @@ def test_never_more_than_the_budget_in_any_time(wanted: list[tuple[int, int]]) -
 
 
 def test_topics_that_get_no_turn_share_ticks() -> None:
-    """So many of them go into one commit and one frame."""
+    """Many topics share one tick, and thus one commit and one frame."""
     budget = UpdateBudget()
     due = [budget.reserve(number, number + GATHER_MS_MAX) for number in range(1_000)]
     on_ticks = [at_ms for at_ms in due if at_ms >= GATHER_MS_MAX and at_ms % TICK_MS == 0]

@@ -1,4 +1,4 @@
-"""A database's URL that stands in a file of its own: read by who needs it, and no part of what workers agree on."""
+"""A database's URL in a file of its own: read only where needed, and not shared between workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology file may hold, and how each mistake in it is named."""
+"""Contents of a topology file, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def load(tmp_path: Path, text: str | bytes) -> Topology:
 
 
 def problems(tmp_path: Path, text: str | bytes) -> tuple[str, ...]:
-    """The problems that loading reports, without the directory of the file."""
+    """Return the problems that loading reports, without the directory of the file."""
     with pytest.raises(TopologyError) as caught:
         load(tmp_path, text)
     return tuple(problem.replace(f"{tmp_path}/", "") for problem in caught.value.problems)

@@ -1,4 +1,4 @@
-"""What differs between two topologies: all of it is said, nothing else is, and what needs a restart is known."""
+"""Differences between two topologies: all are listed, nothing else is, and each says whether it needs a restart."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 def as_plain(topology: Topology) -> dict[str, Any]:
-    """What a topology says, by its parts; databases as they may be shown."""
+    """Return a topology's parts as plain values, with masked database URLs."""
     pairs: dict[str, list[str]] = {}
     for link in topology.links:
         pairs.setdefault(f"{link.source} → {link.destination}", []).append(link.key)
@@ -110,7 +110,7 @@ def as_plain(topology: Topology) -> dict[str, Any]:
 
 
 def apply(said: dict[str, Any], before: Topology, after: Topology) -> dict[str, Any]:
-    """The changes made to the parts of ``before``, one after another."""
+    """Apply the changes to the parts of ``before``, one after another."""
     keys = {str(link): link.key for link in (*before.links, *after.links)}
 
     def setting(fields: dict[str, Any], field: str, value: Any) -> None:

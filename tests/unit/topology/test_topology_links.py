@@ -1,4 +1,4 @@
-"""What an item of `links` may hold, how it is written back, and how each mistake in it is named."""
+"""Items of `links`: their contents, how they are written back, and the error for each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages are sampled: as many as the rate says, at most so many a second, by one comparison a call."""
+"""Sampling of messages: at the given rate, at most so many a second, by one comparison per call."""
 
 from __future__ import annotations
 

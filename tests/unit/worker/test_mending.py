@@ -1,4 +1,4 @@
-"""What a worker remembers of damaged blocks: bounded, each once, and no more than is true."""
+"""A worker's memory of damaged blocks: bounded, each once, and never more than is true."""
 
 from __future__ import annotations
 

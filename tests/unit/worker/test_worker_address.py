@@ -43,7 +43,7 @@ def test_on_loopback_a_worker_listens_without_more(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]"])
 def test_where_others_reach_it_a_worker_listens_only_when_it_is_told_that_this_is_insecure(listen: str) -> None:
-    """It asks nobody who they are."""
+    """An insecure worker asks nobody for credentials."""
     skip_without_ipv6(listen)
     place, port = f"{listen}:{free_port()}", free_port()
     wanted = cluster_at(port, listen=place)
@@ -97,7 +97,7 @@ def skip_without_ipv6(host: str) -> None:
 
 
 def address_of_this_host() -> str:
-    """One that others reach; without a network there is none."""
+    """Return an address that others reach; without a network there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which address would be used

@@ -62,7 +62,7 @@ def table(spark: Any, rows: Rows) -> Any:
 
 
 def answers(frame: Any, *keys: str) -> dict[Any, dict[str, Any]]:
-    """The rows by the values of their ``keys``."""
+    """Return the rows by the values of their ``keys``."""
     rows = [row.asDict() for row in frame.collect()]
     found = {tuple(row[key] for key in keys): row for row in rows}
     assert len(found) == len(rows)

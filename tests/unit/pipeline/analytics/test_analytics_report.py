@@ -1,4 +1,4 @@
-"""What a report shows of its tables: summaries, charts and the page; no Spark."""
+"""Reports on tables: summaries, charts and the page; no Spark."""
 
 from __future__ import annotations
 

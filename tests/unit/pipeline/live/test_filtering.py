@@ -14,7 +14,7 @@ from replicator.pipeline.live.filtering import Masked, rewrite_entry
 
 
 def batch_of(keys: Sequence[str], outside: str) -> bytes:
-    """As key-based batching makes it."""
+    """Return a batch as key-based batching makes it."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=1,

@@ -1,4 +1,4 @@
-"""What a user may write to, and how it is named when it is wrong."""
+"""Options of the sink: allowed targets, and errors that name a wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows a writer has published already, against the same said row by row."""
+"""The rows that a writer has already published, against a model that decides row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task makes of its rows: which go where, in which producer batches, and what cannot be written."""
+"""Staging of a task's rows: their topics, their producer batches, and rows that cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a write waits for its worker, and for what: against a scripted worker on a real port."""
+"""Waits of a write for its worker: their limits and reasons, against a scripted worker on a real port."""
 
 from __future__ import annotations
 

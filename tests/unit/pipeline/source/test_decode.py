@@ -1,4 +1,4 @@
-"""From blocks to rows, without Spark and without a network."""
+"""Decoding of blocks into rows, without Spark and without a network."""
 
 from __future__ import annotations
 

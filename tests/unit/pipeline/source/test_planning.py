@@ -1,4 +1,5 @@
-"""What Spark's partitions read: ranges meet end to end, small topics share tasks, what cannot be read is said."""
+"""Reading plan of Spark's partitions: ranges meet end to end, small topics share tasks, unreadable ranges are
+reported."""
 
 from __future__ import annotations
 

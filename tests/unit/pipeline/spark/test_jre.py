@@ -1,4 +1,4 @@
-"""Where Spark's Java comes from, and the shim in front of one that lacks a module."""
+"""Search for Spark's Java, and the shim in front of one that lacks a module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replicator.pipeline.errors import JavaNotFound
 from replicator.pipeline.spark import jre
 
 SYSTEM_PATH = "/usr/bin:/bin"
-"""For the tools of the fake runtimes; not searched for java, which `find_java` gets its own environment for."""
+"""PATH for the tools of the fake runtimes. `find_java` does not search it; it gets an environment of its own."""
 
 
 def fake_java(directory: Path, version: str, *, vector_module: bool = True) -> Path:
@@ -25,7 +25,7 @@ def fake_java(directory: Path, version: str, *, vector_module: bool = True) -> P
 
 
 def run_shim(java: Path, cache: Path, *arguments: str) -> list[str]:
-    """What reaches ``java``, a script that prints its arguments with NUL between them."""
+    """Run the shim; return the arguments that reach ``java``, a script that prints them with NUL between them."""
     java.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
     java.chmod(0o755)
     shim = jre.write_shim(java, cache) / "bin" / "java"

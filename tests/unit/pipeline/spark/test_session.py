@@ -1,4 +1,4 @@
-"""What a session sets for a local master and for a cluster; no JVM is started."""
+"""Settings of a session for a local master and for a cluster; no JVM is started."""
 
 from __future__ import annotations
 

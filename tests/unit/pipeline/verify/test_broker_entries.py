@@ -1,4 +1,4 @@
-"""What is compared of an entry at brokers, and what subscriptions have acknowledged of entries."""
+"""Compared fields of entries at brokers, and the entries that subscriptions have acknowledged."""
 
 from __future__ import annotations
 
