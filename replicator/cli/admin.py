@@ -28,22 +28,28 @@ if TYPE_CHECKING:
 DIGITS_MAX: Final = 18
 
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="The worker to ask, as http://HOST:PORT; or use -f.")
+    str | None,
+    typer.Option("--url", metavar="URL", help="Address of the worker to ask, as http://HOST:PORT; or use -f."),
 ]
 WorkersFile = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The topology that has the worker's address.")
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Topology file that has the worker's address.")
 ]
 TopologyFile = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The topology: clusters, their addresses, and links.")
+    Path, typer.Option("--file", "-f", metavar="FILE", help="Topology file: clusters, their addresses, and links.")
 ]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker to ask; with -f.")
+    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose worker is asked; with -f.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected: they are disconnected.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/name, or short.")]
+Force = Annotated[bool, typer.Option("--force", help="Go on although clients are connected; they are disconnected.")]
+TopicArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="Name of the topic: persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NAME."
+    ),
+]
 Switch = Annotated[str, typer.Argument(metavar="on|off")]
 SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
-NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace.")]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Name of the namespace: TENANT/NAMESPACE.")]
 
 _T = TypeVar("_T")
 
@@ -98,7 +104,8 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="The token to show to workers; else REPLICATOR_TOKEN_FILE, REPLICATOR_TOKEN, or your profile.",
+        help="File with the token to show to workers. Default: REPLICATOR_TOKEN_FILE, "
+        "REPLICATOR_TOKEN, or your profile.",
     ),
 ]
 _token_file: list[Path] = []

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 def apply(
     file: Annotated[
-        Path, typer.Option("--file", "-f", metavar="FILE", help="The topology that the workers are to run.")
+        Path, typer.Option("--file", "-f", metavar="FILE", help="Topology file that the workers should run.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether the changes are meant.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Apply the changes without asking for confirmation.")
+    ] = False,
     skip_unreachable: Annotated[
         bool,
         typer.Option(

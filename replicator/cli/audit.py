@@ -26,7 +26,9 @@ app = Commands(help="The audit log: what operators changed.", no_args_is_help=Tr
 def list_entries(
     file: TopologyFile,
     cluster: ClusterName = None,
-    newest: Annotated[int, typer.Option("--newest", min=1, max=10_000, help="How many of each cluster.")] = 100,
+    newest: Annotated[
+        int, typer.Option("--newest", min=1, max=10_000, help="Number of entries to show of each cluster.")
+    ] = 100,
 ) -> Shown[list[AuditEntry]]:
     """List what was changed in all clusters, or in one, the newest change first: when, from where, and from what to
     what.

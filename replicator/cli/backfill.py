@@ -31,26 +31,34 @@ LOG_SECONDS: Final = 10.0
 
 def backfill(
     file: TopologyFile,
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the history.")],
-    destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that joins.")],
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that has the history.")],
+    destination: Annotated[
+        str, typer.Option("--to", metavar="CLUSTER", help="Cluster that joins and gets the history.")
+    ],
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "--topics", metavar="PATTERN", help="Only these topics, as a link's `topics` are written; may be repeated."
+            "--topics",
+            metavar="PATTERN",
+            help="Copy only topics of this name or pattern, written as in a link's `topics`; may be given again.",
         ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bytes per second at most, all tasks together: 50MiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Limit of bytes per second, for all tasks together, such as 50MiB."),
     ] = None,
     tasks: Annotated[
         int | None,
-        typer.Option(min=1, max=64, metavar="N", help="Tasks of a job; default: four for each core of Spark's."),
+        typer.Option(
+            min=1, max=64, metavar="N", help="Number of tasks of a job. Default: four for each core that Spark has."
+        ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+        str | None, typer.Option(metavar="URL", help="Spark master. Default: pipeline.master of the topology.")
     ] = None,
     link_name: Annotated[
-        str | None, typer.Option("--link", metavar="NAME", help="Which link, where several lead there.")
+        str | None,
+        typer.Option("--link", metavar="NAME", help="Name of the link, if several links connect the two clusters."),
     ] = None,
 ) -> Shown[BackfillAnswer]:
     """Bring a cluster that joins up from another one's history, with Spark, and hand over to their link.

@@ -56,10 +56,10 @@ TAKES_PLACE: Final = (
 At = Annotated[
     str,
     typer.Option(
-        "--at", metavar="URL", help="Where backups are kept: a directory, or a URL that fsspec knows, such as s3://…"
+        "--at", metavar="URL", help="Place of the backups: a directory, or a URL that fsspec knows, such as s3://…"
     ),
 ]
-Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that the backups are of.")]
+Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose store is backed up.")]
 TakesBack = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that takes back its messages.")
 ]
@@ -121,7 +121,7 @@ def create(
 def list_backups(
     at: At,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only backups of this cluster.")
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Show only backups of this cluster.")
     ] = None,
 ) -> Shown[list[BackupAnswer]]:
     """List the backups at a destination, the newest first. Exit status 1 if a backup is damaged."""
@@ -352,7 +352,7 @@ def _status(done: Reclaimed | None) -> int:
 def prune(
     at: At,
     cluster: Of,
-    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Keep so many of the newest backups.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Number of the newest backups to keep.")],
 ) -> Shown[BackupsPruned]:
     """Delete old backups, and the stored parts that no backup needs any more."""
     from replicator.backup.destination import Destination

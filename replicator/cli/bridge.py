@@ -57,7 +57,7 @@ def renew(
     topic: TopicArgument,
     file: TopologyFile,
     cluster: ClusterName = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
 ) -> Shown[list[RenewedTopic]]:
     """Get a topic going again whose reading at brokers has halted, in all clusters or one.
 

@@ -24,10 +24,14 @@ _CommandT = TypeVar("_CommandT", bound=Command)
 
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the result.")]
 WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C ends it with exit status 0.")
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Show the result again and again, until Ctrl-C ends the command with exit status 0."
+    ),
 ]
 IntervalOption = Annotated[
-    float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=86_400, help="With --watch: how long between.")
+    float,
+    typer.Option("--interval", metavar="SECONDS", min=0.1, max=86_400, help="With --watch: pause between two results."),
 ]
 INTERVAL_SECONDS: Final = 2.0
 

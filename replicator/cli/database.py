@@ -22,10 +22,10 @@ Revisions = dict[str, DatabaseRevision]
 app = Commands(help="The Postgres index of a cluster.", no_args_is_help=True)
 
 OnlyCluster = Annotated[
-    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's database.")
+    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Change only this cluster's database.")
 ]
 Revision = Annotated[
-    str, typer.Option("--to", metavar="REVISION", help="The newest revision that the older version knows.")
+    str, typer.Option("--to", metavar="REVISION", help="Newest schema revision that the older version knows.")
 ]
 
 

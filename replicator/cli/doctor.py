@@ -23,10 +23,11 @@ Here = Annotated[
         "--cluster",
         "-c",
         metavar="NAME",
-        help="Whose worker is to run on this machine; may be given again. Default: those whose address is its.",
+        help="Cluster whose worker should run on this machine; may be given again. Default: clusters "
+        "whose address belongs to this machine.",
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit status 1 for warnings too.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 1 also if there are only warnings.")]
 
 
 Offline = Annotated[
@@ -40,7 +41,7 @@ Expect = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="With --offline: what a field has to say, such as listen=7101; may be given again.",
+        help="With --offline: a value that a field of the cluster must have, such as listen=7101; may be given again.",
     ),
 ]
 MadeLater = Annotated[

@@ -18,7 +18,7 @@ from replicator.index.json_types import ComparedFigure, DrillsCompared, KeptDril
 if TYPE_CHECKING:
     from snapshots.repository import SnapshotRepository
 
-app = Commands(help="What drills found: kept in Postgres.", no_args_is_help=True)
+app = Commands(help="Results of drills, kept in Postgres.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -26,14 +26,17 @@ Store = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|URL",
-        help="Where drills are kept: a directory with a database of its own, or a database's URL. "
-        "Default: the database of the topology's first cluster, else the directory drill-report.",
+        help="Place where drills are kept: a directory with its own database, or the URL of a "
+        "database. Default: the database of the topology's first cluster, or the directory "
+        "drill-report.",
     ),
 ]
 StoredTopology = Annotated[
     Path | None, typer.Option("--topology", "-f", metavar="FILE", help="Look in the database of its first cluster.")
 ]
-RunId = Annotated[str, typer.Argument(metavar="ID", help="As listed, or how it begins, or `latest`.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the run as `drills list` shows it, its beginning, or `latest`.")
+]
 
 
 def register(program: Commands) -> None:
@@ -44,22 +47,25 @@ def register(program: Commands) -> None:
 
 def drill(
     messages: Annotated[
-        int, typer.Option(min=100, help="How many messages to publish, or as many as there are.")
+        int, typer.Option(min=100, help="Number of messages to publish. With --input, at most as many as the file has.")
     ] = 100_000,
     system: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What is under drill: replicator; pulsar-geo, two Apache Pulsar clusters with Pulsar's own "
-            "geo-replication; or mirrormaker2, two Kafka clusters with MirrorMaker 2. See docs/compared.md.",
+            help="System to drill: replicator; pulsar-geo, two Apache Pulsar clusters with Pulsar's own "
+            "geo-replication; or mirrormaker2, two Kafka clusters with MirrorMaker 2. See "
+            "docs/compared.md.",
         ),
     ] = "replicator",
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE.jsonl", help="Your own messages, one JSON object a line; with --key."),
+        typer.Option(
+            "--input", metavar="FILE.jsonl", help="File of your own messages, one JSON object in each line; with --key."
+        ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="The field of --input that is the message key.")
+        str | None, typer.Option(metavar="FIELD", help="Field of the objects in --input that is the message key.")
     ] = None,
     topology: Annotated[
         Path | None,
@@ -67,16 +73,20 @@ def drill(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Use the workers of this topology that run, and start, stop or kill none."),
+        typer.Option(metavar="FILE", help="Use the running workers of this topology, and start, stop or kill none."),
     ] = None,
     namespace: Annotated[
-        str, typer.Option(metavar="TENANT/NAMESPACE", help="With --against: where the drill's topics go; its own.")
+        str,
+        typer.Option(
+            metavar="TENANT/NAMESPACE", help="With --against: namespace for the drill's topics, used by nobody else."
+        ),
     ] = "public/canary",
     all_clients: Annotated[
         bool,
         typer.Option(
             "--all-clients",
-            help="With --against: allow planned and failback, which move all clients of a cluster, not the drill's.",
+            help="With --against: allow the scenarios planned and failback, which move all clients of a "
+            "cluster and not only those of the drill.",
         ),
     ] = False,
     scenario: Annotated[
@@ -95,22 +105,25 @@ def drill(
         ),
     ] = "all",
     links: Annotated[
-        str, typer.Option(metavar="both-ways|one-way", help="Of the drill's own clusters; one-way: there and not back.")
+        str,
+        typer.Option(
+            metavar="both-ways|one-way", help="Links of the drill's own clusters; one-way: from the first cluster only."
+        ),
     ] = "both-ways",
     sync: Annotated[
         str | None,
         typer.Option(
             metavar="exact|mark-delete|both",
-            help="What travels of subscriptions; both: one run each, side by side. Default: as the topology says, "
-            "which is exact if it says nothing.",
+            help="State of subscriptions that is sent to other clusters; both: one run each, side by side. "
+            "Default: the setting of the topology, or exact.",
         ),
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             metavar="spark|embedded",
-            help="What carries the links. Default: as the topology says, which is spark if it says nothing. "
-            "The drill's own clusters do without Spark where it is not installed.",
+            help="Engine that carries the links. Default: the setting of the topology, or spark. The "
+            "drill's own clusters use embedded if Spark is not installed.",
         ),
     ] = None,
     client: Annotated[
@@ -125,37 +138,37 @@ def drill(
         bool,
         typer.Option(
             "--secure",
-            help="The drill's own clusters ask who somebody is and speak TLS alone; tokens expire and certificates "
-            "are exchanged all the time.",
+            help="Give the drill's own clusters authentication and TLS only; tokens expire and "
+            "certificates are replaced all the time.",
         ),
     ] = False,
     kind: Annotated[
         str,
         typer.Option(
             metavar="embedded|pulsar|mixed",
-            help="Of the drill's own clusters: embedded; pulsar, a worker beside a real Apache Pulsar broker each; or "
-            "mixed, with the second one embedded.",
+            help="Kind of the drill's own clusters: embedded; pulsar, where each has a worker beside a "
+            "real Apache Pulsar broker; or mixed, with the second one embedded.",
         ),
     ] = "embedded",
     topics: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="So many topics, each with its producer and subscriptions; they share the rate."
+            min=1, metavar="N", help="Number of topics, each with its producer and subscriptions; they share the rate."
         ),
     ] = 1,
-    rate: Annotated[int, typer.Option(min=100, help="Messages to publish in a second.")] = 6_000,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is random in the drill.")] = 1,
+    rate: Annotated[int, typer.Option(min=100, help="Messages to publish per second.")] = 6_000,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices of the drill.")] = 1,
     out_dir: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where report.json, report.html and the workers' logs go.")
+        Path, typer.Option("--out", metavar="DIR", help="Directory for report.json, report.html and the workers' logs.")
     ] = Path("drill-report"),
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="PATH", help="Write report.json here as well.")
+        Path | None, typer.Option("--json", metavar="PATH", help="Also write report.json to this file.")
     ] = None,
     store: Store = None,
     keep_data: Annotated[
         bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars and no table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress bars and no table.")] = False,
 ) -> Shown[DrillReport | DrillRuns]:
     """Run a failover drill on real processes, and report what was lost, repeated and late.
 
@@ -203,8 +216,8 @@ def drill(
 def list_runs(
     store: Store = None,
     topology: StoredTopology = None,
-    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this scenario.")] = None,
-    newest: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Show only runs of this scenario.")] = None,
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="Limit of runs to show.")] = 50,
 ) -> Shown[list[KeptDrill]]:
     """List the drills that are kept, the newest first."""
     runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))

@@ -30,15 +30,18 @@ Details = Annotated[
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0.1, help="How long a planned switch may take; then it is undone."
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit of a planned switch. If it is exceeded, the switch is undone.",
     ),
 ]
 KeepConsumers = Annotated[
     bool,
-    typer.Option("--keep-consumers", help="Consumers stay where they are; only producers are moved."),
+    typer.Option("--keep-consumers", help="Move only producers; consumers stay where they are."),
 ]
-Home = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that is to serve its clients again.")]
-Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that is to serve them.")]
+Home = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster that should serve its clients again.")]
+Target = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster that should serve the clients.")]
 
 
 def register(app: Commands) -> None:
@@ -51,13 +54,13 @@ def register(app: Commands) -> None:
 
 def failover(
     file: TopologyFile,
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that serves them now.")],
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that serves the clients now.")],
     target: Target,
     planned: Annotated[
         bool,
         typer.Option(
             "--planned/--unplanned",
-            help="--planned: fence, drain and compare first; nothing is lost or repeated. --unplanned: at once.",
+            help="--planned: fence, drain and compare first; nothing is lost or repeated. --unplanned: switch at once.",
         ),
     ] = True,
     keep_consumers: KeepConsumers = False,
@@ -97,7 +100,8 @@ def promote(
     file: TopologyFile,
     target: Target,
     home: Annotated[
-        str | None, typer.Option("--for", metavar="CLUSTER", help="Whose clients; needed where several could be meant.")
+        str | None,
+        typer.Option("--for", metavar="CLUSTER", help="Cluster whose clients are moved; needed if there are several."),
     ] = None,
     dry_run: DryRun = False,
     details: Details = False,

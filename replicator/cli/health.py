@@ -15,7 +15,8 @@ from replicator.cli.json_types import HealthAnswer, RoundtripAnswer
 from replicator.cli.output import Shown, side_console
 
 Cluster = Annotated[
-    str, typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Whose worker is asked.")
+    str,
+    typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Cluster whose worker is asked."),
 ]
 
 
@@ -28,7 +29,7 @@ def register(program: Commands) -> None:
 def health(
     file: Annotated[
         Path,
-        typer.Option("--file", "-f", metavar="FILE", envvar="REPLICATOR_TOPOLOGY", help="The topology of the worker."),
+        typer.Option("--file", "-f", metavar="FILE", envvar="REPLICATOR_TOPOLOGY", help="Topology file of the worker."),
     ],
     cluster: Annotated[
         str | None,
@@ -37,11 +38,11 @@ def health(
             "-c",
             metavar="NAME",
             envvar="REPLICATOR_CLUSTER",
-            help="Whose worker is asked; without it, the worker that answers where a cluster listens on this host.",
+            help="Cluster whose worker is asked. Default: the worker that answers at an address of this host.",
         ),
     ] = None,
     ready: Annotated[
-        bool, typer.Option("--ready", help="Ask whether it serves clients, and not only whether it is alive.")
+        bool, typer.Option("--ready", help="Ask whether the worker serves clients, and not only whether it is alive.")
     ] = False,
 ) -> Shown[HealthAnswer]:
     """Ask the worker of this host, where it listens, whether it is alive. Exit status 0 if so, else 3.
@@ -63,11 +64,12 @@ def roundtrip(
     file: TopologyFile,
     cluster: Cluster,
     namespace: Annotated[
-        str, typer.Option(metavar="TENANT/NAMESPACE", help="Where the topic is made, for this run alone.")
+        str, typer.Option(metavar="TENANT/NAMESPACE", help="Namespace for the topic, which is made for this run only.")
     ] = "public/roundtrip",
-    messages: Annotated[int, typer.Option(min=1, max=10_000, help="How many to publish.")] = 20,
+    messages: Annotated[int, typer.Option(min=1, max=10_000, help="Number of messages to publish.")] = 20,
     links: Annotated[
-        bool, typer.Option("--links/--no-links", help="Whether to see the messages arrive over the cluster's links.")
+        bool,
+        typer.Option("--links/--no-links", help="Whether to wait until the messages arrive over the cluster's links."),
     ] = True,
     seconds: Annotated[
         float,
@@ -76,14 +78,15 @@ def roundtrip(
             min=1,
             max=3600,
             metavar="SECONDS",
-            help="How long it may take, a quarter of it (10 s at most) for the removal.",
+            help="Time limit of the run. A quarter of it, at most 10 s, is for the removal of the topic.",
         ),
     ] = 120,
     remove_left: Annotated[
         bool,
         typer.Option(
             "--remove-left",
-            help="Only remove the topics of all runs in the namespace, from all clusters; runs that go on fail.",
+            help="Only remove the topics of all runs from the namespace in all clusters. Runs that are "
+            "going on then fail.",
         ),
     ] = False,
 ) -> Shown[RoundtripAnswer]:

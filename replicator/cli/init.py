@@ -29,15 +29,19 @@ _DATA: Final = "./data"
 _T = TypeVar("_T")
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 
-Written = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
+Written = Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]
 NamedClusters = Annotated[
     list[str] | None,
     typer.Option(
-        "--cluster", "-c", metavar="NAME[=HOST:PORT]", help="A cluster, and its worker's address. Give it for each one."
+        "--cluster",
+        "-c",
+        metavar="NAME[=HOST:PORT]",
+        help="Name of a cluster and address of its worker; give this option for each cluster.",
     ),
 ]
 Data = Annotated[
-    str | None, typer.Option("--data", metavar="DIR", help="Each cluster has its data in DIR/NAME, relative to FILE.")
+    str | None,
+    typer.Option("--data", metavar="DIR", help="Directory for data: each cluster gets DIR/NAME, relative to FILE."),
 ]
 LinksBetween = Annotated[
     str | None,
@@ -48,18 +52,21 @@ LinksBetween = Annotated[
     ),
 ]
 CopyEngine = Annotated[
-    str | None, typer.Option("--engine", metavar="embedded|spark", help="What carries the links; spark needs Java.")
+    str | None,
+    typer.Option("--engine", metavar="embedded|spark", help="Engine that carries the links; spark needs Java."),
 ]
 BrokersOf = Annotated[
     list[str] | None,
     typer.Option(
         "--pulsar",
         metavar="NAME=SERVICE_URL,ADMIN_URL",
-        help="That cluster's worker runs beside these Apache Pulsar brokers. May be given again.",
+        help="Apache Pulsar brokers that the worker of this cluster runs beside; may be given again.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: defaults for what no option says.")]
-Overwrite = Annotated[bool, typer.Option("--force", help="Also write over a file that is there.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Ask no questions, and use defaults for everything that no option sets.")
+]
+Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
 
 
 def init(

@@ -30,16 +30,26 @@ LOST_SHOWN_MAX: Final = 10
 
 app = Commands(help="Links: list them, pause and resume them, end gaps and twins.", no_args_is_help=True)
 
-Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that the link leaves.")]
-Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="The cluster that it leads to.")]
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which link of several between the two.")]
+Source = Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that the link copies from.")]
+Destination = Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Cluster that the link copies to.")]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name of the link, if several links connect the two clusters.")
+]
 TopicOption = Annotated[
     str,
-    typer.Option("--topic", metavar="TOPIC", help="NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME."),
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="Name of the topic: NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME.",
+    ),
 ]
 Policy = Annotated[
     str,
-    typer.Option("--policy", metavar="keep-both|skip-and-record|copy-anew", help="How the link is to go on with it."),
+    typer.Option(
+        "--policy",
+        metavar="keep-both|skip-and-record|copy-anew",
+        help="Policy by which the link goes on with the topic.",
+    ),
 ]
 
 
@@ -47,7 +57,7 @@ Policy = Annotated[
 def list_links(
     file: TopologyFile,
     cluster: ClusterName = None,
-    topics: Annotated[bool, typer.Option("--topics", help="Also the backlog of each topic that has one.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="Also show the backlog of each topic that has one.")] = False,
 ) -> Shown[list[LinkStatus]]:
     """List all links, or those that leave one cluster, with state, backlog, lag, and what has stopped."""
     from replicator.operating.errors import WorkerUnavailable

@@ -96,7 +96,7 @@ def root(
 @app.command()
 def worker(
     file: TopologyFile,
-    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Whose worker this is.")],
+    cluster: Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose worker is started.")],
     reload_on_change: Annotated[
         bool,
         typer.Option(
@@ -127,7 +127,7 @@ def worker(
         typer.Option(
             "--monitoring-at",
             metavar="HOST:PORT",
-            help="Listen here too, for /metrics, /healthz and /readyz alone: whoever reaches it reaches nothing else.",
+            help="Listen also at this address, where only /metrics, /healthz and /readyz can be read.",
         ),
     ] = None,
 ) -> None:
@@ -207,8 +207,8 @@ def status(
             metavar="N",
             min=1,
             max=LIMIT_MAX,
-            help="How many rows each table of the summary has; default 10. With --topic: how many topics, those with "
-            "the largest backlogs; default all.",
+            help="Number of rows in each table of the summary; default 10. With --topic: number of topics, "
+            "those with the largest backlogs; default all.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,

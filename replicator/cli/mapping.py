@@ -28,10 +28,17 @@ NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"
 
 def translate(
     file: TopologyFile,
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Any form of its name.")],
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="The cluster that has the position.")],
-    destination: Annotated[str, typer.Option("--to", metavar="CLUSTER", help="Where the same entry is looked for.")],
-    position: Annotated[str, typer.Option(metavar="LEDGER:ENTRY", help="As a message id without the batch index.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic, in any form.")],
+    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that has the position.")],
+    destination: Annotated[
+        str, typer.Option("--to", metavar="CLUSTER", help="Cluster in which the same entry is looked for.")
+    ],
+    position: Annotated[
+        str,
+        typer.Option(
+            metavar="LEDGER:ENTRY", help="Position of the entry, LEDGER:ENTRY: a message id without the batch index."
+        ),
+    ],
 ) -> Shown[TranslateAnswer]:
     """Translate a position in one cluster to the position of the same entry in another one. Exit status 1 if the entry
     is not there: not copied yet, left out, or trimmed. It is looked up in Postgres, or in the workers' stores while
@@ -50,9 +57,9 @@ def translate(
 def rebuild(
     file: TopologyFile,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Only this cluster's index.")
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Rebuild only this cluster's index.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Rebuild only this topic.")] = None,
 ) -> Shown[dict[str, RebuildAnswer]]:
     """Make the rows of extents, snapshot mappings and subscription states again from the logs.
 

@@ -23,7 +23,7 @@ from replicator.cli.policies import (
 )
 
 app = Commands(no_args_is_help=True)
-tenants = Commands(help="Tenants of a cluster: what namespaces belong to.", no_args_is_help=True)
+tenants = Commands(help="Tenants of a cluster: the owners of its namespaces.", no_args_is_help=True)
 
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
 
@@ -37,7 +37,10 @@ def namespaces(context: typer.Context) -> None:
 @app.command("list")
 @asks_a_worker
 def list_namespaces(
-    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Default: of every tenant.")] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Argument(metavar="[TENANT]", help="Show only namespaces of this tenant. Default: all tenants."),
+    ] = None,
     *,
     worker: AskedWorker,
 ) -> Shown[list[str]]:
@@ -66,7 +69,10 @@ def create(namespace: NamespaceArgument, *, worker: AskedWorker) -> None:
 def delete(
     namespace: NamespaceArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="With all topics in it, also those that clients are connected to.")
+        bool,
+        typer.Option(
+            "--force", help="Delete the namespace with all its topics, also those that clients are connected to."
+        ),
     ] = False,
     *,
     worker: AskedWorker,

@@ -15,7 +15,7 @@ from replicator.cli.output import DONE, Shown
 app = Commands(help="The data pipeline on a Spark cluster.", no_args_is_help=True)
 
 ArchivePath = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Where to write it: a name that ends with .tar.gz, .tgz or .zip.")
+    Path, typer.Argument(metavar="FILE", help="File to write; its name ends with .tar.gz, .tgz or .zip.")
 ]
 
 
@@ -48,9 +48,11 @@ def package(archive: ArchivePath) -> Shown[PackageAnswer]:
 
 @app.command("run")
 def run(
-    worker: Annotated[str, typer.Argument(metavar="URL", help="The worker whose links are copied, http://HOST:PORT.")],
+    worker: Annotated[
+        str, typer.Argument(metavar="URL", help="Address of the worker whose links are carried, http://HOST:PORT.")
+    ],
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+        str | None, typer.Option(metavar="URL", help="Spark master. Default: pipeline.master of the topology.")
     ] = None,
 ) -> Shown[Done]:
     """Run the driver of live copy for a worker, here instead of beside it; docs/live-copy.md says when.

@@ -56,7 +56,7 @@ QUOTAS: Final = {"backlog-quota-size": "destination_storage", "backlog-quota-age
 NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-creation": "autoTopicCreation"}
 
 Target = Annotated[
-    str, typer.Argument(metavar="NAME", help="The topic, or the namespace.", autocompletion=complete_targets)
+    str, typer.Argument(metavar="NAME", help="Topic or namespace that has the policy.", autocompletion=complete_targets)
 ]
 Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size or a duration, or {UNLIMITED}.")]
 
@@ -125,11 +125,14 @@ def set_retention(
 def set_backlog_quota(
     context: typer.Context,
     target: Target,
-    size: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="At most, as 10GiB.")] = None,
-    age: Annotated[str | None, typer.Option("--age", metavar="DURATION", help="At most, as 7d.")] = None,
+    size: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="Limit of bytes, such as 10GiB.")] = None,
+    age: Annotated[str | None, typer.Option("--age", metavar="DURATION", help="Limit of time, such as 7d.")] = None,
     policy: Annotated[
         str,
-        typer.Option(metavar="NAME", help="producer_request_hold, producer_exception or consumer_backlog_eviction."),
+        typer.Option(
+            metavar="NAME",
+            help="Action at the limit: producer_request_hold, producer_exception or consumer_backlog_eviction.",
+        ),
     ] = "producer_request_hold",
     *,
     worker: AskedWorker,
@@ -171,7 +174,12 @@ def set_replicate_subscription_state(
 def set_schema_compatibility(
     context: typer.Context,
     target: Target,
-    strategy: Annotated[str, typer.Argument(metavar="STRATEGY", help="As BACKWARD, FORWARD_TRANSITIVE or FULL.")],
+    strategy: Annotated[
+        str,
+        typer.Argument(
+            metavar="STRATEGY", help="Compatibility strategy, such as BACKWARD, FORWARD_TRANSITIVE or FULL."
+        ),
+    ],
     *,
     worker: AskedWorker,
 ) -> None:
@@ -195,7 +203,7 @@ def set_schema_validation(context: typer.Context, target: Target, switch: Switch
 def unset(
     context: typer.Context,
     target: Target,
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="As the set- command calls it.")],
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy, as in its set- command.")],
     *,
     worker: AskedWorker,
 ) -> None:
@@ -214,7 +222,7 @@ def unset(
 def set_replication_clusters(
     context: typer.Context,
     target: Target,
-    clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="To which clusters.")],
+    clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="Clusters that get the messages.")],
     *,
     worker: AskedWorker,
 ) -> Shown[Done] | None:
@@ -238,7 +246,14 @@ def set_auto_topic_creation(
     target: Target,
     switch: Switch,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=0, metavar="N", help="0 makes topics without any.")
+        int,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=0,
+            metavar="N",
+            help="Number of partitions of new topics; 0 makes topics without partitions.",
+        ),
     ] = 0,
     *,
     worker: AskedWorker,

@@ -24,29 +24,40 @@ if TYPE_CHECKING:
 
 Clusters = Annotated[
     list[str] | None,
-    typer.Option("--cluster", "-c", metavar="NAME", help="Only the log of this cluster; may be given again."),
+    typer.Option("--cluster", "-c", metavar="NAME", help="Read only the log of this cluster; may be given again."),
 ]
 Patterns = Annotated[
     list[str] | None,
     typer.Option(
-        "--topics", metavar="PATTERN", help="Only topics that match, as a link's `topics` do; may be given again."
+        "--topics",
+        metavar="PATTERN",
+        help="Read only topics of this name or pattern, written as in a link's `topics`; may be given again.",
     ),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only what was published since: 24h, 7d, or 2026-01-31T12:00:00Z."),
+    typer.Option(metavar="TIME", help="Read only messages published since then: 24h, 7d, or 2026-01-31T12:00:00Z."),
 ]
 OutDirectory = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Also write report.html, report.json and a Parquet file a table.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Directory to write report.html, report.json and one Parquet file for each table to."
+    ),
 ]
 Consumers = Annotated[
-    int, typer.Option(min=1, max=65_536, metavar="N", help="Consumers to suppose where no Key_Shared consumer runs.")
+    int,
+    typer.Option(
+        min=1, max=65_536, metavar="N", help="Number of consumers to assume if no Key_Shared consumer is connected."
+    ),
 ]
 Window = Annotated[
-    str, typer.Option(metavar="DURATION", help="How close equal key and payload must be to count as repeated.")
+    str,
+    typer.Option(
+        metavar="DURATION", help="Longest time between two messages with equal key and payload that count as repeated."
+    ),
 ]
 Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="The Spark master; default: pipeline.master of the topology.")
+    str | None, typer.Option(metavar="URL", help="Spark master. Default: pipeline.master of the topology.")
 ]
 
 

@@ -35,7 +35,11 @@ PAYLOAD_CHARS_MAX: Final = 60
 
 Where = Annotated[
     str | None,
-    typer.Option("--to", metavar="PLACE", help="earliest, latest, or LEDGER:ENTRY, the message to come next."),
+    typer.Option(
+        "--to",
+        metavar="PLACE",
+        help="Start of the subscription: earliest, latest, or LEDGER:ENTRY of the message that comes next.",
+    ),
 ]
 
 
@@ -69,7 +73,7 @@ def create(
         bool | None,
         typer.Option(
             "--replicated/--not-replicated",
-            help="Keep it in step in the other clusters, or not.",
+            help="Whether the other clusters keep the same state of the subscription.",
             show_default="as the topic's policies say",
         ),
     ] = None,
@@ -115,10 +119,17 @@ def seek(
     to: Where = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", metavar="TIME", help="The first message since then: ISO 8601, UTC unless it says else."),
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="Move to the first message published since this time: ISO 8601; UTC if it has no time zone.",
+        ),
     ] = None,
     ago: Annotated[
-        str | None, typer.Option("--ago", metavar="DURATION", help="The first message of the last 90s, 2h, 7d.")
+        str | None,
+        typer.Option(
+            "--ago", metavar="DURATION", help="Move to the first message of this last period, such as 90s, 2h or 7d."
+        ),
     ] = None,
     *,
     worker: AskedWorker,
@@ -141,7 +152,7 @@ def seek(
 def skip(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="How many.")],
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="Number of messages.")],
     *,
     worker: AskedWorker,
 ) -> None:
@@ -164,9 +175,17 @@ def clear(topic: TopicArgument, subscription: SubscriptionArgument, *, worker: A
 @asks_a_worker
 def expire(
     topic: TopicArgument,
-    subscription: Annotated[str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Default: all of them.")] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SUBSCRIPTION]", help="Name of the subscription. Default: all subscriptions of the topic."
+        ),
+    ] = None,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Published longer ago than this: 90s, 2h, 7d.")
+        str,
+        typer.Option(
+            "--older-than", metavar="DURATION", help="Skip messages that are older than this, such as 90s, 2h or 7d."
+        ),
     ] = ...,  # type: ignore[assignment]
     *,
     worker: AskedWorker,
@@ -187,7 +206,9 @@ def expire(
 def peek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="How many.")] = 1,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="Number of messages.")
+    ] = 1,
     *,
     worker: AskedWorker,
 ) -> Shown[list[PeekedMessage]]:

@@ -14,26 +14,30 @@ from replicator.cli.commands import Commands
 from replicator.cli.json_types import TokenAnswer, TokenContents
 from replicator.cli.output import Shown
 
-app = Commands(help="Keys and tokens: who somebody is.", no_args_is_help=True)
+app = Commands(help="Keys and tokens for authentication.", no_args_is_help=True)
 
 PRIVATE_MODE = 0o600
 TOKEN_CHARS_READ = 64 * 1024
 
 SecretKey = Annotated[
-    Path | None, typer.Option("--secret-key", metavar="FILE", help="The secret that signs and checks (HS256).")
+    Path | None,
+    typer.Option("--secret-key", metavar="FILE", help="File of the secret that signs and checks tokens (HS256)."),
 ]
 PrivateKey = Annotated[
-    Path | None, typer.Option("--private-key", metavar="FILE", help="The private key that signs (RS256 or ES256).")
+    Path | None,
+    typer.Option("--private-key", metavar="FILE", help="File of the private key that signs tokens (RS256 or ES256)."),
 ]
 PublicKey = Annotated[
-    Path | None, typer.Option("--public-key", metavar="FILE", help="The public key that checks (RS256 or ES256).")
+    Path | None,
+    typer.Option("--public-key", metavar="FILE", help="File of the public key that checks tokens (RS256 or ES256)."),
 ]
 
 
 @app.command("create-secret-key")
 def create_secret_key(
     secret_key: Annotated[
-        Path, typer.Option("--output-secret-key", metavar="FILE", help="Where to; it must not be there.")
+        Path,
+        typer.Option("--output-secret-key", metavar="FILE", help="File to write the secret key to; it must not exist."),
     ],
 ) -> None:
     """Make a secret key. Every worker needs it, and whoever has it can make tokens for everybody."""
@@ -44,8 +48,18 @@ def create_secret_key(
 
 @app.command("create-key-pair")
 def create_key_pair(
-    private_key: Annotated[Path, typer.Option("--output-private-key", metavar="FILE", help="Where to; it signs.")],
-    public_key: Annotated[Path, typer.Option("--output-public-key", metavar="FILE", help="Where to; workers need it.")],
+    private_key: Annotated[
+        Path,
+        typer.Option(
+            "--output-private-key", metavar="FILE", help="File to write the private key to, which signs tokens."
+        ),
+    ],
+    public_key: Annotated[
+        Path,
+        typer.Option(
+            "--output-public-key", metavar="FILE", help="File to write the public key to, which workers need."
+        ),
+    ],
     algorithm: Annotated[str, typer.Option("--algorithm", "-a", metavar="RS256|ES256")] = "RS256",
 ) -> None:
     """Make a private key, which makes tokens, and its public key, which can only check them."""
@@ -60,14 +74,20 @@ def create_key_pair(
 
 @app.command()
 def create(
-    subject: Annotated[str, typer.Option("--subject", "-s", metavar="ROLE", help="Who the token is for.")],
+    subject: Annotated[str, typer.Option("--subject", "-s", metavar="ROLE", help="Role that the token gives.")],
     secret_key: SecretKey = None,
     private_key: PrivateKey = None,
     expiry_time: Annotated[
-        str | None, typer.Option("--expiry-time", "-e", metavar="DURATION", help="Such as 30d; for ever without it.")
+        str | None,
+        typer.Option(
+            "--expiry-time",
+            "-e",
+            metavar="DURATION",
+            help="Time until the token expires, such as 30d. Default: it never expires.",
+        ),
     ] = None,
     audience: Annotated[
-        str | None, typer.Option("--audience", metavar="NAME", help="Which audience it is for.")
+        str | None, typer.Option("--audience", metavar="NAME", help="Audience that the token is for.")
     ] = None,
 ) -> Shown[TokenAnswer]:
     """Print a token for a role."""
@@ -90,7 +110,9 @@ def create(
 
 @app.command()
 def show(
-    token: Annotated[str | None, typer.Argument(metavar="[TOKEN]", help="Or on standard input.")] = None,
+    token: Annotated[
+        str | None, typer.Argument(metavar="[TOKEN]", help="Token to show. Default: it is read from standard input.")
+    ] = None,
     secret_key: SecretKey = None,
     public_key: PublicKey = None,
 ) -> Shown[TokenContents]:

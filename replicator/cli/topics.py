@@ -25,7 +25,7 @@ from replicator.cli.policies import Kind, add_policy_commands, topic_policies
 
 app = Commands(no_args_is_help=True)
 
-Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")]
+Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Number of partitions.")]
 
 
 @app.callback()
@@ -39,7 +39,7 @@ def topics(context: typer.Context) -> None:
 def list_topics(
     namespace: NamespaceArgument = "public/default",
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Only partitioned topics, by their own names.")
+        bool, typer.Option("--partitioned", help="Show only partitioned topics, by their own names.")
     ] = False,
     *,
     worker: AskedWorker,
@@ -98,7 +98,7 @@ def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -
 @asks_a_worker
 def stats(
     topic: TopicArgument,
-    internal: Annotated[bool, typer.Option("--internal", help="Ledgers and cursors instead.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Show ledgers and cursors instead of rates.")] = False,
     *,
     worker: AskedWorker,
 ) -> Shown[PulsarTopicStats | PulsarInternalStats]:
@@ -131,7 +131,7 @@ def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[st
 @asks_a_worker
 def compact(
     topic: TopicArgument,
-    only_status: Annotated[bool, typer.Option("--status", help="Only say how far it is.")] = False,
+    only_status: Annotated[bool, typer.Option("--status", help="Only print how far the compaction is.")] = False,
     *,
     worker: AskedWorker,
 ) -> Shown[CompactionStatus] | None:

@@ -23,35 +23,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TopicNames = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given again.")
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="Verify only this topic; may be given again.")
 ]
 Patterns = Annotated[
     list[str] | None,
     typer.Option(
-        "--topics", metavar="PATTERN", help="Only topics that match, as a link's `topics` do; may be given again."
+        "--topics",
+        metavar="PATTERN",
+        help="Read only topics of this name or pattern, written as in a link's `topics`; may be given again.",
     ),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only what was published since: 2h, 7d, or 2026-01-31T12:00:00Z."),
+    typer.Option(metavar="TIME", help="Verify only messages published since then: 2h, 7d, or 2026-01-31T12:00:00Z."),
 ]
 Sample = Annotated[
     str | None,
     typer.Option(
-        metavar="SHARE", help="Read the contents of so many blocks only, such as 1%; compare the rest by name."
+        metavar="SHARE", help="Share of the blocks whose contents are read, such as 1%; the rest is compared by name."
     ),
 ]
 Fix = Annotated[
     bool,
     typer.Option(
-        "--fix", help="Do what is safe, say what was done and what is left, and verify again. Deletes nothing."
+        "--fix",
+        help="Repair what can be repaired safely, print what was done and what is left, and verify "
+        "again. Deletes nothing.",
     ),
 ]
 Brokers = Annotated[
     bool,
     typer.Option(
         "--brokers",
-        help="Compare also what lies at the brokers of clusters of kind pulsar: read all of it, and change nothing.",
+        help="Also compare the messages at the brokers of clusters of kind pulsar: read all of them, "
+        "and change nothing.",
     ),
 ]
 ReadAll = Annotated[
@@ -59,21 +64,23 @@ ReadAll = Annotated[
     typer.Option("--read-all", help="Read the logs of all topics, even if digests say that the clusters agree."),
 ]
 Parquet = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write all differences there, as rows: an empty or new directory.")
+    Path | None, typer.Option(metavar="DIR", help="Empty or new directory to write all differences to, as rows.")
 ]
 Master = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="The Spark master; default: pipeline.master of the topology, or no Spark for a little."
+        metavar="URL",
+        help="Spark master. Default: pipeline.master of the topology, or no Spark for a small amount of data.",
     ),
 ]
 Settle = Annotated[
-    str, typer.Option(metavar="DURATION", help="How long to wait for what may be on its way before it counts.")
+    str,
+    typer.Option(
+        metavar="DURATION", help="Time to wait for messages that may be on their way before they count as missing."
+    ),
 ]
 
-Details = Annotated[
-    bool, typer.Option("--details", help="Print every topic with faults, with all the examples that are kept.")
-]
+Details = Annotated[bool, typer.Option("--details", help="Print every topic that has faults, with all kept examples.")]
 
 
 def verify(
