@@ -73,7 +73,7 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
             elsewhere=bool(answer.get("clients_elsewhere")),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"these are no rules: {error}") from None
+        raise ValueError(f"malformed answer of a worker about policies and schemas: {error!r}") from None
 
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:

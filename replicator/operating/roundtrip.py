@@ -123,7 +123,9 @@ async def run_roundtrip(
                 for earlier in await remove_left(topology, namespace):
                     tell(f"removed the topic of an interrupted run: {earlier}")
         except TimeoutError:
-            raise NotArrived(f"looking for topics of interrupted runs took longer than {seconds_max:g} s") from None
+            raise NotArrived(
+                f"topics of interrupted runs could not be removed within {seconds_max:g} s; give more time"
+            ) from None
     quiet = QUIET_LOOKS
     made: list[str] = []
 

@@ -174,7 +174,7 @@ def _files(distributions: Mapping[str, importlib.metadata.Distribution]) -> Iter
     for package in OWN_PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise BadArchive(f"the package {package} cannot be found")
+            raise BadArchive(f"the Python package {package} is not installed here; install it with pip")
         root = Path(next(iter(spec.submodule_search_locations)))
         for place in root.rglob("*"):
             shipped_as = PurePosixPath(package, place.relative_to(root).as_posix())
