@@ -49,7 +49,8 @@ def package(archive: ArchivePath) -> Shown[PackageAnswer]:
 @app.command("run")
 def run(
     worker: Annotated[
-        str, typer.Argument(metavar="URL", help="Address of the worker whose links are carried, http://HOST:PORT.")
+        str,
+        typer.Argument(metavar="URL", help="Address of the worker whose links this driver copies, http://HOST:PORT."),
     ],
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master. Default: pipeline.master of the topology.")

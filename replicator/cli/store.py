@@ -86,7 +86,8 @@ def repair(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Give up blocks whose rows are gone and that nobody else has, and name them. All clusters must run.",
+            help="Give up messages that are damaged here and that no other cluster has, and list them. All other "
+            "clusters must run.",
         ),
     ] = False,
 ) -> Shown[RepairAnswer]:

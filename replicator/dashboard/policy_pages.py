@@ -51,7 +51,9 @@ class PolicyPages:
         """Show the effective policies of one namespace in all clusters: ``?name=tenant/namespace``."""
         name = needed(request.query, "name")
         if len(name) > SEARCH_CHARS_MAX:
-            raise BadRequest(f"{name[:80]!r} is not the name of a namespace: tenant/namespace")
+            raise BadRequest(
+                f"parameter name has {len(name)} characters; a namespace's name has {SEARCH_CHARS_MAX} at most"
+            )
         return await self._of(request, target_of({"namespace": name}))
 
     async def topic(self, request: web.Request) -> web.Response:

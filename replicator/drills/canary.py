@@ -61,10 +61,12 @@ def check_bridged(topology: Topology, topic: str, subscriptions: Iterable[str]) 
             continue
         field = f"{topology.path}: clusters.{cluster.name}.apache"
         if not brokers.bridges(topic):
-            raise DrillError(f"{field}: `topics` and `exclude` leave {topic} out: a drill would see no copy")
+            raise DrillError(
+                f"{field}: the worker does not copy {topic}; include it in `topics`, and take it out of `exclude`"
+            )
         for name in subscriptions:
             if not brokers.bridges_subscription(name):
-                raise DrillError(f"{field}.subscriptions leaves {name} out, whose state the drill is to test")
+                raise DrillError(f"{field}.subscriptions leaves out {name}, which the drill tests; include it")
 
 
 async def make_topic(topology: Topology, topic: str) -> None:

@@ -64,13 +64,13 @@ class RunningWorkers:
                 self.running[cluster.name].set()
 
     async def kill(self, name: str) -> None:
-        raise AssertionError(f"the worker of {name} is not ours to kill")
+        raise AssertionError(f"the worker of {name} may not be killed: the drill did not start this cluster")
 
     async def lose_disk(self, name: str) -> None:
-        raise AssertionError(f"the data of {name} is not ours to remove")
+        raise AssertionError(f"the data of {name} may not be removed: the drill did not start this cluster")
 
     async def start_again(self, name: str) -> None:
-        raise AssertionError(f"the worker of {name} is not ours to start")
+        raise AssertionError(f"the worker of {name} may not be started: the drill did not start this cluster")
 
     async def watch(self, name: str) -> None:
         """Watch a worker, and never return. Raise :class:`WorkerFailed` if the worker ends unexpectedly."""

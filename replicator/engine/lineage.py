@@ -78,7 +78,7 @@ class StoreLine:
 def check_store_ids(ids: Collection[Any]) -> None:
     """Raise ValueError if one of ``ids``, which another cluster sent, is not a short text."""
     if not all(isinstance(each, str) and 0 < len(each) <= STORE_ID_CHARS_MAX for each in ids):
-        raise ValueError(f"a store id is a text of at most {STORE_ID_CHARS_MAX} characters")
+        raise ValueError(f"another cluster sent a store id that is not a text of 1 to {STORE_ID_CHARS_MAX} characters")
 
 
 @dataclass(frozen=True, slots=True)

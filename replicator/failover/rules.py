@@ -73,7 +73,9 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
             elsewhere=bool(answer.get("clients_elsewhere")),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"malformed answer of a worker about policies and schemas: {error!r}") from None
+        raise ValueError(
+            f"a worker's answer about policies and schemas is malformed ({error!r}); run the same version everywhere"
+        ) from None
 
 
 def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,8 @@ async def run_roundtrip(
                     tell(f"removed the topic of an interrupted run: {earlier}")
         except TimeoutError:
             raise NotArrived(
-                f"topics of interrupted runs could not be removed within {seconds_max:g} s; give more time"
+                f"topics of interrupted runs could not be removed within {seconds_max:g} s; "
+                "run it again with a longer --timeout"
             ) from None
     quiet = QUIET_LOOKS
     made: list[str] = []

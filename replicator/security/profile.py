@@ -50,7 +50,9 @@ def _profile(environment: Mapping[str, str]) -> Access:
             content: Any = yaml.safe_load(file.read(PROFILE_BYTES_MAX))
     except FileNotFoundError:
         if named:
-            raise SecurityError(f"{path}: no such file; {PROFILE} names it") from None
+            raise SecurityError(
+                f"{path}: there is no such profile; correct or unset the environment variable {PROFILE}"
+            ) from None
         return Access()
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or "it is no YAML"

@@ -430,7 +430,10 @@ def with_incarnation(block: bytes, incarnation: int) -> bytes:
 
 def _check_limits(entries: int, payload_bytes: int) -> None:
     if entries > BLOCK_ENTRIES_MAX or payload_bytes > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"a block of {entries} entries and {payload_bytes} bytes is larger than a block can be")
+        raise BlockCorrupt(
+            f"a block of {entries} entries and {payload_bytes} bytes is too large; the limits are {BLOCK_ENTRIES_MAX} "
+            f"entries and {BLOCK_BYTES_MAX} bytes"
+        )
 
 
 def _assemble(

@@ -55,14 +55,16 @@ def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) ->
     count = int.from_bytes(section[:_COUNT_BYTES], "little")
     bits_at = _COUNT_BYTES * (1 + count)
     if not 0 < count <= len(batch_sizes) or len(section) < bits_at:
-        raise BlockCorrupt(f"a block of {len(batch_sizes)} entries says that {count} lack messages")
+        raise BlockCorrupt(
+            f"a block of {len(batch_sizes)} entries lists {count} batches from which a filter removed messages"
+        )
     entries = np.frombuffer(section, "<u4", count, _COUNT_BYTES).astype(np.int64)
     if (entries[1:] <= entries[:-1]).any() or entries[-1] >= len(batch_sizes):
-        raise BlockCorrupt("what a block says of the batches that lack messages is not in order")
+        raise BlockCorrupt("a block's list of messages that a filter removed is not in order")
     sizes = batch_sizes[entries].astype(np.int64)
     lengths = (sizes + 7) // 8
     if int(lengths.sum()) != len(section) - bits_at:
-        raise BlockCorrupt("what a block says of the batches that lack messages is cut short, or too long")
+        raise BlockCorrupt("a block's list of messages that a filter removed has a wrong length")
     found: dict[int, BitMap] = {}
     for entry, size, length in zip(entries.tolist(), sizes.tolist(), lengths.tolist(), strict=True):
         flags = np.unpackbits(np.frombuffer(section, np.uint8, length, bits_at), bitorder="little")

@@ -183,8 +183,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         buried = tombstones.get(name)
         if generation is not None and buried is not None and generation <= buried:
             raise SubscriptionNotFound(
-                f"subscription {name!r} of {self._topic.name} was deleted in generation {buried}; "
-                f"what is of generation {generation} is older"
+                f"subscription {name!r} of {self._topic.name} was deleted (generation {buried}); "
+                f"an update of generation {generation} is older and is ignored"
             )
         replicated = self._topic.policies.effective.replicate_subscription_state if replicated is None else replicated
         state = CursorState(
