@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import forked_commands
+import lmdb
 import pytest
 from backup_support import MESH, ORDERS, Mesh, publish, take
 from failover_support import deployment
@@ -88,19 +89,18 @@ def test_invariant_2_damaged_blocks_of_all_origins_come_back_as_they_were_where_
 
 
 def rot_head(data: Path, content: bytes) -> None:
-    """Flip a byte of the head of the block that has a message, wherever the table has it.
-
-    A page that was used again for something else may have the message still, and not the head.
-    """
+    """Flip a byte of the head of the block that has a message. Old copies of the block in free pages get it too."""
+    with lmdb.open(str(data / "log"), readonly=True, lock=False, max_dbs=1) as env, env.begin() as txn:
+        rows = [bytes(row) for _, row in txn.cursor(db=env.open_db(b"blocks", txn=txn, create=False))]
+    (row,) = (row for row in rows if content in row)
+    block = row[row.index(b"RBK1") :]
     file = data / "log" / "data.mdb"
     stored = bytearray(file.read_bytes())
-    at, found = stored.find(content[100:160]), 0
+    at, found = stored.find(block), 0
     while at >= 0:
-        head = stored.rfind(b"RBK1", 0, at)
-        if at - head < len(content):
-            stored[head + 12] ^= 0x20
-            found += 1
-        at = stored.find(content[100:160], at + 1)
+        stored[at + 12] ^= 0x20
+        found += 1
+        at = stored.find(block)
     assert found
     file.write_bytes(stored)
 

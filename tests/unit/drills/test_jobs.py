@@ -267,8 +267,8 @@ def test_a_running_topology_says_itself_that_its_clusters_are_beside_brokers(tmp
     [
         ("", {"kind": "pulsar"}, "--kind pulsar: the clusters of .*beside.yaml are mixed"),
         ("", {"client": "own"}, "--client own does not go with --against .*beside.yaml, whose clusters are mixed"),
-        (", topics: [shop/orders]", {}, r"clusters.a.apache: `topics` and `exclude` leave persistent://public/canary/"),
-        (", subscriptions: [billing]", {}, "clusters.a.apache.subscriptions leaves drill-exclusive out"),
+        (", topics: [shop/orders]", {}, r"clusters.a.apache: the worker does not copy persistent://public/canary/"),
+        (", subscriptions: [billing]", {}, "clusters.a.apache.subscriptions leaves out drill-exclusive"),
     ],
 )
 def test_a_running_topology_whose_brokers_a_drill_cannot_use_is_refused_by_its_field(

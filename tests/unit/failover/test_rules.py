@@ -146,5 +146,5 @@ def test_many_differences_are_counted() -> None:
     )
 )
 def test_what_is_no_answer_is_a_value_error(answer: object) -> None:
-    with pytest.raises(ValueError, match="no rules"):
+    with pytest.raises(ValueError, match="policies and schemas is malformed"):
         rules_of(answer)  # type: ignore[arg-type]
