@@ -82,7 +82,7 @@ BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live"})
 runs two brokers and five workers for a quarter of an hour."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
-"""Where the output goes to a file, whose width rich would guess too low."""
+"""Width of the output in a file; rich would guess a lower one."""
 RESULTS: Final = Path(__file__).parent / "results.json"
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -42,7 +42,9 @@ class Arrival:
 
 
 def pause_seconds(here: int, wanted: int, since: float, look_every_seconds: float) -> float:
-    """Until the next look, where ``here`` came in ``since`` seconds: a quarter of what the rest takes at that pace."""
+    """Return the pause until the next look: a quarter of the time that the rest needs.
+
+    Its pace is taken from ``here`` messages in ``since`` seconds."""
     left_seconds = since * (wanted - here) / here if here else 0.0
     return max(look_every_seconds, min(left_seconds / 4, LOOK_SECONDS_MAX))
 
@@ -71,7 +73,9 @@ async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_s
 async def arrival_during(
     begin: Coroutine[Any, Any, Any], count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float
 ) -> Arrival:
-    """The same beside ``begin``, which lets the backlog go: the first look is before it."""
+    """Time an arrival as :func:`arrival` does, with ``begin`` beside it, which lets the backlog go.
+
+    The first look comes before ``begin``."""
     found: list[Arrival] = []
 
     async def watch() -> None:
@@ -82,5 +86,5 @@ async def arrival_during(
 
 
 async def seconds_to_arrive(count: Callable[[], Awaitable[int]], wanted: int) -> float:
-    """The same with a look every :data:`LOOK_EVERY_SECONDS`; returns the seconds from nothing to everything."""
+    """Return the seconds from nothing to everything, with a look every :data:`LOOK_EVERY_SECONDS`."""
     return (await arrival(count, wanted, LOOK_EVERY_SECONDS)).seconds

@@ -78,7 +78,7 @@ async def _publish(url: str, size_bytes: int, messages: int) -> None:
 
 
 async def _hold_link(url: str) -> None:
-    """So that the live link does not bring anything of it."""
+    """Give the link to a carrier that copies nothing, so that live copy brings nothing of the backlog."""
     path = f"{url}/pipeline/v1/links/{SOURCE}%3E{DESTINATION}/plan"
     body = {"carrier": NOBODY, "kind": "backfill", "lanes": 1, "bytes_max": 1, "wait_ms": 0}
     async with aiohttp.ClientSession() as session, session.post(path, json=body) as response:

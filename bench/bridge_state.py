@@ -34,15 +34,15 @@ from snapshots.position import Position
 
 TOPICS: Final = 100
 SUBSCRIPTIONS: Final = 10
-"""Of each topic."""
+"""Subscriptions of each topic."""
 NAMES: Final = tuple(f"s{number}" for number in range(SUBSCRIPTIONS))
 SHARED: Final = frozenset(NAMES[::2])
-"""The others are Failover."""
+"""Subscriptions of type Shared; the others are Failover."""
 ROUNDS: Final = 15
 UNCOUNTED: Final = 10
 """Brokers compile their code as they run: for the first minute that takes half of their time."""
 MESSAGES: Final = 10
-"""Of each topic, in a round."""
+"""Messages of each topic in a round."""
 MESSAGE_BYTES: Final = 100
 AT_ONCE: Final = 50
 LOOKERS: Final = 4

@@ -1,4 +1,4 @@
-"""What a browser sees of a page: Debian's Chromium, worked by Playwright (the extra ``browser``)."""
+"""Pages timed in a real browser: Debian's Chromium, driven by Playwright (the extra ``browser``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: message sizes, in producer batches and one by one, and how much of each a run takes."""
+"""Cases to measure: message sizes, in producer batches and one by one, and how many messages a run takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Case:
         return f"persistent://bench/default/{self.name.replace('/', '-')}"
 
     def of_copies(self) -> Case:
-        """The same with as many messages as are copied."""
+        """Return this case with the number of messages that are copied."""
         return replace(self, messages=self.copied_messages)
 
     @property

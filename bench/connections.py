@@ -20,9 +20,9 @@ CONNECTIONS: Final = 1_000
 TOPIC: Final = "persistent://public/default/idle"
 OPEN_SECONDS_MAX: Final = 60.0
 REST_SECONDS: Final = 3.0
-"""What was being set up is over by then."""
+"""Pause after which connections are set up completely."""
 IDLE_SECONDS: Final = 30.0
-"""As long as a keep-alive's interval, so that each connection has one."""
+"""Interval of keep-alives, so that each connection has one in it."""
 
 
 async def measure_connections(directory: Path, say: Say) -> list[Measurement]:

@@ -1,4 +1,4 @@
-"""What the disk takes, in the same run as what is compared with it: through the page cache and past it.
+"""Write rates of the disk, through the page cache and past it, in the same run as the figures compared with them.
 
 Writes are as large as a large group of a worker's log. Past the page cache (``O_DIRECT``) they go into a file whose
 place was taken beforehand, and each is followed by a sync, as each group is. Through the page cache once without a

@@ -40,7 +40,7 @@ LIST_IDS: Final = 36_000
 """About 440 kB."""
 REST_MESSAGES: Final = 10_000
 SUBSCRIPTIONS: Final = 100
-"""Of one connection that asks for everything again, on each of them."""
+"""Subscriptions of one connection, which asks for everything again on each."""
 REDELIVERED: Final = 500
 LARGE_TOPIC: Final = "persistent://public/drill/large"
 """Topic of messages that are small where they are stored; whoever measures publishes them."""
@@ -54,7 +54,7 @@ BURN: Final = "burn"
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it only reads."""
+    """Bytes that a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it reads."""
 
     first: bytes
     again: bytes

@@ -37,11 +37,11 @@ PUBLISH_BYTES: Final = 256 * 1024
 PUBLISHES_IN_FLIGHT: Final = 64
 SHARED_CONSUMERS: Final = 10
 SINGLE_SHARE: Final = 4
-"""Of a backlog of single messages only this part is taken: each costs Python work here, and the rate is the same."""
+"""Divisor of a backlog of single messages: each costs Python work here, and fewer show the same rate."""
 COMMITS: Final = 500
 LARGE_BLOCKS: Final = 512
 LARGE_BLOCK_ENTRIES: Final = 10
-"""Of 100 kB each."""
+"""Entries of a large block, 100 kB each."""
 LARGE_BLOCKS_A_CALL: Final = 8
 
 

@@ -30,7 +30,7 @@ STOP_SECONDS_MAX: Final = 10.0
 PUBLISHED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """Between two flushes: pipelined, and below the bytes at which the server takes the client for a slow one."""
 _SYSTEM_PLACES: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where Debian installs it, which is not in every PATH."""
+"""Directories where Debian installs ``nats-server``; not every PATH has them."""
 
 
 def find_server() -> str | None:

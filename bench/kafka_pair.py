@@ -30,7 +30,7 @@ SOURCE: Final = "a"
 DESTINATION: Final = "b"
 LAG_TOPIC: Final = "bench-lag"
 LOOK_EVERY_SECONDS: Final = 0.02
-"""As Pulsar's: copies take seconds."""
+"""Time between two looks, the same as for Pulsar: copies take seconds."""
 MIRRORED_SECONDS_MAX: Final = 120.0
 """How long MirrorMaker may take to notice a topic. It starts in some ten seconds."""
 

@@ -1,4 +1,4 @@
-"""What machine this is, in one line: figures without it mean little."""
+"""Description of this machine in one line: figures without it mean little."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _runs(entries: int, length: object, *, others: int) -> Iterator[Extent]:
 
 
 async def _write(repository: SnapshotRepository, key: ExtentKey, extents: Iterator[Extent]) -> None:
-    """As the index writer does, rewriting the last segment as it grows."""
+    """Write extents as the index writer does: rewrite the last segment as it grows."""
     table = ExtentTable()
     full: list[Segment] = []
     for extent in extents:

@@ -31,7 +31,7 @@ LAG_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """Messages of ``size``: ``published`` in a run, and so many of them ``consumed``, by the client's language."""
+    """Messages of ``size``, and by the client's language how many a run has ``published`` and ``consumed``."""
 
     name: str
     size: int

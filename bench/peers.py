@@ -83,7 +83,7 @@ def _cases(scale: float) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What grows from round to round."""
+    """Results so far; each round adds to them."""
 
     systems: Sequence[System]
     cases: Sequence[Case]

@@ -35,7 +35,7 @@ class ProgramMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a program measured, and the CPU time of both sides meanwhile."""
+    """Figures of one run of a program, with the CPU time of both sides."""
 
     count: int
     seconds: float

@@ -133,13 +133,13 @@ def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
 
 
 async def entries(broker: PulsarBroker, case: Case) -> int:
-    """Of a topic that are stored, as its journal promises it."""
+    """Return the number of a topic's stored entries, as its journal promises them."""
     stats = _of_topic(broker, case, "internalStats")
     return 0 if stats is None else int(stats["numberOfEntries"])
 
 
 def check_messages(broker: PulsarBroker, case: Case) -> None:
-    """Raises :class:`NotArrived` if its entries are not all of the messages, and nothing else."""
+    """Raise :class:`NotArrived` unless a topic's entries are exactly the case's messages."""
     messages = int(broker.admin("GET", f"{topic_path(case)}/stats")["msgInCounter"])
     if messages != case.messages:
         raise NotArrived(f"{broker.cluster} has all entries, but {messages} of {case.messages} messages")

@@ -1,8 +1,8 @@
 """Group ``security``: what asking everybody and speaking TLS alone costs, and what hostile neighbours cost others.
 
-Two pairs of workers, of which one has ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and
-how fast a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half
-frames, huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker that asks nobody,
+Two pairs of workers, one with ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and how fast
+a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half frames,
+huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker without authentication,
 beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core. The memory of the worker
 is measured beside readers of messages that are large only once they are decompressed.
 """

@@ -35,7 +35,7 @@ BATCH_MESSAGES: Final = 100
 BATCHED_ENTRIES: Final = 20_000
 SINGLE_ENTRIES: Final = 200_000
 PERMITS: Final = 1_000
-"""As a client's receiver queue."""
+"""Permits that a consumer gives at once, as many as a client's receiver queue."""
 PUBLISH_ENTRIES: Final = 1_000
 HOLES: Final = 1_000_000
 JOINS: Final = 1_000

@@ -42,7 +42,7 @@ async def measure_sync(directory: Path) -> list[Measurement]:
 
 
 async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Measurement]:
-    """The same between clusters that run, whoever copies."""
+    """Measure acknowledgements between clusters that run, with any carrier of the links."""
     async with aiohttp.ClientSession() as session, Client(clusters.client_url(SOURCE)) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
         consumer = await client.subscribe(
@@ -109,7 +109,7 @@ async def _backlog_is(session: aiohttp.ClientSession, url: str, messages: int) -
 
 
 async def _backlog(session: aiohttp.ClientSession, url: str) -> int:
-    """Of the subscription, in messages; -1 while it is not there."""
+    """Return the subscription's backlog in messages; -1 while it is not there."""
     async with session.get(url + STATS) as response:
         if response.status != 200:
             return -1

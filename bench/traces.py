@@ -1,8 +1,8 @@
 """Group ``traces``: what traces cost those messages that are not sampled, beside workers without traces.
 
-Two pairs of workers, of which one sends spans to a collector in this process, are measured in turn, each first in every
-other round: publishing a part of a backlog, and then copying all of it to an empty destination. Messages are sampled at
-the rate that is the default.
+Two pairs of workers are measured in turn, each first in every other round: publishing a part of a backlog, and then
+copying all of it to an empty destination. One pair sends spans to a collector in this process. Messages are sampled at
+the default rate.
 """
 
 from __future__ import annotations

@@ -27,14 +27,14 @@ _KIB: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What all processes together have used until then, and have now."""
+    """CPU time that all processes together have used so far, and memory that they have now."""
 
     at: float
     cpu_seconds: float
     rss_bytes: int
-    """Pages that several processes share are counted in each: so much is what tools add up, and too much."""
+    """Resident memory, too high: pages that several processes share are counted in each, as tools do."""
     anonymous_bytes: int
-    """What is no file's: heaps and stacks, without mapped files and shared memory."""
+    """Heaps and stacks, without mapped files and shared memory."""
 
 
 class Usage:

@@ -50,7 +50,7 @@ class Value(NamedTuple):
 
 
 def values(text: str) -> tuple[list[Value], list[str]]:
-    """Those that are described, in their order, and the paths of leaves that nothing describes."""
+    """Return the described values, in their order, and the paths of leaves that nothing describes."""
     described: list[Value] = []
     bare: list[str] = []
     lines = text.splitlines()
@@ -116,7 +116,7 @@ def _nodes(
 
 
 def _comment(lines: list[str], line: int) -> str:
-    """What stands right above a line, from its mark on."""
+    """Return the comment right above a line, from its mark on; empty if there is none."""
     said: list[str] = []
     for above in reversed(lines[:line]):
         text = above.strip()

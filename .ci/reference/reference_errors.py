@@ -1,7 +1,7 @@
 """docs/reference/errors.md: every error that a worker answers with, and every one that ends a command; with what to do.
 
-Which there are is read from the source (a class below EngineError, or below a base that ends a command), with its HTTP
-status, its docstring and what it is in the binary protocol. What to do is written by hand in remedies.yaml beside this
+The errors are read from the source (classes below EngineError, or below a base that ends a command), each with its HTTP
+status, its docstring and its name in the binary protocol. The remedies are written by hand in remedies.yaml beside this
 file, an error a line.
 """
 

@@ -39,7 +39,7 @@ ROOTS: Final[dict[str, type[Section]]] = {
 }
 """The sections of a file. Those that are one for all clusters are the topology's own."""
 NOT_WRITTEN: Final = frozenset({"clusters.NAME.name", "clusters.NAME.tls_required"})
-"""What models have and a file does not: the name is the key, the other stands in the section `tls`."""
+"""Fields that models have and a file does not: the name is the key, the other stands in the section `tls`."""
 ENDS: Final = {"links[].between": "two clusters", "links[].from": "a cluster", "links[].to": "a cluster"}
 """Keys of a link that no model has: the reader takes them."""
 CLUSTER_POLICIES: Final = "clusters.NAME.policies"
@@ -78,7 +78,7 @@ _ROW: Final = re.compile(r"^\| (`[^|]*) \|([^|]*)\| (.*) \|$")
 
 
 class Undocumented(Exception):
-    """A field, a route or an error of which something is missing; the text says where to write it."""
+    """A field, a route or an error lacks something; the text says where to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the code says of a field."""
+    """A field as the code describes it."""
 
     key: str
     values: str
     default: str
-    """As the file would have it; empty where nothing is set."""
+    """The default as a file would write it; empty where nothing is set."""
     docstring: str
 
 
 def written_rows(page: str) -> dict[str, Written]:
-    """By key; a row may be of several: `.exclude` behind `links[].topics` is `links[].exclude`."""
+    """Return rows by key. A row may have several keys: `.exclude` behind `links[].topics` is `links[].exclude`."""
     rows: dict[str, Written] = {}
     for line in page.splitlines():
         if not (match := _ROW.match(line)):
@@ -148,7 +148,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 @cache
 def _docstrings(model: type[Section]) -> dict[str, str]:
-    """Those that stand behind fields, first paragraph, in one line."""
+    """Return the first paragraph of each field's docstring, in one line."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -160,7 +160,7 @@ def _docstrings(model: type[Section]) -> dict[str, str]:
 
 
 def plain(docstring: str) -> str:
-    """A docstring's marks as Markdown has them."""
+    """Return a docstring with its marks turned into Markdown."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring)
     return text.replace("``", "`").replace("|", "\\|")
 
@@ -190,7 +190,7 @@ def _values(key: str, info: FieldInfo) -> str:
 
 
 def _said(key: str, annotation: Any) -> Iterator[str]:
-    """What the type says, and what checks inside of it."""
+    """Yield the values that a type allows, and those that checks inside of it allow."""
     if get_origin(annotation) is Literal:
         yield _one_of(get_args(annotation))
         return

@@ -62,7 +62,7 @@ is by cluster, and subscriptions by their names.
 
 
 def printed() -> dict[str, tuple[Any, ...]]:
-    """By command, the types of what it may print."""
+    """Return by command the types that it may print."""
     return {verb: command.callback.prints for verb, command in _commands(get_command(app), ())}
 
 

@@ -105,7 +105,7 @@ def _shown(actions: Iterable[Any]) -> str:
 
 
 def who_may(route: Route) -> str:
-    """What the rules of :mod:`replicator.api.guarding` ask of a role."""
+    """Return which roles may use a route, by the rules of :mod:`replicator.api.guarding`."""
     if route.path in PUBLIC:
         return "anybody"
     if route.path == METRICS:
@@ -123,7 +123,7 @@ def who_may(route: Route) -> str:
 
 
 async def running_routes() -> list[Route]:
-    """Those of a worker that is started for it."""
+    """Start a worker and return its routes."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory(prefix="replicator-reference-") as made:
         folder = Path(made)

@@ -1,4 +1,4 @@
-"""What MkDocs is told beside mkdocs.yml: the menu's other pages, pages that lie outside docs/, links to code.
+"""MkDocs hooks beside mkdocs.yml: the menu's other pages, pages that lie outside docs/, links to code.
 
 * Pages that `nav` does not name stand under "More" (:mod:`navigation`).
 * `extra.elsewhere` brings pages of the repository that are not in docs/. Links to them lead there.

@@ -80,7 +80,7 @@ TRANSITIONS_OVER: Final = """Promise.allSettled(
 
 
 def axe(page: Page) -> list[str]:
-    """What axe finds. The browser itself runs it: the policy of the pages refuses scripts that are put into them."""
+    """Return what axe finds. It runs in the browser itself: the pages' policy refuses injected scripts."""
     page.evaluate(TRANSITIONS_OVER)  # of another colour scheme: half of the way a colour has too little contrast
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")

@@ -25,7 +25,7 @@ def prepare_network(services: str) -> None:
 
 
 class Network:
-    """Of one pod."""
+    """Network namespace and address of one pod."""
 
     def __init__(self) -> None:
         number = next(_NUMBERS)
@@ -33,7 +33,7 @@ class Network:
         self.address = f"10.244.{1 + number // 250}.{1 + number % 250}"
 
     def add(self) -> None:
-        """It takes a while."""
+        """Make the namespace and connect it to the bridge ``pods``. It takes a while."""
         pair = f"link add v{self.name} type veth peer name eth0 netns {self.name}"
         ip(f"netns add {self.name}", pair, f"link set v{self.name} master pods up")
         own = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")

@@ -31,7 +31,7 @@ class Installed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """No Java and no clone: nothing of what runs the tests, but what every machine has."""
+        """Environment variables without Java, without the clone, and without the tests' own Python."""
         own = str(Path(sys.executable).parent)
         path = [part for part in os.environ["PATH"].split(os.pathsep) if part != own and not _has_java(part)]
         left_out = ("JAVA_HOME", "PYTHONPATH", "VIRTUAL_ENV")

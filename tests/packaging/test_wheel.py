@@ -1,4 +1,4 @@
-"""What a wheel brings, and that it does its work in an empty folder of a machine that has no clone."""
+"""A wheel has the right files, and works in an empty folder of a machine without a clone."""
 
 from __future__ import annotations
 

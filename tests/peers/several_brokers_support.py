@@ -1,5 +1,6 @@
-"""Applications at a cluster of several Apache Pulsar brokers (A) and at one of kind embedded (C), and what must be true
-of their messages and acknowledgements at the end, whatever happened to brokers and workers in between."""
+"""Applications at a cluster of several Apache Pulsar brokers (A) and at one of kind embedded (C).
+
+Their messages and acknowledgements are checked at the end, after brokers and workers were disturbed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _names = (f"persistent://{NAMESPACE}/several-{number}" for number in count())
 
 
 class Traffic:
-    """Applications at both clusters: they publish to topics, and acknowledge most of what they get of each other."""
+    """Applications at both clusters. They publish to topics, and acknowledge most messages of each other."""
 
     def __init__(self, made: Beside, topics: list[str], at: Peer) -> None:
         """``at``: what the clients of A connect to."""
@@ -216,7 +217,7 @@ def owners(cluster: PulsarCluster, topics: list[str]) -> set[int | None]:
 
 
 def moved(cluster: PulsarCluster, topics: list[str], traffic: Traffic) -> None:
-    """Each topic, of which either broker has some, is moved to the other broker under traffic."""
+    """Move each topic to the other broker under traffic. Before, each broker owns some of them."""
     traffic.more(20)
     assert owners(cluster, topics) == {0, 1}
     for topic in topics:

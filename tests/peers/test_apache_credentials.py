@@ -45,7 +45,7 @@ from replicator.topology.apache import ApacheSettings
 LINKS: Final = "[{between: [A, B]}]"
 PASSWORD: Final = "bridge:it is a secret\n"
 REQUESTS_PER_SECOND: Final = 100
-"""That the broker of B takes; tests and its worker make fewer."""
+"""Limit of requests at the broker of B; tests and its worker make fewer."""
 TOO_MANY: Final = 429
 OF_ONE_TOPIC: Final = (503, {})
 FAULTS: Final = [(TOO_MANY, {}), (TOO_MANY, {"Retry-After": "2"}), OF_ONE_TOPIC, (503, {"Retry-After": "2"})]
@@ -55,7 +55,7 @@ _topics = (f"persistent://public/default/credentials-{number}" for number in cou
 
 @dataclass(frozen=True)
 class Shown:
-    """What workers show: of A a file with a password, of B a certificate with its key, which tests replace."""
+    """Credentials of workers: a file with a password (A), a certificate with its key (B). Tests replace them."""
 
     directory: Path
     authority: Authority
@@ -117,7 +117,7 @@ class Credentialed(Beside):
         self.start(name)
 
     def said(self, name: str) -> str:
-        """What the status of a worker says of trouble with its brokers."""
+        """Return the errors and limits that a worker's status shows for its brokers; empty if there are none."""
         shown = self.apache(name)
         errors = [reason for each in shown["topics"] for reason in each["errors"].values()]
         return " ".join(filter(None, [shown["error"], shown["limited"], *errors]))
@@ -184,7 +184,7 @@ def publish(pair: Credentialed, cluster: str, topic: str, messages: list[str]) -
 
 
 def acknowledge(pair: Credentialed, cluster: str, topic: str, messages: int, left: set[int]) -> None:
-    """Of so many messages all but some, out of order for those after them."""
+    """Receive ``messages`` and acknowledge all but those whose number is in ``left``."""
     with official(pair.brokers[cluster]) as client:
         consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
         for number in range(messages):
@@ -197,7 +197,7 @@ def acknowledge(pair: Credentialed, cluster: str, topic: str, messages: int, lef
 
 
 def in_step(pair: Credentialed, topic: str, messages: int, open_: int) -> None:
-    """Both brokers have so many messages, of which so many are open in the subscription."""
+    """Wait until both brokers have all ``messages``, and ``open_`` of them are unacknowledged in the subscription."""
     for name in "AB":
         assert len(read_all(pair.brokers[name], topic, messages)) == messages
         until(

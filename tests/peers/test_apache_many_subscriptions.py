@@ -72,7 +72,7 @@ async def _acknowledge_all(url: str) -> None:
 
 
 async def _left(admin: BrokerAdmin, topic: str) -> dict[str, frozenset[int]]:
-    """By subscription at the brokers, the numbers of the messages that are not acknowledged."""
+    """Return by subscription the numbers of the messages that are not acknowledged at the brokers."""
     try:
         internals = await admin.internals(topic)
     except AdminFailed as error:
@@ -96,7 +96,7 @@ async def _left(admin: BrokerAdmin, topic: str) -> dict[str, frozenset[int]]:
 
 
 async def _seen(broker: ApacheSettings) -> dict[str, dict[str, frozenset[int]]]:
-    """Of all topics at the brokers, when they are as they are to be, or when it took too long."""
+    """Wait until each topic's subscriptions have :data:`LEFT` at the brokers, or time is up; return what they have."""
     admin = BrokerAdmin(broker)
     left: dict[str, dict[str, frozenset[int]]] = {}
     try:

@@ -110,12 +110,12 @@ def traffic_of(directory: Path, *command: str) -> Iterator[Traffic]:
 
 
 def provider(deployed: WithPorts) -> str:
-    """Where the cluster that serves for A is told, at a worker that lives all the time."""
+    """Return the URL that tells which cluster serves for A, at a worker that is never stopped."""
     return deployed.url("B", "/failover/v1/service-url?cluster=A")
 
 
 def there_and_back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
-    """Planned."""
+    """Fail over from A to B as planned, and back."""
     deployed.report("failover", "--from", "A", "--to", "B")
     deployed.until(lambda: deployed.serves("B", topic), "the client follows", FOLLOWS_SECONDS_MAX)
     traffic.more()

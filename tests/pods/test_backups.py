@@ -51,7 +51,7 @@ class Region:
         self.kubernetes.until(lambda: f"data-{NAME}-0" not in self._claim_names(), "the claim is gone")
 
     def back_up(self, name: str) -> None:
-        """As `kubectl create job --from=cronjob/…` does it."""
+        """Run the backup's CronJob once, as `kubectl create job --from=cronjob/…` does."""
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
         cron = self.kubernetes.call("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/cronjobs/{NAME}-backup")
         self.kubernetes.call("POST", jobs, {"metadata": {"name": name}, "spec": cron["spec"]["jobTemplate"]["spec"]})

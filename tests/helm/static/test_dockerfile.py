@@ -69,7 +69,7 @@ def test_the_chart_and_the_image_are_of_one_version() -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_holds_its_environment_once(image: str) -> None:
-    """What a layer replaces stays in the image."""
+    """A second copy would make the image larger: a file stays in its layer when a later layer replaces it."""
     copied = [text for stage in lineage(image) for text in stage.all("COPY") if text.endswith(" /opt/replicator")]
     assert len(copied) == 1
 

@@ -38,7 +38,7 @@ EXECUTORS: Final = "executors"
 EXISTING: Final = "existing"
 """A topology in a ConfigMap of others."""
 SECRET: Final = "secret"
-"""The same in a Secret."""
+"""A topology in a Secret of others."""
 
 INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
     ALL: (
@@ -249,7 +249,7 @@ ODD: Final[Mapping[str, Any]] = {
 }
 """Values whose schema does not say enough."""
 CONSTANT: Final = ("replicas", "podDisruptionBudget.maxUnavailable", "updateStrategy")
-"""Values of which there is one."""
+"""Values that allow one value only."""
 
 
 def other(leaf: Leaf) -> Any:
@@ -282,7 +282,7 @@ def other(leaf: Leaf) -> Any:
 
 
 def _parts_of_pod(number: int) -> Iterator[Leaf]:
-    """What a pod may be given, each with a text of its own."""
+    """Yield each setting of a pod, with a text of its own."""
     for place, (name, schema) in enumerate(SCHEMA["definitions"]["pod"]["properties"].items()):
         definition = str(schema.get("$ref", "")).rpartition("/")[2]
         yield Leaf(name, None, SCHEMA["definitions"].get(definition, schema), definition, 100 * number + place)

@@ -28,9 +28,9 @@ READY_SECONDS_MAX: Final = 180.0
 """On a machine that does nothing else it is ready after 5 s."""
 END_SECONDS_MAX: Final = 30.0
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of a program's log; one older part of the same size is kept beside it."""
+"""Limit of a program's log; one older part of the same size is kept beside it."""
 SERVICE_ADDRESSES: Final = "10.96.0.0/16"
-"""Where Services get their addresses from."""
+"""Range of the addresses of Services."""
 _CONF: Final = """\
 apiVersion: v1
 kind: Config
@@ -40,7 +40,7 @@ contexts: [{{name: here, context: {{cluster: here, user: admin}}}}]
 current-context: here
 """
 _CONTROLLERS: Final = "*,-node-ipam-controller,-node-lifecycle-controller,-ttl-controller,-cloud-node-lifecycle"
-"""Those that need a kubelet that lives and dies, or a cloud, are left out."""
+"""All controllers but those that need a kubelet that comes and goes, or a cloud."""
 T = TypeVar("T")
 
 
