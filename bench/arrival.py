@@ -1,4 +1,4 @@
-"""How long a backlog takes to arrive somewhere: one rule for us and for the peer.
+"""Clock of a backlog's arrival: one rule for us and for the peer.
 
 The clock runs from the last look at which the destination had nothing (or from the start, if there was none) to the
 first at which it had everything. So what is needed to connect does not count, and the first piece's own time does.
@@ -17,7 +17,7 @@ from replicator.running.together import until_all_end
 LOOK_EVERY_SECONDS: Final = 0.005
 """A look costs the destination a fraction of a millisecond; every 5 ms that is a few per cent of a core, of both."""
 LOOK_SECONDS_MAX: Final = 0.25
-"""Between two looks while much is still to come: each of them takes a millisecond or two of other systems."""
+"""Longest pause between looks while much is still to come: each costs other systems a millisecond or two."""
 ARRIVAL_SECONDS_MAX: Final = 120.0
 
 
@@ -27,14 +27,14 @@ class NotArrived(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When a backlog arrived, on the clock of ``time.monotonic``."""
+    """Times of a backlog's arrival, on the clock of ``time.monotonic``."""
 
     empty_at: float
     """The last look at which nothing was there, or the beginning."""
     full_at: float
     """The first look at which everything was there."""
     began_empty: bool
-    """Whether there was a look that saw nothing: else the copy may have begun before the looks did."""
+    """Whether a look saw an empty destination: else the copy may have begun before the looks did."""
 
     @property
     def seconds(self) -> float:

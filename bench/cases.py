@@ -20,7 +20,7 @@ class Case:
     size_bytes: int
     batched: bool
     messages: int
-    """They are published in :data:`RUNS` equal parts."""
+    """Messages to publish, in :data:`RUNS` equal parts."""
     copied_messages: int
     """The backlog that is copied."""
 
@@ -50,7 +50,7 @@ class Case:
         return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
 
     def mb_s(self, rate: float) -> float:
-        """A rate in :attr:`unit`, in MB of payload a second."""
+        """Convert a rate in :attr:`unit` to MB of payload a second."""
         return rate * self.size_bytes / 1e6 if self.unit == "msg/s" else rate
 
 

@@ -27,7 +27,7 @@ NUMBER_BYTES: Final = 8
 TICK_SECONDS: Final = 0.002
 """Messages of a lag measurement are sent in groups at this distance."""
 SILENCE_MS: Final = 60_000
-"""Without a message for so long the measurement has failed."""
+"""Longest time without a message; after it the measurement has failed."""
 
 
 class Program:
@@ -203,7 +203,7 @@ def _cpu_seconds() -> float:
 
 
 def _percentiles(took: Sequence[float]) -> dict[str, float]:
-    """By nearest rank, in milliseconds."""
+    """Return p50 and p99 by nearest rank, in milliseconds."""
     ordered = sorted(took)
     return {f"p{percent}_ms": ordered[math.ceil(len(ordered) * percent / 100) - 1] * 1000 for percent in (50, 99)}
 

@@ -111,7 +111,7 @@ class Clusters:
         shutil.rmtree(self.data(cluster), ignore_errors=True)
 
     async def messages(self, cluster: str, topic: str) -> int:
-        """How many messages the cluster has of a topic, confirmed."""
+        """Return the number of a topic's confirmed messages in a cluster."""
         async with self._session.get(f"{self.url(cluster)}/replication/v1/topics") as response:
             response.raise_for_status()
             answer = await response.json()

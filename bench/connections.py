@@ -53,7 +53,7 @@ async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def _measure(broker: Broker, arguments: list[str]) -> tuple[float, float]:
-    """Kilobytes a connection, and microseconds of CPU time that one takes in a second."""
+    """Measure kilobytes a connection, and microseconds of CPU time that one takes in a second."""
     alone = await _cores(broker, IDLE_SECONDS)
     before = broker.memory_bytes()
     process = await asyncio.create_subprocess_exec(

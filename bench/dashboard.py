@@ -69,7 +69,7 @@ RUNS: Final = 3
 
 
 async def measure_dashboard(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """All figures of the group. ``say`` is told what cannot be measured here."""
+    """Measure all figures of the group. ``say`` is told what cannot be measured here."""
     (directory / "views").mkdir()
     (directory / "workers").mkdir()
     return [

@@ -165,7 +165,7 @@ KINDS: Final[Mapping[str, Callable[[], Flood]]] = {
 
 @asynccontextmanager
 async def flooding(kind: str, port: int, connections: int = 1) -> AsyncIterator[None]:
-    """While it lasts, a process floods the worker at ``port``."""
+    """Run a process that floods the worker at ``port`` while the context lasts."""
     arguments = (sys.executable, "-m", "bench.floods", kind, str(port), str(connections))
     process = await asyncio.create_subprocess_exec(*arguments)
     try:

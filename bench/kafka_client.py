@@ -73,7 +73,7 @@ class KafkaClient:
         return topic in self._admin.list_topics(timeout=ANSWER_SECONDS_MAX).topics
 
     def flush_messages(self, topic: str) -> str:
-        """After how many messages it syncs."""
+        """Return the number of messages after which a topic syncs."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         described = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS_MAX)
         return str(described[FLUSH_MESSAGES].value)
@@ -124,7 +124,7 @@ class KafkaClient:
 def _produce(
     producer: Producer, topic: str, payload: bytes, confirmed: Callable[..., None] | None, closed: threading.Event
 ) -> None:
-    """Waits while the queue is full. Raises :class:`PeerFailed` when nobody waits for it any more."""
+    """Produce a message; wait while the queue is full. Raise :class:`PeerFailed` when nobody waits for it any more."""
     while True:
         try:
             producer.produce(topic, payload, partition=0, on_delivery=confirmed)
@@ -145,7 +145,7 @@ def _flush(producer: Producer, closed: threading.Event) -> None:
 
 
 class _Path:
-    """From a producer at the source to a consumer of the copy."""
+    """Path from a producer at the source to a consumer of the copy."""
 
     def __init__(self, producer: Producer, consumer: Consumer, topic: str, closed: threading.Event) -> None:
         self._producer = producer

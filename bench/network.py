@@ -25,7 +25,7 @@ from bench.disk import settle
 from replicator.client import Client, ConsumerType, InitialPosition, PartitionedProducer, Producer, ProducerQueueIsFull
 
 ENQUEUED_AT_ONCE: Final = 256
-"""Between two looks of the event loop at its sockets: enough to keep it busy, too few to let the connection idle."""
+"""Messages enqueued between two looks of the event loop at its sockets: the loop stays busy, the connection too."""
 CONSUMED_MESSAGES_MAX: Final = 120_000
 """Messages that one run consumes of a backlog: a second or two."""
 RECEIVE_QUEUE_MESSAGES: Final = 20_000

@@ -44,7 +44,7 @@ class ClientCase:
         return "msg/s" if self.size < 10_000 else "MB/s"
 
     def rate(self, run: Run) -> float:
-        """In :attr:`unit`; 10**6 bytes of payload are an MB."""
+        """Return a run's rate in :attr:`unit`; 10**6 bytes of payload are an MB."""
         rate = run.count / run.seconds
         return rate if self.unit == "msg/s" else rate * self.size / 1e6
 
@@ -154,7 +154,7 @@ class Clients:
         ]
 
     async def one_by_one(self) -> list[Measurement]:
-        """Each send waits for the receipt of the one before."""
+        """Measure sends that each wait for the receipt of the one before."""
 
         async def once(broker: Broker) -> Run:
             return await self._program.run(
@@ -164,7 +164,7 @@ class Clients:
         return self._latencies("one-send/100B", await self.in_turn(once))
 
     async def lag(self) -> list[Measurement]:
-        """From a send to its arrival at a consumer of the same client."""
+        """Measure the time from a send to its arrival at a consumer of the same client."""
         given = {"size": LAG_BYTES, "batched": True}
         count = SUSTAINED_MESSAGES[self._program.name]
 

@@ -14,7 +14,7 @@ from bench.lag import Lag
 
 
 class Pair(Protocol):
-    """It is filled once, and its backlog is copied again and again, each time into a destination without it."""
+    """Two clusters of a system, filled once. Each copy brings the whole backlog to a destination without it."""
 
     def pids(self) -> Iterable[int]:
         """Return all its running processes; their children may be left out."""
@@ -37,7 +37,7 @@ class System:
     title: str
     promise: str
     missing: Callable[[], str | None]
-    """Why it cannot run here, and how to get it; None if it can."""
+    """Return why it cannot run here, and how to get it; None if it can."""
     started: Callable[[Path], AbstractAsyncContextManager[Pair]]
     """Start it with its data in a directory, and end it."""
     ours: bool = False

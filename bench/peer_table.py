@@ -51,8 +51,8 @@ class PeerResults:
     disk: DiskLimits
 
     def measurements(self) -> list[Measurement]:
-        """Ours, each beside each peer that has it, and beside the disk. One of ours that is not the first has its key
-        behind the group."""
+        """Return our figures, each beside each peer that has it, and beside the disk. A system of ours that is not the
+        first has its key behind the group."""
         found = self.disk.measurements(GROUP)
         peers = [system for system in self.systems if not system.ours]
         for place, ours in enumerate(system for system in self.systems if system.ours):
@@ -78,7 +78,7 @@ class PeerResults:
         return found
 
     def markdown(self) -> str:
-        """The table, to be put into docs/benchmarks.md as it is."""
+        """Return the table, to be put into docs/benchmarks.md as it is."""
         return "\n".join([*self._copies(), "", *self._lags(), "", *self._disk()])
 
     def _copies(self) -> list[str]:
@@ -130,7 +130,7 @@ class PeerResults:
 
 
 def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Sequence[float]]) -> list[Measurement]:
-    """A figure for each peer that has runs; one without a peer if none has."""
+    """Return a figure for each peer that has runs; one without a peer if none has."""
     if not ours:
         return []
     found = [

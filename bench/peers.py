@@ -73,7 +73,7 @@ def _is_here(system: System, say: Say) -> bool:
 
 
 def _cases(scale: float) -> list[Case]:
-    """Backlogs in producer batches; each is published in equal parts."""
+    """Return the backlogs in producer batches; each is published in equal parts."""
     return [
         replace(case, messages=max(1, int(MESSAGES[case.size_name] * scale) // PARTS) * PARTS)
         for case in CASES
@@ -120,7 +120,7 @@ async def _measure_one(system: System, case: Case, directory: Path, found: _Foun
 
 @contextmanager
 def _own(directory: Path) -> Iterator[None]:
-    """A directory that is gone afterwards, so that the disk holds the data of one system only."""
+    """Make a directory and remove it afterwards, so that the disk holds the data of one system only."""
     directory.mkdir()
     directory.chmod(0o755)  # as root, Postgres runs as another user
     try:

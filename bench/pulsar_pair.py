@@ -33,7 +33,7 @@ LAG_TOPIC: Final = f"persistent://{LAG_NAMESPACE}/lag"
 LOOK_EVERY_SECONDS: Final = 0.02
 """A look is a request to the admin paths, which costs the broker a millisecond or two; copies take seconds."""
 CHANGE_SECONDS_MAX: Final = 60.0
-"""How long a change of policy may take to be seen."""
+"""Limit of the time until a change of policy is seen."""
 NOT_FOUND: Final = 404
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "webSocketServiceEnabled": "false",
 }
-"""Beside those of ``replicator/drills/peers/pulsar/broker.py``; the journal's are added."""
+"""Broker settings beyond those of ``replicator/drills/peers/pulsar/broker.py``; the journal's are added."""
 JAVA: Final = (
     "-Xms2g",
     "-Xmx2g",
@@ -122,7 +122,7 @@ def topic_path(case: Case) -> str:
 
 
 def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
-    """None if the broker does not have the topic."""
+    """Return the answer of a topic's admin path; None if the broker does not have the topic."""
     try:
         return broker.admin("GET", f"{topic_path(case)}/{what}")
     except HTTPError as error:
@@ -146,7 +146,7 @@ def check_messages(broker: PulsarBroker, case: Case) -> None:
 
 
 def missing() -> str | None:
-    """Why two brokers cannot run here; None if they can."""
+    """Return why two brokers cannot run here; None if they can."""
     return jars_missing("pulsar", TITLE)
 
 

@@ -200,7 +200,7 @@ async def _running(directory: Path, *, secure: bool) -> AsyncIterator[_Pair]:
 
 
 async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
-    """Messages a second: confirmed at the source, and arrived at the destination."""
+    """Return messages a second: confirmed at the source, and arrived at the destination."""
     source, destination = pair.topology.names
     async with pair.client(source) as client, pair.client(destination) as far:
         consumer = await far.subscribe(TOPIC, "bench", receiver_queue_size=20_000)
@@ -213,7 +213,7 @@ async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
 
 
 async def _arrived(consumer: object, began: float) -> float:
-    """Seconds until all have."""
+    """Return the seconds until all messages have arrived."""
     count = 0
     while count < MESSAGES:
         count += len(await consumer.receive_many(5_000, 100))  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ async def _arrived(consumer: object, began: float) -> float:
 
 
 async def _sends(pair: _Pair, sends: int = SENDS) -> float:
-    """The 99th percentile of one send at a time, in milliseconds."""
+    """Return the 99th percentile of one send at a time, in milliseconds."""
     took: list[float] = []
     async with pair.client(pair.topology.names[0]) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
@@ -234,7 +234,7 @@ async def _sends(pair: _Pair, sends: int = SENDS) -> float:
 
 @asynccontextmanager
 async def hostile_connections(host: str, port: int, trust: Path) -> AsyncIterator[None]:
-    """While it lasts, :data:`HOSTILE` connections are there that mean no good, and come again when they are closed."""
+    """Keep :data:`HOSTILE` hostile connections open while the context lasts; each comes again when it is closed."""
     context = ssl.create_default_context(cafile=trust)
     wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
     kinds = (

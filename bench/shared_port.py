@@ -99,7 +99,7 @@ async def _upload(url: str) -> float:
 
 
 async def _serve(directory: Path) -> None:
-    """Until the input ends; says both ports with a line."""
+    """Serve until the input ends; print both ports in a line."""
     from replicator.engine.engine import Engine
     from replicator.gateway.connection import Addresses
     from replicator.gateway.server import Gateway

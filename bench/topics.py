@@ -35,7 +35,7 @@ IDLE_SECONDS: Final = 5.0
 
 
 async def measure_topics(directory: Path) -> list[Measurement]:
-    """All figures of the group."""
+    """Measure all figures of the group."""
     return [*await _measure_workers(directory), *await _measure_catalog(directory)]
 
 
@@ -70,7 +70,7 @@ async def _measure_workers(directory: Path) -> list[Measurement]:
 
 
 def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
-    """The worker's memory without the pages of the store's file, which the system takes back when it needs them."""
+    """Return the worker's memory without pages of the store's file, which the system takes back when it needs them."""
     status = Path(f"/proc/{clusters.pid(cluster)}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) * 1024

@@ -81,7 +81,7 @@ async def _publish(clusters: TwoClusters, part: Case) -> float:
 
 @asynccontextmanager
 async def _collector() -> AsyncIterator[str]:
-    """Takes spans, and forgets them."""
+    """Run a collector that takes spans and forgets them."""
 
     async def take(request: web.Request) -> web.Response:
         await request.read()

@@ -67,7 +67,7 @@ class Usage:
         return max((sample.anonymous_bytes for sample in tuple(self._samples)), default=0)
 
     def wait_beyond(self, moment: float) -> None:
-        """Until there is a sample of later than ``moment``."""
+        """Wait until there is a sample later than ``moment``."""
         while not self._samples or self._samples[-1].at <= moment:
             assert self._thread.is_alive(), "nobody looks any more"
             time.sleep(SAMPLE_EVERY_SECONDS / 2)
@@ -122,7 +122,7 @@ def _children(roots: Iterable[int]) -> frozenset[int]:
 
 
 def _of_process(pid: int) -> tuple[int, int, int] | None:
-    """Its ticks of CPU time, with those of children that have ended, and its memory in KiB; None if it is gone."""
+    """Return a process's ticks of CPU time, with those of ended children, and its memory in KiB; None if it is gone."""
     place = Path(f"/proc/{pid}")
     try:
         # Its name stands in brackets and may have anything in it.

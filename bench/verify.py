@@ -65,7 +65,7 @@ def _measure(urls: dict[str, str]) -> list[Measurement]:
 
 
 async def write_logs(source: Path, destination: Path, messages: int) -> None:
-    """A topic's log, and its copy in the other cluster."""
+    """Write a topic's log, and its copy in the other cluster."""
     published = await Engine.open(source, cluster=SOURCE)
     copied = await Engine.open(destination, cluster=DESTINATION)
     try:

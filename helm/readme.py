@@ -66,7 +66,7 @@ def values(text: str) -> tuple[list[Value], list[str]]:
 
 
 def readme(text: str) -> str:
-    """The page of a file of values."""
+    """Return the page of a file of values."""
     described, _ = values(text)
     rows = (
         f"| `{path}` | {_shown(default)} | {meaning.replace('|', chr(92) + '|')} |"
@@ -106,7 +106,7 @@ def _unset(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> A
 def _nodes(
     mapping: yaml.MappingNode, lines: list[str], above: tuple[str, ...], *, covered: bool
 ) -> Iterator[tuple[str, yaml.Node, int, bool]]:
-    """Each value below, the line of its key, and whether something above it is described."""
+    """Yield each value below, the line of its key, and whether something above it is described."""
     for key, node in mapping.value:
         line = key.start_mark.line
         path = (*above, str(key.value))

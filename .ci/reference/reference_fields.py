@@ -72,7 +72,7 @@ VALUES: Final[dict[object, str]] = {
     links._check_rate: "",  # its limit says it
     links._check_sql: f"SQL, up to {links.SQL_CHARS_MAX:,} characters",
 }
-"""By the function that checks it, what a field takes; empty where another part of the field's type says it."""
+"""Values that a field takes, by the function that checks it; empty where the rest of the field's type says it."""
 PATTERNS: Final = f"a list of up to {patterns.PATTERNS_MAX} patterns (RE2)"
 _ROW: Final = re.compile(r"^\| (`[^|]*) \|([^|]*)\| (.*) \|$")
 
@@ -256,7 +256,7 @@ def _default(name: str, info: FieldInfo) -> str:
 
 
 def page(docs: Path) -> str:
-    """The page; raises :class:`Undocumented` with everything that is missing."""
+    """Return the page. Raise :class:`Undocumented` with everything that is missing."""
     rows = written_rows((docs / MEANINGS).read_text())
     known = list(facts())
     keys = {fact.key for fact in known}
@@ -312,7 +312,7 @@ def _from_section(fact: Fact, rows: dict[str, Written]) -> str:
 
 
 def _moved(meaning: str) -> str:
-    """Links as they are from one folder further down."""
+    """Change links so that they work from one folder further down."""
     return re.sub(r"\]\((?!\w+:|#)", "](../", re.sub(r"\]\(#", f"]({MEANINGS}#", meaning))
 
 
@@ -323,7 +323,7 @@ _TITLES: Final = {
     "auth": "Who is let in: auth",
     "tls": "TLS: tls",
 }
-"""By section, where its name alone says too little."""
+"""Titles of sections whose name alone says too little."""
 _TABLE: Final = "| key | values | default | meaning |\n| --- | --- | --- | --- |\n"
 _HEAD: Final = f"""# Every field of the topology file
 

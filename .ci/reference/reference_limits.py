@@ -23,7 +23,7 @@ LIMITS: Final = Path(__file__).with_name("limits.yaml")
 
 
 def page(repository: Path) -> str:
-    """The page; raises :class:`Undocumented` with everything that is wrong."""
+    """Return the page. Raise :class:`Undocumented` with everything that is wrong."""
     sections: dict[str, list[dict[str, str]]] = yaml.safe_load(LIMITS.read_text())
     wrong: list[str] = []
     lines = [_HEAD]

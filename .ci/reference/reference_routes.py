@@ -50,7 +50,7 @@ PAGES: Final = (
     ("/admin/v2/", "Administration", "admin.md"),
     ("/dashboard/", "Dashboard", "dashboard.md"),
 )
-"""By the beginning of a path, the first that fits: the section it stands in, and the page that explains it."""
+"""Beginning of a path, its section, and the page that explains it; the first that fits counts."""
 OTHERS: Final = "Other paths"
 
 
@@ -62,7 +62,7 @@ class Route:
 
 
 def routes_of(app: web.Application) -> list[Route]:
-    """Each once; HEAD, which goes with GET, is left out."""
+    """Return each route once, without HEAD, which goes with GET."""
     found = {}
     for route in app.router.routes():
         if route.resource is not None and route.method != "HEAD":

@@ -106,6 +106,6 @@ def understood(text: str) -> str:
 
 
 def _parts(markdown: str) -> list[tuple[str, bool]]:
-    """The text in its order, cut where fenced code begins and ends."""
+    """Return the text in its order, cut where fenced code begins and ends."""
     parts = re.split(r"(^```.*?^```[^\S\n]*$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return [(part, index % 2 == 1) for index, part in enumerate(parts)]

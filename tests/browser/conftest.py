@@ -90,7 +90,7 @@ def axe(page: Page) -> list[str]:
 
 
 def go_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus bears this text."""
+    """Press Tab until an element with this text has the focus."""
     for _ in range(150):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == text:
@@ -136,7 +136,7 @@ class Cuttable(Deployment):
         self.loop.close()
 
     def run(self, work: Any) -> None:
-        """On a loop of its own: Playwright has that of the test's thread."""
+        """Run work on a loop of its own: Playwright has that of the test's thread."""
         asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
 

@@ -21,7 +21,7 @@ ATTEMPTS_MAX = 5
 
 @contextmanager
 def traffic_of(clusters: Cuttable) -> Iterator[Traffic]:
-    """Clients of A that follow it, until the end of the block; then all that was published is consumed."""
+    """Run clients of A that follow a switch, until the block ends; then wait until they consumed all they published."""
     traffic = Traffic()
 
     async def flow() -> None:

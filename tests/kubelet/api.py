@@ -25,7 +25,7 @@ MERGE_LISTS: Final = "application/strategic-merge-patch+json"
 
 
 def session(url: str, token: str, authority: str) -> aiohttp.ClientSession:
-    """With the API server."""
+    """Open an HTTP session with the API server."""
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
     shown = {"Authorization": f"Bearer {token}"}
     return aiohttp.ClientSession(url, connector=connector, headers=shown, read_bufsize=LINE_BYTES_MAX)

@@ -17,7 +17,7 @@ def ip(*lines: str, within: str = "") -> None:
 
 
 def prepare_network(services: str) -> None:
-    """The bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
+    """Make the bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
     subprocess.run(["mkdir", "-p", "/run/netns"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)  # where names of namespaces are
     address = f"address add {NODE_ADDRESS}/16 dev pods"
@@ -40,5 +40,5 @@ class Network:
         ip(*own, f"route add default via {NODE_ADDRESS}", within=self.name)
 
     def remove(self) -> None:
-        """Connections through it break off."""
+        """Remove the namespace; connections through it break off."""
         ip(f"netns delete {self.name}")

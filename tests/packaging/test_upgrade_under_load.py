@@ -1,4 +1,4 @@
-"""From the version before to this one and back, one end of a link at a time, while both clusters are published to and
+"""Upgrade from the version before and back, one end of a link at a time, while both clusters are published to and
 consumed from. Nothing is lost, nothing that was acknowledged comes again, and verify finds nothing.
 
 Workers are stopped by SIGTERM, as an upgrade does. A message that was delivered and whose acknowledgement was not yet

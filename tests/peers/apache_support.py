@@ -141,7 +141,7 @@ def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_S
 
 
 def cursors(broker: PulsarBroker, topic: str) -> Any:
-    """The cursors of a topic, as the broker's internal statistics have them; none if the topic is not there."""
+    """Return a topic's cursors from the broker's internal statistics; none if the topic is not there."""
     try:
         return broker.admin("GET", f"{topic.replace('://', '/')}/internalStats")["cursors"]
     except urllib.error.HTTPError as error:
@@ -151,7 +151,7 @@ def cursors(broker: PulsarBroker, topic: str) -> Any:
 
 
 def partitions(broker: PulsarBroker, topic: str) -> int:
-    """How many a topic has; 0 if it is not partitioned or not there."""
+    """Return a topic's number of partitions; 0 if it is not partitioned or not there."""
     try:
         return int(broker.admin("GET", f"{topic.replace('://', '/')}/partitions")["partitions"])
     except urllib.error.HTTPError as error:
@@ -161,7 +161,7 @@ def partitions(broker: PulsarBroker, topic: str) -> int:
 
 
 def backlog(broker: Peer, topic: str, subscription: str) -> int:
-    """How many entries of a subscription are not acknowledged; -1 if there is no such subscription."""
+    """Return the number of a subscription's unacknowledged entries; -1 if there is no such subscription."""
     try:
         shown = broker.admin("GET", f"{topic.replace('://', '/')}/stats?getPreciseBacklog=true")["subscriptions"]
     except urllib.error.HTTPError as error:

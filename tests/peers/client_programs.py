@@ -30,7 +30,7 @@ def need(program: str) -> None:
 
 
 def java_program(directory: Path, *sources: str) -> list[str]:
-    """The command that runs the class that the first source is named after."""
+    """Return the command that runs the class that the first source is named after."""
     java, jars = find_java(), jars_of("pulsar")
     if java is None or shutil.which("javac") is None or not jars.is_dir():
         _missing("no JDK, or no jars: make peers")

@@ -83,7 +83,7 @@ class Traffic:
                         thread.join()
 
     def more(self, messages: int) -> None:
-        """Returns when each producer has published so many more."""
+        """Wait until each producer has published so many more messages."""
         before = dict(self.published)
         until(
             lambda: all(now - before[key] >= messages for key, now in self.published.items()) or self.errors,
@@ -92,7 +92,8 @@ class Traffic:
         assert not self.errors
 
     def verified(self) -> None:
-        """Everything is everywhere once, in the order of its origin; the same is open at both; nothing went back."""
+        """Check that both clusters have each message once, in its origin's order, and the same ones unacknowledged, and
+        that nothing went back."""
         assert not self.errors
         assert not self.back
         for topic in self.topics:
@@ -149,7 +150,7 @@ class Traffic:
                     self.marks[topic] = mark
 
     def _settle(self) -> None:
-        """Returns when nothing but what is kept is open, at both."""
+        """Wait until only the messages to be kept are unacknowledged, at both clusters."""
 
         def settled(topic: str, wanted: int) -> bool:
             there = self._made.get("C", f"/admin/v2/{topic.replace('://', '/')}/stats")["subscriptions"]["work"]
@@ -244,7 +245,7 @@ def through_proxy(cluster: PulsarCluster, made: Beside, path: Path) -> Iterator[
 
 
 def proxy_restarts(proxy: PulsarProxy, made: Beside, topics: list[str], traffic: Traffic) -> None:
-    """It is killed, and comes back when the status of each topic says so."""
+    """Kill the proxy, wait until the status of each topic shows it, and start the proxy again."""
     proxy.kill()
     until(lambda: all(bridged(made, topic)["errors"] for topic in topics), lambda: made.apache("A"))
     proxy.start()

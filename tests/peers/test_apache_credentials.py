@@ -230,7 +230,7 @@ def test_messages_state_kills_and_a_switch_with_a_password_here_and_a_certificat
 
 
 async def looked_up(settings: ApacheSettings, topic: str) -> int:
-    """At the client port."""
+    """Return a topic's number of partitions as the client port answers it."""
     options = {"connection_timeout_seconds": 10, "operation_timeout_seconds": 10}
     connector = BrokerConnector(settings.service_url, showing=showing_of(settings), **options)
     try:
@@ -324,7 +324,7 @@ def test_an_admin_api_that_limits_requests_is_waited_for_and_nothing_is_lost(pai
 
 
 def pauses(proxy: AdminProxy) -> list[float]:
-    """Between two requests that it refused."""
+    """Return the seconds between successive requests that the proxy refused."""
     return [after - before for before, after in pairwise(proxy.refused_at[:])]
 
 

@@ -32,7 +32,7 @@ def of_topic(made: Beside, name: str, topic: str) -> Any:
 
 
 def same_at_both(made: Beside, topic: str, messages: int) -> None:
-    """Return when the brokers of both clusters have so many messages of a topic, and no more."""
+    """Wait until the brokers of both clusters have so many messages of a topic, and no more."""
     found = [len(read_all(made.brokers[name], topic, messages)) for name in "AB"]
     assert found == [messages] * 2, ([of_topic(made, name, topic) for name in "AB"], made.log("A"), made.log("B"))
 

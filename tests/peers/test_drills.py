@@ -54,7 +54,7 @@ def ran(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def of(ran: Ran, subscription: int) -> Column:
-    """The ids of all deliveries to a subscription."""
+    """Return the ids of all deliveries to a subscription."""
     receipts = ran.seen.receipts
     return receipts.column("id")[receipts.column("subscription") == subscription]
 

@@ -66,7 +66,7 @@ class Region:
         self.kubernetes.call("DELETE", f"{jobs}/{name}?propagationPolicy=Foreground")
 
     def backups(self) -> list[str]:
-        """The ids of those that are kept on the claim."""
+        """Return the ids of the backups on the claim."""
         claim = self.kubernetes.call("GET", f"{_claims()}/{CLAIM}")
         volume = self.kubernetes.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
         return list(Manifests(Destination(volume["spec"]["hostPath"]["path"]), "us-east").ids())
@@ -90,7 +90,7 @@ async def _publish(*contents: bytes) -> None:
 
 
 async def _read(number: int, subscription: str) -> list[bytes]:
-    """The first messages of the topic."""
+    """Read the first messages of the topic."""
     async with Client(f"pulsar://{ADDRESS}") as client:
         consumer = await client.subscribe(
             TOPIC, subscription, ConsumerType.Exclusive, initial_position=InitialPosition.Earliest

@@ -38,11 +38,11 @@ class Regions:
         self.kubernetes.helm("upgrade", "--install", cluster, CHART, *create, "--wait", "--timeout", "4m")
 
     def worker(self, cluster: str) -> Any:
-        """The worker's pod."""
+        """Return the worker's pod."""
         return self.kubernetes.pod(cluster, f"{cluster}-replicator-0")
 
     def until_back(self, cluster: str, before: Any) -> Any:
-        """The worker's pod, when it is ready and another one, or has a container started again."""
+        """Wait until the worker's pod is ready, and is another one or has a restarted container; return it."""
 
         def look() -> Any:
             pods = self.kubernetes.pods(cluster)

@@ -86,7 +86,7 @@ class Traffic:
 
 @contextmanager
 def traffic(topic: str, urls: list[str]) -> Iterator[Traffic]:
-    """Publishes at the first of ``urls``, and consumes at all; at its end everything has settled, or time is over."""
+    """Publish at the first of ``urls`` and consume at all. At the end all has settled, or time is over."""
     running = Traffic(topic, urls)
     running.start()
     try:

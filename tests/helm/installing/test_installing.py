@@ -83,7 +83,7 @@ def _check_worker(release: Installation, worker: Any, given: Mapping[str, Any]) 
 
 
 def _check_services(release: Installation, meant: list[Object], worker: Any) -> None:
-    """Each leads to the worker's pod, at the container's port."""
+    """Check that each Service leads to the worker's pod, at the container's port."""
     ports = {port["name"]: port["containerPort"] for port in worker["spec"]["containers"][0]["ports"]}
     for service in (each for each in meant if each["kind"] == "Service"):
         if service["spec"]["selector"]["app.kubernetes.io/component"] != "worker":
@@ -96,7 +96,7 @@ def _check_services(release: Installation, meant: list[Object], worker: Any) -> 
 
 
 def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
-    """The driver and what it may do; a drill."""
+    """Check the driver with its rights, and a drill."""
     if given["driver"]["enabled"]:
         (driver,) = release.all_of("Deployment")
         eventually(lambda: release.get("Deployment", driver)["status"].get("availableReplicas") == 1, "the driver runs")

@@ -102,7 +102,7 @@ def test_nothing_but_what_images_are_made_of_is_sent_to_a_build(tmp_path: Path) 
 
 
 def _pins(lock: Path) -> dict[str, frozenset[str]]:
-    """The hashes of each package and version."""
+    """Return the hashes of each package and version."""
     pins: dict[str, set[str]] = {}
     for line in lock.read_text().splitlines():
         if re.match(r"[a-z0-9]", line):

@@ -298,7 +298,7 @@ def _others(leaf: Leaf, text: str) -> list[Any]:
 
 
 def wanted(leaf: Leaf) -> Iterator[str]:
-    """The texts of a value that an object must have, without the chart's own words for them."""
+    """Yield the texts of a value that an object must have, without the chart's own words for them."""
     value = other(leaf)
     if leaf.definition == "pod":
         value = [*value.values()]
@@ -308,7 +308,7 @@ def wanted(leaf: Leaf) -> Iterator[str]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Keys and values."""
+    """Yield all keys and values as texts."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield str(key)
@@ -365,7 +365,7 @@ def expected(path: str) -> tuple[str, ...]:
 
 
 def _objects(path: str, objects: Mapping[str, Object]) -> Iterator[tuple[str, str]]:
-    """The objects that have the value, each as a text."""
+    """Yield the names of the objects that must have the value, each with its text."""
     with_pods = {id(owner) for owner, _, _ in pod_specs(list(objects.values()))}
     for name in expected(path):
         if name == PODS:
@@ -457,7 +457,7 @@ def _wrong(leaf: Leaf) -> Any:
 
 
 def _wrong_inside(leaf: Leaf) -> Any:
-    """A list or a mapping whose parts are of a wrong type; None where they may be anything."""
+    """Return a list or a mapping whose parts are of a wrong type; None where they may be anything."""
     if leaf.kind == "array":
         return ["text"] if leaf.schema["items"].get("type") in ("integer", "object") else [7]
     if leaf.definition == "resources":

@@ -25,7 +25,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(objects: list[Object]) -> Mapping[tuple[str, str], Any]:
-    """By kind and name, what no upgrade can change."""
+    """Return the fields that no upgrade can change, by an object's kind and name."""
     found: dict[tuple[str, str], Any] = {}
     for each in objects:
         spec = each.get("spec", {})
