@@ -34,7 +34,7 @@ NOBODY: Final = f"process 999999999 on {platform.node() or 'localhost'} since 20
 
 
 async def measure_backfill(directory: Path) -> list[Measurement]:
-    """MB of payload a second while history is carried."""
+    """Measure MB of payload a second while history is carried."""
     spark = await asyncio.to_thread(spark_session, "local[2]", short_lived=False)
     measured = []
     try:

@@ -71,7 +71,7 @@ def alone() -> str | None:
 
 @asynccontextmanager
 async def started(directory: Path) -> AsyncIterator[Brokers]:
-    """Both, with empty data in ``directory``, ended on leaving."""
+    """Run our worker and the peer's broker with empty data in ``directory``, and end them on leaving."""
     async with _worker(directory) as ours:
         if (why := alone() or missing()) is not None:
             yield Brokers(ours, None, why)

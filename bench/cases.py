@@ -46,7 +46,7 @@ class Case:
         return "msg/s" if self.size_bytes < 10_000 else "MB/s"
 
     def rate(self, messages: int, seconds: float) -> float:
-        """``messages`` in ``seconds``, in :attr:`unit`."""
+        """Return the rate of ``messages`` in ``seconds``, in :attr:`unit`."""
         return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
 
     def mb_s(self, rate: float) -> float:

@@ -92,7 +92,7 @@ class Program:
         return self._timed(work)
 
     def lag(self) -> dict[str, float]:
-        """From the call that sends a message to its arrival, at an even rate."""
+        """Measure from the call that sends a message to its arrival, at an even rate."""
         producer, consumer, count = self._produce(), self._subscribe(), self._given.count
         sent, took = [0.0] * count, [0.0] * count
         filling = bytes(self._given.size - NUMBER_BYTES)

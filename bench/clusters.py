@@ -67,7 +67,7 @@ class Clusters:
         return self._topology.cluster(cluster).pulsar_url
 
     def data(self, cluster: str) -> Path:
-        """The data directory; only to be opened while the worker does not run."""
+        """Return a cluster's data directory; open it only while the worker does not run."""
         return self._topology.cluster(cluster).data
 
     def pid(self, cluster: str) -> int | None:

@@ -26,7 +26,7 @@ IDLE_SECONDS: Final = 30.0
 
 
 async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
-    """Memory a connection, and CPU time of an idle one."""
+    """Measure memory a connection, and CPU time of an idle one."""
     try:
         program = await go_program()
     except ProgramMissing as why:

@@ -131,7 +131,7 @@ def _answer_ms(engine: Engine) -> float:
 
 
 async def _fill(engine: Engine) -> None:
-    """A message and a replicated subscription in each of so many topics."""
+    """Put a message and a replicated subscription into each of so many topics."""
 
     async def make(number: int) -> None:
         topic = await engine.topic(f"persistent://{NAMESPACE}/topic-{number:04d}")

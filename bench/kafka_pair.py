@@ -80,7 +80,7 @@ class KafkaPair:
         return [each.pid for each in (*self._brokers, self._mirror) if each.pid is not None]
 
     async def fill(self, case: Case) -> None:
-        """Each copy has a backlog of its own."""
+        """Make nothing: each copy has a backlog of its own."""
 
     async def copy(self, case: Case) -> Arrival:
         topic = next(self._topics)

@@ -15,7 +15,7 @@ PROBE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 def machine_line(data: Path) -> str:
-    """CPU, cores, memory, the file system of ``data``, Python, our version, and how busy the machine is already."""
+    """Return CPU, cores, memory, file system of ``data``, Python, our version, and how busy the machine is already."""
     load, _, _ = os.getloadavg()
     return (
         f"{_cpu()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {_file_system(data)} under {data}, "

@@ -81,7 +81,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def significant(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
-    """``value`` rounded to that many significant digits."""
+    """Round ``value`` to that many significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))

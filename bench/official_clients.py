@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
-    """Group ``clients``; without the client there is nothing but a line that says so."""
+    """Measure group ``clients``; without the Python client only say so."""
     try:
         program = python_program()
     except ProgramMissing as why:
@@ -75,7 +75,7 @@ async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def measure_go(directory: Path, say: Say) -> list[Measurement]:
-    """Group ``go``, likewise."""
+    """Measure group ``go``; without the Go program only say so."""
     try:
         program = await go_program()
     except ProgramMissing as why:

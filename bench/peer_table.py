@@ -151,7 +151,7 @@ def _row(*cells: str) -> str:
 
 
 def _spread(runs: Sequence[float]) -> str:
-    """Median, and from where to where they went."""
+    """Format the median of runs, with the least and the greatest."""
     if len(runs) == 1:
         return _figure(runs[0])
     return f"{_figure(median(runs))} ({_figure(min(runs))} to {_figure(max(runs))})"

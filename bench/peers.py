@@ -50,8 +50,8 @@ Say = Callable[[str], None]
 async def measure_peers(
     directory: Path, say: Say, *, rounds: int = ROUNDS, scale: float = 1.0, only: Collection[str] = ()
 ) -> PeerResults:
-    """``scale`` is a part of the backlogs, for a trial; ``only`` has keys of systems, all without it. A peer that fails
-    is said, and has that run less."""
+    """Measure all systems, or those of ``only``. ``scale`` shrinks the backlogs, for a trial. A peer that fails is
+    reported, and lacks that run."""
     wanted = [system for system in SYSTEMS if not only or system.name in only]
     systems = [system for system in wanted if _is_here(system, say)]
     found = _Found.of(systems, _cases(scale))
@@ -107,7 +107,7 @@ class _Found:
 
 
 async def _measure_one(system: System, case: Case, directory: Path, found: _Found, say: Say) -> None:
-    """One size of one system. Of ours nothing may fail."""
+    """Measure one size of one system. A peer may fail, a system of ours may not."""
     lags = found.lags[system.name] if case is found.cases[0] else None
     with _own(directory):
         try:

@@ -69,7 +69,7 @@ class _Pair:
 
 
 async def measure_security(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """``directory`` is where the workers' stores are."""
+    """Measure all figures of the group, with the workers' stores in ``directory``."""
     published: dict[bool, list[float]] = {False: [], True: []}
     copied: dict[bool, list[float]] = {False: [], True: []}
     for run in range(RUNS):

@@ -31,7 +31,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 async def measure_shared_port(directory: Path) -> list[Measurement]:
-    """``directory`` is where the engine of the gateway is."""
+    """Measure all figures of the group, with the gateway's engine in ``directory``."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.shared_port", str(directory)),
         cwd=_ROOT,

@@ -115,7 +115,7 @@ async def _measure_catalog(directory: Path) -> list[Measurement]:
 
 
 async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> float:
-    """One after another, each waited for."""
+    """Run operations one after another; return the mean time of one, in µs."""
     began = time.monotonic()
     for number in range(OPERATIONS):
         await operation(number)
@@ -133,7 +133,7 @@ async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
 
 
 async def fill(engine: Engine) -> None:
-    """Topics with a message and a replicated subscription each."""
+    """Make topics with a message and a replicated subscription each."""
     for first in range(0, TOPICS, AT_ONCE):
         await asyncio.gather(*(_make_one(engine, number) for number in range(first, first + AT_ONCE)))
 

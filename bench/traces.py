@@ -30,7 +30,7 @@ _SIZE: Final = "100B"
 
 
 async def measure_traces(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """``directory`` is where the workers' stores are."""
+    """Measure all figures of the group, with the workers' stores in ``directory``."""
     measured: list[Measurement] = []
     async with _collector() as endpoint:
         for case in CASES:

@@ -73,7 +73,7 @@ class Usage:
             time.sleep(SAMPLE_EVERY_SECONDS / 2)
 
     def cpu_seconds(self, began: float, ended: float) -> float:
-        """Used between two moments of ``time.monotonic``, of processes that ran in both."""
+        """Return the CPU time used between two moments of ``time.monotonic``, by processes that ran in both."""
         self.wait_beyond(ended)
         samples = tuple(self._samples)
         return cpu_seconds_until(samples, ended) - cpu_seconds_until(samples, began)
@@ -101,7 +101,7 @@ def cpu_seconds_of(roots: Iterable[int]) -> float:
 
 
 def cpu_seconds_until(samples: Sequence[Sample], moment: float) -> float:
-    """Used until ``moment``, on the line between the samples before and after it."""
+    """Return the CPU time used until ``moment``, interpolated between the samples before and after it."""
     assert samples
     after = bisect_left(samples, moment, key=lambda sample: sample.at)
     if after == 0:

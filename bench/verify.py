@@ -34,7 +34,7 @@ LINKS: Final = (Link(SOURCE, DESTINATION), Link(DESTINATION, SOURCE))
 
 
 async def measure_verify(directory: Path) -> list[Measurement]:
-    """Distinct messages a second, with Spark and without."""
+    """Measure distinct messages a second, with Spark and without."""
     async with TwoClusters(directory) as clusters:
         await write_logs(clusters.data(SOURCE), clusters.data(DESTINATION), MESSAGES)
         await clusters.start(SOURCE, DESTINATION)

@@ -118,7 +118,7 @@ def written_rows(page: str) -> dict[str, Written]:
 
 
 def facts() -> Iterator[Fact]:
-    """Every field that a file may have, in the order of the models."""
+    """Yield every field that a file may have, in the order of the models."""
     for root, model in ROOTS.items():
         if root == "links[]":
             yield from (Fact(key, values, "", "") for key, values in ENDS.items())

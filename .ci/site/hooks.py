@@ -94,8 +94,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def understood(text: str) -> str:
-    """Text as GitHub takes it in the form that Python-Markdown takes: a list may follow a paragraph at once, and a bar
-    in the code of a table's cell is escaped."""
+    """Turn GitHub's Markdown into Python-Markdown's, in which a list needs an empty line before it, and a bar in the
+    code of a table's cell no escape."""
     lines: list[str] = []
     for line in text.split("\n"):
         before = lines[-1] if lines else ""

@@ -42,7 +42,7 @@ def more(clusters: Cuttable, traffic: Traffic) -> None:
 
 
 def ended(page: Page, outcome: str) -> bool:
-    """Whether a run ended so; not, where a worker did not answer in time: whoever sees that asks again."""
+    """Return whether a run ended with ``outcome``. False: a worker did not answer in time, so the caller runs again."""
     page.locator("#progress .tone:not(.warn)").wait_for(timeout=120_000)
     if outcome in page.locator("#progress p").inner_text():
         return True

@@ -20,7 +20,7 @@ CONNECTED = encode(BaseCommand(type=BaseCommand.CONNECTED, connected=CommandConn
 
 
 def take(data: bytes) -> None:
-    """One input."""
+    """Pass one input to the codec and to both sides of a connection."""
     if not data:
         return
     how, data = data[0], data[1:]

@@ -54,7 +54,7 @@ class Container:
         (self._directory / "root").mkdir(parents=True)
 
     async def start(self, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
-        """``mounts`` are what, where, and whether it is read-only."""
+        """Start the process. Each of ``mounts`` has a source, a place in the container, and whether it is read-only."""
         (self._directory / "pid").unlink(missing_ok=True)
         self._as_user = self._credentials(environment)
         known = [expand(text, environment) for text in [*self.spec["command"], *self.spec.get("args", ())]]
@@ -75,7 +75,7 @@ class Container:
         return status
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM to its first process; SIGKILL, which ends all of its processes, if that takes longer."""
+        """Send SIGTERM to the first process, and after the grace time SIGKILL, which ends all processes."""
         for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
             if self._process is not None and self._process.returncode is None and seconds != 0:
                 with contextlib.suppress(ProcessLookupError, TimeoutError):

@@ -81,7 +81,7 @@ def unpack(commit: str, into: Path) -> Path:
 
 
 def build_wheel(source: Path, into: Path) -> Path:
-    """``pip wheel`` of a directory or an sdist, by the setuptools of this environment."""
+    """Run ``pip wheel`` on a directory or an sdist, with the setuptools of this environment."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run([*pip, "--wheel-dir", into, source])
     (wheel,) = into.glob("replicator-*.whl")
@@ -107,7 +107,7 @@ def wheel_of(commit: str) -> Path:
 
 @contextmanager
 def environment(interpreter: Interpreter, wheel: Path, *extras: str, name: str = "") -> Iterator[Path]:
-    """The ``bin`` directory of an environment with the wheel, its extras and nothing else; it is ours while this lasts.
+    """Give the ``bin`` directory of an environment with just the wheel and its extras, for this caller alone.
 
     ``name`` tells environments of the same interpreter and extras apart.
     """

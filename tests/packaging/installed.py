@@ -26,7 +26,8 @@ class Installed:
             (folder / package / "__init__.py").write_text(f"raise ImportError('{package} is somebody else\\'s')\n")
 
     def command(self, *arguments: object) -> list[str]:
-        """``replicator`` with arguments; the folder comes first on the path of modules, as with ``python -m``."""
+        """Return the command ``replicator`` with arguments. The folder is first on the modules' path, as with
+        ``python -m``."""
         return [str(self.binaries / "replicator"), *map(str, arguments)]
 
     @property
@@ -58,7 +59,7 @@ class Installed:
 
     @contextmanager
     def running(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        """A command of ``replicator`` that runs; it gets SIGTERM at the end. Its log is the folder's ``log.txt``."""
+        """Run a command of ``replicator``, and send it SIGTERM at the end. Its log is the folder's ``log.txt``."""
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 self.command(*arguments), cwd=self.folder, env=self.environment, stdout=log, stderr=log

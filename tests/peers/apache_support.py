@@ -67,8 +67,8 @@ class Beside(Deployment):
 
 @contextmanager
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
-    """A broker for each name. It keeps messages that nobody subscribed to: a subscription that is made at one of them
-    is at the others a moment later."""
+    """Run a broker for each name. It keeps messages without a subscription: one that is made at one broker reaches the
+    others a moment later."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         peers = [pulsar_peer(path / f"broker-{name}", **settings) for name in names]
         made = dict(zip(names, threads.map(stack.enter_context, peers), strict=True))

@@ -44,7 +44,7 @@ def java_program(directory: Path, *sources: str) -> list[str]:
 
 
 def go_program(directory: Path) -> list[str]:
-    """Built once for what is in its sources: a minute and a half with nothing in Go's own cache."""
+    """Build the Go program once for its sources, and return its command. With Go's cache empty it takes 90 s."""
     go = shutil.which("go")
     if go is None:
         _missing("no Go")

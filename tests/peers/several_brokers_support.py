@@ -38,7 +38,7 @@ class Traffic:
     """Applications at both clusters. They publish to topics, and acknowledge most messages of each other."""
 
     def __init__(self, made: Beside, topics: list[str], at: Peer) -> None:
-        """``at``: what the clients of A connect to."""
+        """``at``: the broker or cluster that the clients of A connect to."""
         self._made = made
         self.topics = topics
         self.published = {(name, topic): 0 for name in "AC" for topic in topics}
@@ -184,7 +184,7 @@ def read(peer: Peer | str, topic: str, messages: int) -> list[str]:
 
 
 def made_topics(cluster: PulsarCluster, made: Beside, plain: int = 2, partitions: int = 0) -> list[str]:
-    """New topics, at both brokers, that both clusters have, with their subscription."""
+    """Make topics, spread over both brokers, with a subscription; wait until both clusters have them."""
     topics = [next(_names) for _ in range(plain)]
     if partitions:
         parted = next(_names)
@@ -228,7 +228,7 @@ def moved(cluster: PulsarCluster, topics: list[str], traffic: Traffic) -> None:
 
 @contextmanager
 def through_proxy(cluster: PulsarCluster, made: Beside, path: Path) -> Iterator[tuple[PulsarProxy, str]]:
-    """The worker of A asks Pulsar's own proxy for everything; which one, and the name of its topology file."""
+    """Restart the worker of A behind Pulsar's own proxy; give the proxy, and the name of the topology file."""
     proxy = PulsarProxy(path, cluster)
     made.kill("A")
     try:

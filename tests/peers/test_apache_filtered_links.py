@@ -61,7 +61,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def stays(number: int) -> bool:
-    """Every third message, but none of each fourth batch, and all of one."""
+    """Return whether the filter keeps a message: every third one, none of each fourth batch, all of batch 2."""
     batch = number // BATCH
     return batch == 2 or (batch % 4 != 3 and number % 3 == 0)
 

@@ -32,7 +32,7 @@ class Region:
     directory: Path
 
     def install(self, **values: Any) -> None:
-        """Or upgrade; returns when the worker is ready."""
+        """Install or upgrade the release, and wait until the worker is ready."""
         content = {"clusters": {"us-east": {"address": ADDRESS, "insecure": True}}, "pipeline": {"engine": "embedded"}}
         backup = {"enabled": True, "existingClaim": CLAIM, "keep": 1, "schedule": "0 0 1 1 *"} | values.pop(
             "backup", {}

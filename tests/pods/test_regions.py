@@ -31,7 +31,7 @@ class Regions:
     directory: Path
 
     def install(self, cluster: str, values: Mapping[str, Any] | None = None) -> None:
-        """Or upgrade; returns when the worker is ready."""
+        """Install or upgrade a region's release, and wait until the worker is ready."""
         file = self.directory / f"{cluster}.yaml"
         file.write_text(yaml.safe_dump(_values(cluster) | dict(values or {})))
         create = ("--create-namespace", "--namespace", cluster, "--values", file)

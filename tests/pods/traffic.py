@@ -39,7 +39,7 @@ class Traffic:
             raise self._failed[0]
 
     def lost(self) -> dict[str, list[int]]:
-        """Confirmed messages that did not come, by cluster."""
+        """Return the confirmed messages that did not come, by the URL of the cluster."""
         return {url: sorted(self.confirmed - received) for url, received in self.received.items()}
 
     async def _run(self) -> None:

@@ -253,7 +253,7 @@ CONSTANT: Final = ("replicas", "podDisruptionBudget.maxUnavailable", "updateStra
 
 
 def other(leaf: Leaf) -> Any:
-    """Another value than the default, with a text of its own."""
+    """Return another value than the default, with a text of its own."""
     text = f"v{leaf.number}z"
     if leaf.path in ODD:
         return ODD[leaf.path]

@@ -149,7 +149,7 @@ def _restart_text(*arguments: str) -> str:
 
 
 def _refused_under_way(*arguments: str) -> bool:
-    """Whether a running worker refuses the change; the chart has to agree with it."""
+    """Return whether a running worker refuses the change; the chart has to agree with it."""
     before, after = (
         parse_topology(yaml.safe_dump(topology_of(rendered("minimal", *given))), Path("/topology.yaml"))
         for given in ((), arguments)
