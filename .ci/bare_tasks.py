@@ -1,6 +1,6 @@
-"""Fails where a task is started by asyncio itself: by ``create_task``, ``ensure_future`` or a ``TaskGroup``; and where
-a limit of time is asyncio's: ``asyncio.timeout`` does not hold in a cancelled task of an old Python, and ``wait_for``
-of 3.11 loses the cancellation of a task whose wait ends at that moment, so that the task goes on.
+"""Fails where code starts a task by asyncio itself (``create_task``, ``ensure_future``, ``TaskGroup``) or limits time
+by asyncio. ``asyncio.timeout`` does not hold in a cancelled task of an old Python. ``wait_for`` of 3.11 loses the
+cancellation of a task whose wait ends at that moment, so the task goes on.
 
 A task that outlives its caller runs under :class:`replicator.running.supervisor.Supervisor`; one that ends by itself is
 started by :mod:`replicator.running.short_tasks`; what runs side by side, by :mod:`replicator.running.together`. Where
@@ -18,12 +18,12 @@ ROOTS = ("replicator", "snapshots")
 ALLOWED = "replicator/running/"
 BANNED = frozenset({"create_task", "ensure_future", "TaskGroup"})
 LIMITS = {"timeout": "timeout", "timeout_at": "timeout_at", "wait_for": "timeout"}
-"""Of asyncio, and what takes their place."""
+"""Asyncio's limits of time, and the functions that take their place."""
 EXCUSE = "# bare task:"
 
 
 def bare_tasks(path: Path, text: str) -> list[str]:
-    """One line for each place, as compilers write them."""
+    """Return one line for each place, as compilers write them."""
     lines = text.splitlines()
     found = []
     for node in ast.walk(ast.parse(text)):

@@ -82,7 +82,7 @@ BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live"})
 runs two brokers and five workers for a quarter of an hour."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
-"""Where the output goes to a file, whose width rich would guess too low."""
+"""Width of the output in a file; rich would guess a lower one."""
 RESULTS: Final = Path(__file__).parent / "results.json"
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -119,7 +119,7 @@ def main(
 
 
 async def _until_told(measuring: Coroutine[Any, Any, list[Measurement]]) -> list[Measurement]:
-    """SIGTERM ends it as Ctrl-C does: what was started is ended first."""
+    """Measure until done or told to end: SIGTERM ends started processes first, as Ctrl-C does."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, partial(_cancel, asyncio.current_task()))
     return await measuring
 
@@ -236,7 +236,7 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
 
 
 async def _measure_network(groups: Collection[str]) -> list[Measurement]:
-    """Each size of message: the peer, then our two cases of it, so that both see the machine in the same state."""
+    """Measure for each size of message the peer, then our two cases, so that both see the machine in the same state."""
     server = find_server() if "copy" in groups else None
     if "copy" in groups and server is None:
         err.print("nats-server is not on this machine: figures come without a peer")

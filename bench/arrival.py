@@ -1,4 +1,4 @@
-"""How long a backlog takes to arrive somewhere: one rule for us and for the peer.
+"""Clock of a backlog's arrival: one rule for us and for the peer.
 
 The clock runs from the last look at which the destination had nothing (or from the start, if there was none) to the
 first at which it had everything. So what is needed to connect does not count, and the first piece's own time does.
@@ -17,7 +17,7 @@ from replicator.running.together import until_all_end
 LOOK_EVERY_SECONDS: Final = 0.005
 """A look costs the destination a fraction of a millisecond; every 5 ms that is a few per cent of a core, of both."""
 LOOK_SECONDS_MAX: Final = 0.25
-"""Between two looks while much is still to come: each of them takes a millisecond or two of other systems."""
+"""Longest pause between looks while much is still to come: each costs other systems a millisecond or two."""
 ARRIVAL_SECONDS_MAX: Final = 120.0
 
 
@@ -27,14 +27,14 @@ class NotArrived(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When a backlog arrived, on the clock of ``time.monotonic``."""
+    """Times of a backlog's arrival, on the clock of ``time.monotonic``."""
 
     empty_at: float
     """The last look at which nothing was there, or the beginning."""
     full_at: float
     """The first look at which everything was there."""
     began_empty: bool
-    """Whether there was a look that saw nothing: else the copy may have begun before the looks did."""
+    """Whether a look saw an empty destination: else the copy may have begun before the looks did."""
 
     @property
     def seconds(self) -> float:
@@ -42,7 +42,9 @@ class Arrival:
 
 
 def pause_seconds(here: int, wanted: int, since: float, look_every_seconds: float) -> float:
-    """Until the next look, where ``here`` came in ``since`` seconds: a quarter of what the rest takes at that pace."""
+    """Return the pause until the next look: a quarter of the time that the rest needs.
+
+    Its pace is taken from ``here`` messages in ``since`` seconds."""
     left_seconds = since * (wanted - here) / here if here else 0.0
     return max(look_every_seconds, min(left_seconds / 4, LOOK_SECONDS_MAX))
 
@@ -71,7 +73,9 @@ async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_s
 async def arrival_during(
     begin: Coroutine[Any, Any, Any], count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float
 ) -> Arrival:
-    """The same beside ``begin``, which lets the backlog go: the first look is before it."""
+    """Time an arrival as :func:`arrival` does, with ``begin`` beside it, which lets the backlog go.
+
+    The first look comes before ``begin``."""
     found: list[Arrival] = []
 
     async def watch() -> None:
@@ -82,5 +86,5 @@ async def arrival_during(
 
 
 async def seconds_to_arrive(count: Callable[[], Awaitable[int]], wanted: int) -> float:
-    """The same with a look every :data:`LOOK_EVERY_SECONDS`; returns the seconds from nothing to everything."""
+    """Return the seconds from nothing to everything, with a look every :data:`LOOK_EVERY_SECONDS`."""
     return (await arrival(count, wanted, LOOK_EVERY_SECONDS)).seconds

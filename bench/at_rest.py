@@ -16,7 +16,7 @@ AT_REST_CPU_PERCENT: Final = 20.0
 
 
 async def everything_is_copied(url: str, messages: int) -> None:
-    """Until the worker at ``url`` has so many messages, over all topics. Raises :class:`TimeoutError`."""
+    """Wait until the worker at ``url`` has so many messages, over all topics. Raise :class:`TimeoutError`."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(SETTLE_SECONDS_MAX):
         copied = 0
         while copied < messages:
@@ -27,7 +27,7 @@ async def everything_is_copied(url: str, messages: int) -> None:
 
 
 async def at_rest(pids: Iterable[int | None]) -> None:
-    """Until none of the processes has much to do. Raises :class:`TimeoutError`."""
+    """Wait until none of the processes has much to do. Raise :class:`TimeoutError`."""
     async with asyncio.timeout(SETTLE_SECONDS_MAX):
         for pid in pids:
             while await cpu_percent(pid, 2.0) > AT_REST_CPU_PERCENT:
@@ -35,7 +35,7 @@ async def at_rest(pids: Iterable[int | None]) -> None:
 
 
 async def cpu_percent(pid: int | None, seconds: float) -> float:
-    """The share of a core that a process uses for so long."""
+    """Return the CPU time of a process over the given seconds, in percent of a core."""
     process = psutil.Process(pid)
     before, began = process.cpu_times(), time.monotonic()
     await asyncio.sleep(seconds)

@@ -34,7 +34,7 @@ NOBODY: Final = f"process 999999999 on {platform.node() or 'localhost'} since 20
 
 
 async def measure_backfill(directory: Path) -> list[Measurement]:
-    """MB of payload a second while history is carried."""
+    """Measure MB of payload a second while history is carried."""
     spark = await asyncio.to_thread(spark_session, "local[2]", short_lived=False)
     measured = []
     try:
@@ -78,7 +78,7 @@ async def _publish(url: str, size_bytes: int, messages: int) -> None:
 
 
 async def _hold_link(url: str) -> None:
-    """So that the live link does not bring anything of it."""
+    """Give the link to a carrier that copies nothing, so that live copy brings nothing of the backlog."""
     path = f"{url}/pipeline/v1/links/{SOURCE}%3E{DESTINATION}/plan"
     body = {"carrier": NOBODY, "kind": "backfill", "lanes": 1, "bytes_max": 1, "wait_ms": 0}
     async with aiohttp.ClientSession() as session, session.post(path, json=body) as response:

@@ -76,7 +76,7 @@ class BridgePair:
         return arrived
 
     async def _arrived(self, case: Case) -> int:
-        """Entries at B; one if there is none and A's worker has read more than :data:`HEAD_START` of the backlog."""
+        """Return the entries at B; 1 if B has none and A's worker has read more than :data:`HEAD_START` of all."""
         found = await entries(self._brokers[DESTINATION], case)
         if found:
             return found

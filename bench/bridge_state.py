@@ -34,15 +34,15 @@ from snapshots.position import Position
 
 TOPICS: Final = 100
 SUBSCRIPTIONS: Final = 10
-"""Of each topic."""
+"""Subscriptions of each topic."""
 NAMES: Final = tuple(f"s{number}" for number in range(SUBSCRIPTIONS))
 SHARED: Final = frozenset(NAMES[::2])
-"""The others are Failover."""
+"""Subscriptions of type Shared; the others are Failover."""
 ROUNDS: Final = 15
 UNCOUNTED: Final = 10
 """Brokers compile their code as they run: for the first minute that takes half of their time."""
 MESSAGES: Final = 10
-"""Of each topic, in a round."""
+"""Messages of each topic in a round."""
 MESSAGE_BYTES: Final = 100
 AT_ONCE: Final = 50
 LOOKERS: Final = 4
@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Topic:
-    """At A, with what its subscriptions have not acknowledged, by the number of the message."""
+    """Topic at A, with the numbers of the messages that each subscription has not acknowledged."""
 
     name: str
     producer: Producer
@@ -68,7 +68,7 @@ class _Topic:
 
 
 async def measure_bridge_state(directory: Path, say: Say) -> list[Measurement]:
-    """Until all are seen, from the last confirmed acknowledgement."""
+    """Measure the time from the last confirmed acknowledgement until all are seen."""
     if (why := missing()) is not None:
         say(f"{NAME} is left out: {why}")
         return []
@@ -142,7 +142,7 @@ async def _made(client: Client) -> list[_Topic]:
 
 
 async def _publish(topics: Collection[_Topic]) -> None:
-    """Returns when all consumers have received it, and have acknowledged what they had before."""
+    """Publish; wait until all consumers have received it and have acknowledged the messages that they had before."""
 
     async def publish(topic: _Topic) -> None:
         for name, consumer in topic.consumers.items():
@@ -160,7 +160,7 @@ async def _publish(topics: Collection[_Topic]) -> None:
 
 
 async def _acknowledge(topics: Collection[_Topic]) -> list[float]:
-    """When each subscription had its acknowledgements confirmed."""
+    """Acknowledge in all subscriptions; return the times at which each had its acknowledgements confirmed."""
 
     async def acknowledge(topic: _Topic, name: str, consumer: Consumer) -> float:
         received, first = topic.received[name], topic.messages - MESSAGES
@@ -178,7 +178,7 @@ async def _acknowledge(topics: Collection[_Topic]) -> list[float]:
 
 
 async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> float:
-    """When the last subscription was seen at the brokers as it is to be."""
+    """Wait until the brokers show every subscription in its final state; return the time of the last one."""
     left = list(topics)
 
     async def look() -> None:
@@ -200,7 +200,7 @@ async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> float:
 
 
 async def _as_it_is_to_be(admin: BrokerAdmin, topic: _Topic) -> bool:
-    """Whether all subscriptions of a topic are."""
+    """Return whether all subscriptions of a topic are in their final state."""
     try:
         internals = await admin.internals(topic.name)
     except AdminFailed as error:
@@ -211,7 +211,7 @@ async def _as_it_is_to_be(admin: BrokerAdmin, topic: _Topic) -> bool:
 
 
 def _open(internals: TopicInternals, name: str) -> tuple[int, set[int]]:
-    """How many messages there are, and the numbers of those that a subscription has not acknowledged."""
+    """Return the count of messages, and the numbers of those that a subscription has not acknowledged."""
     shown = internals.cursors.get(name)
     if shown is None:
         return 0, set()

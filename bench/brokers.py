@@ -39,7 +39,7 @@ class Broker:
 
     url: str
     pid: int | None
-    """None of one in a container: then its CPU time and memory are not known."""
+    """Process of the broker; None if it runs in a container, so its CPU time and memory are not known."""
 
     def cpu_seconds(self) -> float:
         if self.pid is None:
@@ -71,7 +71,7 @@ def alone() -> str | None:
 
 @asynccontextmanager
 async def started(directory: Path) -> AsyncIterator[Brokers]:
-    """Both, with empty data in ``directory``, ended on leaving."""
+    """Run our worker and the peer's broker with empty data in ``directory``, and end them on leaving."""
     async with _worker(directory) as ours:
         if (why := alone() or missing()) is not None:
             yield Brokers(ours, None, why)
@@ -82,7 +82,7 @@ async def started(directory: Path) -> AsyncIterator[Brokers]:
 
 @asynccontextmanager
 async def _worker(directory: Path) -> AsyncIterator[Broker]:
-    """A worker of a cluster without links."""
+    """Run a worker of a cluster without links."""
     (port,) = free_ports(1)
     data = directory / NAME
     cluster = Cluster.model_validate({"name": NAME, "address": f"127.0.0.1:{port}", "data": str(data)})

@@ -1,4 +1,4 @@
-"""What a browser sees of a page: Debian's Chromium, worked by Playwright (the extra ``browser``)."""
+"""Pages timed in a real browser: Debian's Chromium, driven by Playwright (the extra ``browser``)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PAINTED: Final = """new Promise(painted => {
 
 
 def browser_missing() -> str | None:
-    """Why there is no browser to measure with; None if there is one."""
+    """Return why there is no browser to measure with; None if there is one."""
     if find_spec("playwright") is None:
         return "the extra `browser` is not installed"
     return None if shutil.which(CHROMIUM) else "there is no chromium (on Debian: chromium)"
 
 
 def first_paints_ms(urls: Mapping[str, str], runs: int, rest_seconds: float) -> dict[str, tuple[float, ...]]:
-    """Milliseconds from the start of loading each page to the first paint of its content, by name of the page.
+    """Return the milliseconds from the start of loading each page to its first contentful paint, by name of the page.
 
     Each run has an empty cache, and begins after a rest. Not to be called in a thread with an event loop.
     """

@@ -1,4 +1,4 @@
-"""What is measured: message sizes, in producer batches and one by one, and how much of each a run takes."""
+"""Cases to measure: message sizes, in producer batches and one by one, and how many messages a run takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Case:
     size_bytes: int
     batched: bool
     messages: int
-    """They are published in :data:`RUNS` equal parts."""
+    """Messages to publish, in :data:`RUNS` equal parts."""
     copied_messages: int
     """The backlog that is copied."""
 
@@ -33,7 +33,7 @@ class Case:
         return f"persistent://bench/default/{self.name.replace('/', '-')}"
 
     def of_copies(self) -> Case:
-        """The same with as many messages as are copied."""
+        """Return this case with the number of messages that are copied."""
         return replace(self, messages=self.copied_messages)
 
     @property
@@ -46,11 +46,11 @@ class Case:
         return "msg/s" if self.size_bytes < 10_000 else "MB/s"
 
     def rate(self, messages: int, seconds: float) -> float:
-        """``messages`` in ``seconds``, in :attr:`unit`."""
+        """Return the rate of ``messages`` in ``seconds``, in :attr:`unit`."""
         return messages / seconds if self.unit == "msg/s" else messages * self.size_bytes / 1e6 / seconds
 
     def mb_s(self, rate: float) -> float:
-        """A rate in :attr:`unit`, in MB of payload a second."""
+        """Convert a rate in :attr:`unit` to MB of payload a second."""
         return rate * self.size_bytes / 1e6 if self.unit == "msg/s" else rate
 
 

@@ -27,7 +27,7 @@ NUMBER_BYTES: Final = 8
 TICK_SECONDS: Final = 0.002
 """Messages of a lag measurement are sent in groups at this distance."""
 SILENCE_MS: Final = 60_000
-"""Without a message for so long the measurement has failed."""
+"""Longest time without a message; after it the measurement has failed."""
 
 
 class Program:
@@ -92,7 +92,7 @@ class Program:
         return self._timed(work)
 
     def lag(self) -> dict[str, float]:
-        """From the call that sends a message to its arrival, at an even rate."""
+        """Measure from the call that sends a message to its arrival, at an even rate."""
         producer, consumer, count = self._produce(), self._subscribe(), self._given.count
         sent, took = [0.0] * count, [0.0] * count
         filling = bytes(self._given.size - NUMBER_BYTES)
@@ -203,7 +203,7 @@ def _cpu_seconds() -> float:
 
 
 def _percentiles(took: Sequence[float]) -> dict[str, float]:
-    """By nearest rank, in milliseconds."""
+    """Return p50 and p99 by nearest rank, in milliseconds."""
     ordered = sorted(took)
     return {f"p{percent}_ms": ordered[math.ceil(len(ordered) * percent / 100) - 1] * 1000 for percent in (50, 99)}
 

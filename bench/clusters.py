@@ -67,21 +67,20 @@ class Clusters:
         return self._topology.cluster(cluster).pulsar_url
 
     def data(self, cluster: str) -> Path:
-        """The data directory; only to be opened while the worker does not run."""
+        """Return a cluster's data directory; open it only while the worker does not run."""
         return self._topology.cluster(cluster).data
 
     def pid(self, cluster: str) -> int | None:
         return self._workers[cluster].pid
 
     def pids(self) -> list[int]:
-        """Of the workers that run, and of their Postgres servers, which are no children of theirs."""
+        """Return the processes of running workers and of their Postgres servers, which are not their children."""
         found = [worker.pid for worker in self._workers.values() if worker.running and worker.pid is not None]
         servers = (self.postgres_pid(cluster.name) for cluster in self._topology.clusters)
         return [*found, *(pid for pid in servers if pid is not None)]
 
     def postgres_pid(self, cluster: str) -> int | None:
-        """Return the process of a cluster's Postgres server, which is no child of its worker; None if it does not
-        run."""
+        """Return the process of a cluster's Postgres server, not a child of its worker; None if it does not run."""
         file = self.data(cluster).absolute() / "postgres" / "postmaster.pid"
         with suppress(OSError, ValueError, IndexError):
             pid = int(file.read_text().split()[0])
@@ -112,7 +111,7 @@ class Clusters:
         shutil.rmtree(self.data(cluster), ignore_errors=True)
 
     async def messages(self, cluster: str, topic: str) -> int:
-        """How many messages the cluster has of a topic, confirmed."""
+        """Return the number of a topic's confirmed messages in a cluster."""
         async with self._session.get(f"{self.url(cluster)}/replication/v1/topics") as response:
             response.raise_for_status()
             answer = await response.json()
@@ -148,7 +147,7 @@ class TwoClusters(Clusters):
 
 
 def mesh_topology(directory: Path, count: int) -> Topology:
-    """Return the topology of clusters ``c0``, ``c1`` and so on, of which each two are linked both ways."""
+    """Return the topology of clusters ``c0``, ``c1`` and so on, with links between any two, both ways."""
     names = [f"c{number}" for number in range(count)]
     clusters = tuple(
         Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(directory / name)})

@@ -104,7 +104,7 @@ def _shown(value: float) -> str:
 
 
 def _run(candidate: Candidate, seed: int, rate: int, messages: int, out: Path) -> Report | None:
-    """Its report; None if it cannot be run here, which was said."""
+    """Run a drill of a candidate; return its report, or None, after a message, if it cannot run here."""
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "replicator.cli", "drill", "--quiet", *candidate.options]
     command += ["--seed", str(seed), "--rate", str(rate), "--messages", str(messages), "--out", str(out)]

@@ -20,13 +20,13 @@ CONNECTIONS: Final = 1_000
 TOPIC: Final = "persistent://public/default/idle"
 OPEN_SECONDS_MAX: Final = 60.0
 REST_SECONDS: Final = 3.0
-"""What was being set up is over by then."""
+"""Pause after which connections are set up completely."""
 IDLE_SECONDS: Final = 30.0
-"""As long as a keep-alive's interval, so that each connection has one."""
+"""Interval of keep-alives, so that each connection has one in it."""
 
 
 async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
-    """Memory a connection, and CPU time of an idle one."""
+    """Measure memory a connection, and CPU time of an idle one."""
     try:
         program = await go_program()
     except ProgramMissing as why:
@@ -53,7 +53,7 @@ async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def _measure(broker: Broker, arguments: list[str]) -> tuple[float, float]:
-    """Kilobytes a connection, and microseconds of CPU time that one takes in a second."""
+    """Measure kilobytes a connection, and microseconds of CPU time that one takes in a second."""
     alone = await _cores(broker, IDLE_SECONDS)
     before = broker.memory_bytes()
     process = await asyncio.create_subprocess_exec(

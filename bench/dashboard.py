@@ -1,9 +1,8 @@
 """Group ``dashboard``: what an open page costs, with 1,000 topics in each of five clusters.
 
 In process (:func:`_measure_views`): one server answers for all five clusters, from an engine with a message and a
-replicated subscription in each topic, and the dashboard asks it over HTTP as it asks other workers. What is measured is
-CPU time of all of that together, five answers among it, of which a worker gives only its own: so it is above what a
-worker spends.
+replicated subscription in each topic, and the dashboard asks it over HTTP as it asks other workers. The figure is CPU
+time of all of that together, with the answers of all five. A worker spends less: it gives only its own answer.
 
 * ``refresh``: one look at a page that somebody has open. The list of topics and a subscription are looked at
   every two seconds, so that 20 ms are 1 % of a core; the others every second.
@@ -65,12 +64,12 @@ PAGES: Final = {
 LOOKS: Final = 10
 OPEN_SECONDS: Final = 20.0
 FORGOTTEN_SECONDS: Final = 3.0
-"""What was asked for a page is shown again for two seconds at most; then the clusters are asked anew."""
+"""Pause after which a page asks the clusters anew; for two seconds it shows the last answers again."""
 RUNS: Final = 3
 
 
 async def measure_dashboard(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """All figures of the group. ``say`` is told what cannot be measured here."""
+    """Measure all figures of the group. ``say`` is told what cannot be measured here."""
     (directory / "views").mkdir()
     (directory / "workers").mkdir()
     return [
@@ -132,7 +131,7 @@ def _answer_ms(engine: Engine) -> float:
 
 
 async def _fill(engine: Engine) -> None:
-    """A message and a replicated subscription in each of so many topics."""
+    """Put a message and a replicated subscription into each of so many topics."""
 
     async def make(number: int) -> None:
         topic = await engine.topic(f"persistent://{NAMESPACE}/topic-{number:04d}")
@@ -201,7 +200,7 @@ async def _page_ms(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def _open_percent(session: aiohttp.ClientSession, url: str, view: str, served: int | None) -> float:
-    """What the worker uses while the page's events are read, less what it uses without, in percent of a core."""
+    """Return the worker's CPU time while a page's events are read, less its idle CPU time, in percent of a core."""
     idle = await cpu_percent(served, OPEN_SECONDS)
     async with session.get(f"{url}/dashboard/events", params={"view": view}) as response:
         response.raise_for_status()

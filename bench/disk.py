@@ -1,4 +1,4 @@
-"""What the disk takes, in the same run as what is compared with it: through the page cache and past it.
+"""Write rates of the disk, through the page cache and past it, in the same run as the figures compared with them.
 
 Writes are as large as a large group of a worker's log. Past the page cache (``O_DIRECT``) they go into a file whose
 place was taken beforehand, and each is followed by a sync, as each group is. Through the page cache once without a
@@ -44,7 +44,7 @@ class DiskLimits:
         return [Measurement(f"{group}/disk/{name}", "MB/s", runs) for name, runs in found.items() if runs]
 
     def beside(self, name: str, mb_s: tuple[float, ...]) -> list[Measurement]:
-        """A rate beside the disk's past the page cache; nothing if that is not known."""
+        """Return a rate beside the disk's rate past the page cache; nothing if that is not known."""
         return [Measurement(name, "MB/s", mb_s, PAST_THE_CACHE, self.past_mb_s)] if self.past_mb_s else []
 
 
@@ -54,7 +54,7 @@ async def settle() -> None:
 
 
 def measure_disk(directory: Path) -> DiskLimits:
-    """The disk of ``directory``; takes some ten seconds, and 512 MiB of it for that time."""
+    """Measure the disk of ``directory``. It takes some ten seconds, and 512 MiB of the disk for that time."""
     with mmap.mmap(-1, WRITE_BYTES) as written:  # begins with a page, as O_DIRECT wants it
         written.write(os.urandom(_PATTERN_BYTES) * (WRITE_BYTES // _PATTERN_BYTES))
         return DiskLimits(
@@ -81,7 +81,7 @@ def _runs(once: Callable[[Path], float], directory: Path) -> tuple[float, ...]:
 
 
 def _write(path: Path, written: mmap.mmap, *, flags: int, synced: bool, preallocated: bool) -> float:
-    """MB a second of a new file."""
+    """Write a new file; return MB a second."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o600)
     try:
         if preallocated:

@@ -40,7 +40,7 @@ LIST_IDS: Final = 36_000
 """About 440 kB."""
 REST_MESSAGES: Final = 10_000
 SUBSCRIPTIONS: Final = 100
-"""Of one connection that asks for everything again, on each of them."""
+"""Subscriptions of one connection, which asks for everything again on each."""
 REDELIVERED: Final = 500
 LARGE_TOPIC: Final = "persistent://public/drill/large"
 """Topic of messages that are small where they are stored; whoever measures publishes them."""
@@ -54,7 +54,7 @@ BURN: Final = "burn"
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it only reads."""
+    """Bytes that a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it reads."""
 
     first: bytes
     again: bytes
@@ -165,7 +165,7 @@ KINDS: Final[Mapping[str, Callable[[], Flood]]] = {
 
 @asynccontextmanager
 async def flooding(kind: str, port: int, connections: int = 1) -> AsyncIterator[None]:
-    """While it lasts, a process floods the worker at ``port``."""
+    """Run a process that floods the worker at ``port`` while the context lasts."""
     arguments = (sys.executable, "-m", "bench.floods", kind, str(port), str(connections))
     process = await asyncio.create_subprocess_exec(*arguments)
     try:

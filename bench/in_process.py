@@ -37,11 +37,11 @@ PUBLISH_BYTES: Final = 256 * 1024
 PUBLISHES_IN_FLIGHT: Final = 64
 SHARED_CONSUMERS: Final = 10
 SINGLE_SHARE: Final = 4
-"""Of a backlog of single messages only this part is taken: each costs Python work here, and the rate is the same."""
+"""Divisor of a backlog of single messages: each costs Python work here, and fewer show the same rate."""
 COMMITS: Final = 500
 LARGE_BLOCKS: Final = 512
 LARGE_BLOCK_ENTRIES: Final = 10
-"""Of 100 kB each."""
+"""Entries of a large block, 100 kB each."""
 LARGE_BLOCKS_A_CALL: Final = 8
 
 
@@ -72,7 +72,7 @@ async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
 
 
 async def measure_commits(directory: Path) -> Measurement:
-    """Synced commits a second, one at a time."""
+    """Measure synced commits a second, one at a time."""
     engine = await Engine.open(directory / "commits", cluster="bench")
     try:
         topic = await engine.topic("persistent://bench/default/commits")
@@ -89,7 +89,7 @@ async def measure_commits(directory: Path) -> Measurement:
 
 
 async def measure_large_commits(directory: Path, disk: DiskLimits) -> list[Measurement]:
-    """MB a second of copied blocks that are durable."""
+    """Measure MB a second of copied blocks that are durable."""
     calls = _large_calls()
     size_mb = sum(len(each.block) for call in calls for each in call) / 1e6
     engine = await Engine.open(directory / "large", cluster="bench")
@@ -111,7 +111,7 @@ async def measure_large_commits(directory: Path, disk: DiskLimits) -> list[Measu
 
 
 def _large_calls() -> list[list[CopiedBlock]]:
-    """Another cluster's log, as its link sends it."""
+    """Make another cluster's log as its link sends it: the blocks of each call."""
     entry, _ = make_entry(100_000, messages=1, batched=False)
     blocks: list[CopiedBlock] = []
     previous = BEFORE_ALL
@@ -137,7 +137,7 @@ async def _copy(topic: Topic, left: Iterator[Sequence[CopiedBlock]]) -> None:
 
 
 def make_entry(size_bytes: int, *, messages: int, batched: bool) -> tuple[bytes, int]:
-    """An entry of up to ``messages`` messages, as the client's default limits would make it, and how many it has."""
+    """Make an entry of up to ``messages`` messages within the client's default limits; return it with their number."""
     metadata = MessageMetadata(producer_name="bench", sequence_id=0, publish_time=1)
     payload = bytes(size_bytes)
     if not batched:
@@ -169,7 +169,7 @@ async def _publish(topic: Topic, entries: Sequence[bytes], left: Iterator[int]) 
 
 
 async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, consumers: int) -> tuple[float, ...]:
-    """Each run has a subscription of its own, from the topic's first message to its last."""
+    """Measure dispatch from a topic's first message to its last, each run with a subscription of its own."""
     rates = []
     for run in range(RUNS):
         sink = _Sink(topic.log.messages)

@@ -28,9 +28,9 @@ PEER: Final = "JetStream mirror"
 START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 10.0
 PUBLISHED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
-"""Between two flushes: pipelined, and below the bytes at which the server takes the client for a slow one."""
+"""Bytes published between two flushes: pipelined, and below the size at which the server calls a client slow."""
 _SYSTEM_PLACES: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where Debian installs it, which is not in every PATH."""
+"""Directories where Debian installs ``nats-server``; not every PATH has them."""
 
 
 def find_server() -> str | None:
@@ -161,4 +161,4 @@ class JetStreamPair:
 
 
 async def _ignore(_: Exception) -> None:
-    """Its default prints a traceback for every attempt before the server listens."""
+    """Ignore an error: the client's default prints a traceback for every attempt before the server listens."""

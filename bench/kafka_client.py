@@ -1,4 +1,4 @@
-"""What group ``peers`` does with a Kafka broker, by Confluent's client, with its default batches. All of it blocks."""
+"""Calls of group ``peers`` to a Kafka broker, by Confluent's client with its default batches. All of them block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NUMBER_BYTES: Final = 8
 
 
 class KafkaClient:
-    """Of one broker, as a context manager. ``synced``: its topics sync each batch before they confirm it."""
+    """Client of one broker, as a context manager. ``synced``: its topics sync each batch before they confirm it."""
 
     def __init__(self, address: str, *, synced: bool) -> None:
         self._address = address
@@ -55,13 +55,13 @@ class KafkaClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What a thread still does here ends with :class:`PeerFailed` soon."""
+        """Close the client. A call of another thread that still runs ends with :class:`PeerFailed` soon."""
         self._closed.set()
         self._watcher.close()
         self._admin.__exit__(kind, error, trace)
 
     def make_topic(self, topic: str) -> None:
-        """Of one partition."""
+        """Make a topic of one partition."""
         made = self._admin.create_topics([NewTopic(topic, 1, 1, config=self._config)])
         made[topic].result(ANSWER_SECONDS_MAX)
 
@@ -69,23 +69,23 @@ class KafkaClient:
         self._admin.delete_topics([topic])[topic].result(ANSWER_SECONDS_MAX)
 
     def has_topic(self, topic: str) -> bool:
-        # Of all topics: to ask for one by its name may make it.
+        # This lists all topics: asking for one by its name may make it.
         return topic in self._admin.list_topics(timeout=ANSWER_SECONDS_MAX).topics
 
     def flush_messages(self, topic: str) -> str:
-        """After how many messages it syncs."""
+        """Return the number of messages after which a topic syncs."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         described = self._admin.describe_configs([resource])[resource].result(ANSWER_SECONDS_MAX)
         return str(described[FLUSH_MESSAGES].value)
 
     def messages(self, topic: str) -> int:
-        """That are confirmed."""
+        """Return the number of a topic's confirmed messages."""
         low, high = self._watcher.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_SECONDS_MAX)
         return int(high - low)
 
     def publish_uncommitted(self, topic: str, size_bytes: int, count: int) -> Producer:
-        """Messages within a transaction, all of them confirmed; whoever commits it makes them visible at once, and
-        closes the producer."""
+        """Publish messages within a transaction, all confirmed, and return its producer. The caller commits, which
+        makes them visible at once, and closes the producer."""
         producer = Producer(
             {
                 "bootstrap.servers": self._address,
@@ -105,7 +105,7 @@ class KafkaClient:
         return producer
 
     def lag(self, topic: str, destination: KafkaClient, copied: str) -> Lag:
-        """As :func:`bench.lag.lag_between`: producer here, consumer of ``copied`` there, one clock."""
+        """Measure lag as :func:`bench.lag.lag_between` does: producer here, consumer of ``copied`` there, one clock."""
         settings = {
             "bootstrap.servers": self._address,
             "linger.ms": BATCH_DELAY_MS,
@@ -124,7 +124,7 @@ class KafkaClient:
 def _produce(
     producer: Producer, topic: str, payload: bytes, confirmed: Callable[..., None] | None, closed: threading.Event
 ) -> None:
-    """Waits while the queue is full. Raises :class:`PeerFailed` when nobody waits for it any more."""
+    """Produce a message; wait while the queue is full. Raise :class:`PeerFailed` when nobody waits for it any more."""
     while True:
         try:
             producer.produce(topic, payload, partition=0, on_delivery=confirmed)
@@ -145,7 +145,7 @@ def _flush(producer: Producer, closed: threading.Event) -> None:
 
 
 class _Path:
-    """From a producer at the source to a consumer of the copy."""
+    """Path from a producer at the source to a consumer of the copy."""
 
     def __init__(self, producer: Producer, consumer: Consumer, topic: str, closed: threading.Event) -> None:
         self._producer = producer

@@ -30,9 +30,9 @@ SOURCE: Final = "a"
 DESTINATION: Final = "b"
 LAG_TOPIC: Final = "bench-lag"
 LOOK_EVERY_SECONDS: Final = 0.02
-"""As Pulsar's: copies take seconds."""
+"""Time between two looks, the same as for Pulsar: copies take seconds."""
 MIRRORED_SECONDS_MAX: Final = 120.0
-"""How long MirrorMaker may take to notice a topic. It starts in some ten seconds."""
+"""Limit of the time in which MirrorMaker notices a topic. It starts in some ten seconds."""
 
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     # A batch of MirrorMaker's is written, and synced, at once: see below.
@@ -43,7 +43,7 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
     # Topics are deleted between copies: their files go at once.
     "log.segment.delete.delay.ms": "1000",
 }
-"""Beside those of ``replicator/drills/peers/kafka/cluster.py``."""
+"""Broker settings beyond those of ``replicator/drills/peers/kafka/cluster.py``."""
 MIRROR_SETTINGS: Final[Mapping[str, str]] = {
     f"{SOURCE}->{DESTINATION}.topics": "bench-.*",
     "tasks.max": "1",  # a topic has one partition, which is one task's
@@ -80,7 +80,7 @@ class KafkaPair:
         return [each.pid for each in (*self._brokers, self._mirror) if each.pid is not None]
 
     async def fill(self, case: Case) -> None:
-        """Each copy has a backlog of its own."""
+        """Make nothing: each copy has a backlog of its own."""
 
     async def copy(self, case: Case) -> Arrival:
         topic = next(self._topics)
@@ -122,7 +122,7 @@ class KafkaPair:
 
 
 def _copied(topic: str) -> str:
-    """How MirrorMaker calls the copy."""
+    """Return MirrorMaker's name for the copy of a topic."""
     return f"{SOURCE}.{topic}"
 
 

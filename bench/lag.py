@@ -50,25 +50,25 @@ _NUMBER_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a path sustains, in messages a second, and the lag of each message at half of it, run by run."""
+    """Rate that a path sustains, in messages a second, and each message's lag at half that rate, run by run."""
 
     sustained: float
     runs_ms: tuple[tuple[float, ...], ...]
 
     def percentiles(self, percent: float) -> tuple[float, ...]:
-        """Of each run, in milliseconds."""
+        """Return a percentile of the lag of each run, in milliseconds."""
         return tuple(percentile(run, percent) for run in self.runs_ms)
 
 
 async def measure_lag(directory: Path) -> list[Measurement]:
-    """The sustained rate, and p50 and p99 of the lag at half of it, of 100 B messages in producer batches."""
+    """Measure the sustained rate, and p50 and p99 of the lag at half of it, for 100 B messages in producer batches."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         return await measure_lag_between(clusters, "lag/100B/batched")
 
 
 async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurement]:
-    """The same between clusters that run."""
+    """Measure sustained rate and lag as :func:`measure_lag` does, between clusters that run."""
     lag = await lag_between(clusters.client_url(SOURCE), clusters.client_url(DESTINATION), TOPIC)
     return [
         Measurement(f"{name}/sustained", "msg/s", (lag.sustained,)),
@@ -78,7 +78,7 @@ async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurem
 
 
 async def lag_between(source_url: str, destination_url: str, topic: str) -> Lag:
-    """The same of a topic of any two brokers that run, one of which copies from the other."""
+    """Measure sustained rate and lag of a topic that one running broker copies from another."""
     async with Client(source_url) as source, Client(destination_url) as destination:
         producer = await source.create_producer(
             topic, max_pending_messages=QUEUE_MESSAGES, batching_max_publish_delay_ms=BATCH_DELAY_MS
@@ -103,7 +103,7 @@ async def _sustained_rate(producer: Producer | PartitionedProducer, consumer: Co
 async def _lags_ms(
     producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer, rate: float
 ) -> list[float]:
-    """Publish at ``rate``; the lag of every message."""
+    """Publish at ``rate``; return the lag of every message."""
     count = int(rate * HALF_LOAD_SECONDS)
     confirmed = [0.0] * count
     arrived = [0.0] * count

@@ -37,7 +37,7 @@ from replicator.drills.systems.pulsar_geo import JAVA, TUNED
 RUNS: Final = 3
 MESSAGE_BYTES: Final = 100
 WARM_SECONDS: Final = 4.0
-"""How long messages are sent at the beginning of each run, before its figures begin."""
+"""Time for which messages are sent at the beginning of each run, before its figures begin."""
 PART_SECONDS: Final = 12.0
 WARMING_SECONDS: Final = 40.0
 """The length of the first run of each system, which does not count."""
@@ -97,12 +97,12 @@ class Taken:
 
     run: Run
     cores: tuple[float, ...]
-    """By cluster, A first."""
+    """CPU cores used by each cluster, A first."""
     postgres_cores: float = 0.0
     markers: float = 0.0
-    """For each message."""
+    """Markers for each message."""
     link_bytes: float = 0.0
-    """For each byte of payload and each cluster that it is copied to."""
+    """Bytes on links for each byte of payload and each cluster that it is copied to."""
 
     @property
     def cores_elsewhere(self) -> float:

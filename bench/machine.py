@@ -1,4 +1,4 @@
-"""What machine this is, in one line: figures without it mean little."""
+"""Description of this machine in one line: figures without it mean little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 def machine_line(data: Path) -> str:
-    """CPU, cores, memory, the file system of ``data``, Python, our version, and how busy the machine is already."""
+    """Return CPU, cores, memory, file system of ``data``, Python, our version, and how busy the machine is already."""
     load, _, _ = os.getloadavg()
     return (
         f"{_cpu()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {_file_system(data)} under {data}, "
@@ -25,7 +25,7 @@ def machine_line(data: Path) -> str:
 
 
 def page_cache_line(directory: Path) -> str:
-    """How fast a new file goes into the page cache of the file system of ``directory``, without a sync, twice.
+    """Return the rate at which a new file of ``directory`` goes into the page cache, without a sync, twice.
 
     The second file gets the memory of the first. Where the first is much slower, the machine is a virtual one that
     fetches memory from its host, and all that writes new files waits for that.
@@ -61,7 +61,7 @@ def _memory_gib() -> float:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that ``path`` is on: a sync costs nothing on tmpfs, which must be seen."""
+    """Return the type of the file system of ``path``: a sync costs nothing on tmpfs, which must be seen."""
     best, kind = "", "unknown file system"
     try:
         mounts = Path("/proc/mounts").read_text().splitlines()

@@ -26,7 +26,7 @@ from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_progr
 RUNS: Final = 5
 TOPICS: Final = (1, 10, 50, 200, 1_000)
 WORKS: Final = ("acknowledge", "receive", "send")
-"""In the order in which the Go program does them."""
+"""Kinds of work, in the order in which the Go program does them."""
 ROUNDS: Final = {1: 150, 10: 1_500, 50: 3_000, 200: 4_000, 1_000: 5_000}
 """Number of rounds of all topics together, by number of topics: one to four seconds of each work."""
 WARMING_TOPICS: Final = 200

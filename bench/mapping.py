@@ -34,13 +34,13 @@ MESSAGES: Final = 10_000_000
 TRANSLATIONS: Final = 1_000_000
 LOOK_UPS: Final = 300
 REWRITES: Final = 8
-"""How often a segment is written while it grows."""
+"""Number of times that a segment is written while it grows."""
 SEGMENTS_AT_ONCE: Final = 16
 LEDGER: Final = 1_763_000_000_000
 
 
 async def measure_mapping(directory: Path) -> list[Measurement]:
-    """All figures of the group."""
+    """Measure all figures of the group."""
     database = Database("embedded", directory / "mapping", cluster="bench", known_good=False)
     await database.start()
     assert database.engine is not None
@@ -88,7 +88,7 @@ def _runs(entries: int, length: object, *, others: int) -> Iterator[Extent]:
 
 
 async def _write(repository: SnapshotRepository, key: ExtentKey, extents: Iterator[Extent]) -> None:
-    """As the index writer does, rewriting the last segment as it grows."""
+    """Write extents as the index writer does: rewrite the last segment as it grows."""
     table = ExtentTable()
     full: list[Segment] = []
     for extent in extents:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 SIGNIFICANT_DIGITS: Final = 4
-"""More would claim a precision that runs on a shared machine do not have."""
+"""Digits of a figure; more would claim a precision that runs on a shared machine do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Measurement:
 
 
 def results_json(measurements: Sequence[Measurement]) -> str:
-    """The text of the results file, in the order in which they were measured."""
+    """Return the text of the results file, in the order of measuring."""
     return json.dumps([measurement.as_json() for measurement in measurements], indent=2) + "\n"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of ``values`` that at least ``percent`` % of them do not exceed (nearest rank)."""
+    """Return the smallest of ``values`` that at least ``percent`` % of them do not exceed (nearest rank)."""
     assert values
     assert 0 < percent <= 100
     ordered = sorted(values)
@@ -81,7 +81,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def significant(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
-    """``value`` rounded to that many significant digits."""
+    """Round ``value`` to that many significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))

@@ -25,15 +25,15 @@ from bench.disk import settle
 from replicator.client import Client, ConsumerType, InitialPosition, PartitionedProducer, Producer, ProducerQueueIsFull
 
 ENQUEUED_AT_ONCE: Final = 256
-"""Between two looks of the event loop at its sockets: enough to keep it busy, too few to let the connection idle."""
+"""Messages enqueued between two looks of the event loop at its sockets: the loop stays busy, the connection too."""
 CONSUMED_MESSAGES_MAX: Final = 120_000
-"""Of a backlog, in one run: a second or two."""
+"""Messages that one run consumes of a backlog: a second or two."""
 RECEIVE_QUEUE_MESSAGES: Final = 20_000
 RECEIVE_MANY_MESSAGES: Final = 1_000
 
 
 async def measure_case(case: Case, groups: Collection[str], directory: Path) -> dict[str, list[float]]:
-    """The runs of each of ``groups`` that this module has, by group."""
+    """Return the runs of a case, by group, for those of ``groups`` that this module has."""
     measured: dict[str, list[float]] = {}
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE)

@@ -31,7 +31,7 @@ LAG_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """Messages of ``size``: ``published`` in a run, and so many of them ``consumed``, by the client's language."""
+    """Messages of ``size``, and by the client's language how many a run has ``published`` and ``consumed``."""
 
     name: str
     size: int
@@ -44,7 +44,7 @@ class ClientCase:
         return "msg/s" if self.size < 10_000 else "MB/s"
 
     def rate(self, run: Run) -> float:
-        """In :attr:`unit`; 10**6 bytes of payload are an MB."""
+        """Return a run's rate in :attr:`unit`; 10**6 bytes of payload are an MB."""
         rate = run.count / run.seconds
         return rate if self.unit == "msg/s" else rate * self.size / 1e6
 
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
-    """Group ``clients``; without the client there is nothing but a line that says so."""
+    """Measure group ``clients``; without the Python client only say so."""
     try:
         program = python_program()
     except ProgramMissing as why:
@@ -75,7 +75,7 @@ async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def measure_go(directory: Path, say: Say) -> list[Measurement]:
-    """Group ``go``, likewise."""
+    """Measure group ``go``; without the Go program only say so."""
     try:
         program = await go_program()
     except ProgramMissing as why:
@@ -154,7 +154,7 @@ class Clients:
         ]
 
     async def one_by_one(self) -> list[Measurement]:
-        """Each send waits for the receipt of the one before."""
+        """Measure sends that each wait for the receipt of the one before."""
 
         async def once(broker: Broker) -> Run:
             return await self._program.run(
@@ -164,7 +164,7 @@ class Clients:
         return self._latencies("one-send/100B", await self.in_turn(once))
 
     async def lag(self) -> list[Measurement]:
-        """From a send to its arrival at a consumer of the same client."""
+        """Measure the time from a send to its arrival at a consumer of the same client."""
         given = {"size": LAG_BYTES, "batched": True}
         count = SUSTAINED_MESSAGES[self._program.name]
 

@@ -1,4 +1,4 @@
-"""What group ``peers`` needs of a system: two clusters of it that run, of which one copies from the other."""
+"""Interface of a system in group ``peers``: two running clusters of it, one copying from the other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.lag import Lag
 
 
 class Pair(Protocol):
-    """It is filled once, and its backlog is copied again and again, each time into a destination without it."""
+    """Two clusters of a system, filled once. Each copy brings the whole backlog to a destination without it."""
 
     def pids(self) -> Iterable[int]:
-        """Of all its processes that run; their children need not be among them."""
+        """Return all its running processes; their children may be left out."""
 
     async def fill(self, case: Case) -> None:
         """Make what all copies need."""
@@ -26,7 +26,7 @@ class Pair(Protocol):
         """Copy the whole backlog once, from the moment at which all of it stands at the source."""
 
     async def lag(self) -> Lag:
-        """Of a topic of its own, after the copies."""
+        """Measure the lag of a topic of its own, after the copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class System:
     title: str
     promise: str
     missing: Callable[[], str | None]
-    """Why it cannot run here, and how to get it; None if it can."""
+    """Return why it cannot run here, and how to get it; None if it can."""
     started: Callable[[Path], AbstractAsyncContextManager[Pair]]
     """Start it with its data in a directory, and end it."""
     ours: bool = False
-    """Whether it is what is measured beside the others."""
+    """Whether it is the replicator, measured beside the others."""

@@ -38,7 +38,7 @@ PEER: Final = "full lists"
 
 
 async def measure_patterns(directory: Path) -> list[Measurement]:
-    """All figures of the group."""
+    """Measure all figures of the group."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         measured = [
@@ -90,7 +90,7 @@ async def _subscribed(client: Client, prefix: str, period_seconds: float = POLL_
 
 
 async def _discovery_ms(client: Client, consumer: PatternConsumer, topic: str) -> float:
-    """From before the topic is made until its first message is received."""
+    """Return the milliseconds from before a topic is made until its first message is received."""
     began = time.monotonic()
     producer = await client.create_producer(f"bench/patterns/{topic}", batching_enabled=False)
     sending = asyncio.create_task(producer.send(topic.encode()))
@@ -122,7 +122,7 @@ class _Polls:
         raise error
 
     def on_lost(self, error: PulsarException) -> None:
-        """At the end."""
+        """Ignore the loss of the connection at the end."""
 
 
 async def _measure_unchanged(clusters: TwoClusters) -> list[Measurement]:

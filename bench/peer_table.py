@@ -1,4 +1,4 @@
-"""What group ``peers`` found, as figures of the results file and as the table of docs/benchmarks.md. Pure."""
+"""Results of group ``peers``, as figures of the results file and as the table of docs/benchmarks.md. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What is said of a system in the table."""
+    """Name and promise of a system, for the table."""
 
     key: str
     title: str
@@ -39,20 +39,20 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class PeerResults:
-    """Of all rounds. The table compares with the first of ``systems``, the figures compare each of ours with each peer;
-    one without a figure is left out of what needs it."""
+    """Results of all rounds. The table compares with the first of ``systems``. The figures compare each of ours with
+    each peer. A system that lacks a figure is left out where that is needed."""
 
     systems: Sequence[Name]
     cases: Sequence[Case]
     taken: Mapping[tuple[str, str], Taken]
-    """By the name of the case and the key of the system."""
+    """Copies by the name of the case and the key of the system."""
     lags: Mapping[str, Sequence[Lag]]
-    """By the key of the system, one a round."""
+    """Lags by the key of the system, one a round."""
     disk: DiskLimits
 
     def measurements(self) -> list[Measurement]:
-        """Ours, each beside each peer that has it, and beside the disk. One of ours that is not the first has its key
-        behind the group."""
+        """Return our figures, each beside each peer that has it, and beside the disk. A system of ours that is not the
+        first has its key behind the group."""
         found = self.disk.measurements(GROUP)
         peers = [system for system in self.systems if not system.ours]
         for place, ours in enumerate(system for system in self.systems if system.ours):
@@ -78,7 +78,7 @@ class PeerResults:
         return found
 
     def markdown(self) -> str:
-        """The table, to be put into docs/benchmarks.md as it is."""
+        """Return the table, to be put into docs/benchmarks.md as it is."""
         return "\n".join([*self._copies(), "", *self._lags(), "", *self._disk()])
 
     def _copies(self) -> list[str]:
@@ -130,7 +130,7 @@ class PeerResults:
 
 
 def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Sequence[float]]) -> list[Measurement]:
-    """A figure for each peer that has runs; one without a peer if none has."""
+    """Return a figure for each peer that has runs; one without a peer if none has."""
     if not ours:
         return []
     found = [
@@ -142,7 +142,7 @@ def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Se
 
 
 def _lag_ms(lags: Sequence[Lag], percent: float) -> list[float]:
-    """Of all runs of all rounds."""
+    """Return a percentile of the lag of each run of all rounds."""
     return [value for lag in lags for value in lag.percentiles(percent)]
 
 
@@ -151,7 +151,7 @@ def _row(*cells: str) -> str:
 
 
 def _spread(runs: Sequence[float]) -> str:
-    """Median, and from where to where they went."""
+    """Format the median of runs, with the least and the greatest."""
     if len(runs) == 1:
         return _figure(runs[0])
     return f"{_figure(median(runs))} ({_figure(min(runs))} to {_figure(max(runs))})"

@@ -50,8 +50,8 @@ Say = Callable[[str], None]
 async def measure_peers(
     directory: Path, say: Say, *, rounds: int = ROUNDS, scale: float = 1.0, only: Collection[str] = ()
 ) -> PeerResults:
-    """``scale`` is a part of the backlogs, for a trial; ``only`` has keys of systems, all without it. A peer that fails
-    is said, and has that run less."""
+    """Measure all systems, or those of ``only``. ``scale`` shrinks the backlogs, for a trial. A peer that fails is
+    reported, and lacks that run."""
     wanted = [system for system in SYSTEMS if not only or system.name in only]
     systems = [system for system in wanted if _is_here(system, say)]
     found = _Found.of(systems, _cases(scale))
@@ -73,7 +73,7 @@ def _is_here(system: System, say: Say) -> bool:
 
 
 def _cases(scale: float) -> list[Case]:
-    """Backlogs in producer batches; each is published in equal parts."""
+    """Return the backlogs in producer batches; each is published in equal parts."""
     return [
         replace(case, messages=max(1, int(MESSAGES[case.size_name] * scale) // PARTS) * PARTS)
         for case in CASES
@@ -83,7 +83,7 @@ def _cases(scale: float) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What grows from round to round."""
+    """Results so far; each round adds to them."""
 
     systems: Sequence[System]
     cases: Sequence[Case]
@@ -107,7 +107,7 @@ class _Found:
 
 
 async def _measure_one(system: System, case: Case, directory: Path, found: _Found, say: Say) -> None:
-    """One size of one system. Of ours nothing may fail."""
+    """Measure one size of one system. A peer may fail, a system of ours may not."""
     lags = found.lags[system.name] if case is found.cases[0] else None
     with _own(directory):
         try:
@@ -120,7 +120,7 @@ async def _measure_one(system: System, case: Case, directory: Path, found: _Foun
 
 @contextmanager
 def _own(directory: Path) -> Iterator[None]:
-    """A directory that is gone afterwards, so that the disk holds the data of one system only."""
+    """Make a directory and remove it afterwards, so that the disk holds the data of one system only."""
     directory.mkdir()
     directory.chmod(0o755)  # as root, Postgres runs as another user
     try:

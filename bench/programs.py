@@ -20,7 +20,7 @@ from bench.brokers import Broker
 
 SECONDS_MAX: Final = 120.0
 BUILD_SECONDS_MAX: Final = 1200.0
-"""Its modules come through the network, and one of them is Kubernetes' client."""
+"""Limit of the Go program's build: its modules come through the network, Kubernetes' client among them."""
 _GO_SOURCES: Final = Path(__file__).parent / "go"
 _ROOT: Final = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ class ProgramMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a program measured, and the CPU time of both sides meanwhile."""
+    """Figures of one run of a program, with the CPU time of both sides."""
 
     count: int
     seconds: float
@@ -75,13 +75,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How a client's program is started; ``name`` is the client's language."""
+    """Command that starts a client's program; ``name`` is the client's language."""
 
     name: str
     command: tuple[str, ...]
 
     def arguments(self, broker: Broker, given: Mapping[str, Any]) -> list[str]:
-        """All of them; of a flag the value is True or False."""
+        """Return all command-line arguments; a flag's value is True or False."""
         flags = [f"--{name}={value}" for name, value in given.items() if not isinstance(value, bool)]
         switches = [f"--{name}" for name, value in given.items() if value is True]
         return [*self.command, f"--url={broker.url}", f"--pid={broker.pid or 0}", *flags, *switches]
@@ -136,7 +136,7 @@ class Program:
 
 
 def python_program() -> Program:
-    """Raises :class:`ProgramMissing`."""
+    """Return the program of the Python client. Raise :class:`ProgramMissing` without the client."""
     try:
         import pulsar  # noqa: F401
     except ImportError:
@@ -145,7 +145,7 @@ def python_program() -> Program:
 
 
 async def go_program() -> Program:
-    """Builds it if that was not done before. Raises :class:`ProgramMissing`."""
+    """Return the Go program, built if needed. Raise :class:`ProgramMissing`."""
     go = shutil.which("go")
     if go is None:
         raise ProgramMissing("Go is not on this machine")

@@ -33,7 +33,7 @@ LAG_TOPIC: Final = f"persistent://{LAG_NAMESPACE}/lag"
 LOOK_EVERY_SECONDS: Final = 0.02
 """A look is a request to the admin paths, which costs the broker a millisecond or two; copies take seconds."""
 CHANGE_SECONDS_MAX: Final = 60.0
-"""How long a change of policy may take to be seen."""
+"""Limit of the time until a change of policy is seen."""
 NOT_FOUND: Final = 404
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "brokerDeleteInactiveTopicsEnabled": "false",
     "webSocketServiceEnabled": "false",
 }
-"""Beside those of ``replicator/drills/peers/pulsar/broker.py``; the journal's are added."""
+"""Broker settings beyond those of ``replicator/drills/peers/pulsar/broker.py``; the journal's are added."""
 JAVA: Final = (
     "-Xms2g",
     "-Xmx2g",
@@ -122,7 +122,7 @@ def topic_path(case: Case) -> str:
 
 
 def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
-    """None if the broker does not have the topic."""
+    """Return the answer of a topic's admin path; None if the broker does not have the topic."""
     try:
         return broker.admin("GET", f"{topic_path(case)}/{what}")
     except HTTPError as error:
@@ -133,20 +133,20 @@ def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
 
 
 async def entries(broker: PulsarBroker, case: Case) -> int:
-    """Of a topic that are stored, as its journal promises it."""
+    """Return the number of a topic's stored entries, as its journal promises them."""
     stats = _of_topic(broker, case, "internalStats")
     return 0 if stats is None else int(stats["numberOfEntries"])
 
 
 def check_messages(broker: PulsarBroker, case: Case) -> None:
-    """Raises :class:`NotArrived` if its entries are not all of the messages, and nothing else."""
+    """Raise :class:`NotArrived` unless a topic's entries are exactly the case's messages."""
     messages = int(broker.admin("GET", f"{topic_path(case)}/stats")["msgInCounter"])
     if messages != case.messages:
         raise NotArrived(f"{broker.cluster} has all entries, but {messages} of {case.messages} messages")
 
 
 def missing() -> str | None:
-    """Why two brokers cannot run here; None if they can."""
+    """Return why two brokers cannot run here; None if they can."""
     return jars_missing("pulsar", TITLE)
 
 

@@ -1,8 +1,8 @@
 """Group ``security``: what asking everybody and speaking TLS alone costs, and what hostile neighbours cost others.
 
-Two pairs of workers, of which one has ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and
-how fast a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half
-frames, huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker that asks nobody,
+Two pairs of workers, one with ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and how fast
+a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half frames,
+huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker without authentication,
 beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core. The memory of the worker
 is measured beside readers of messages that are large only once they are decompressed.
 """
@@ -69,7 +69,7 @@ class _Pair:
 
 
 async def measure_security(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """``directory`` is where the workers' stores are."""
+    """Measure all figures of the group, with the workers' stores in ``directory``."""
     published: dict[bool, list[float]] = {False: [], True: []}
     copied: dict[bool, list[float]] = {False: [], True: []}
     for run in range(RUNS):
@@ -200,7 +200,7 @@ async def _running(directory: Path, *, secure: bool) -> AsyncIterator[_Pair]:
 
 
 async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
-    """Messages a second: confirmed at the source, and arrived at the destination."""
+    """Return messages a second: confirmed at the source, and arrived at the destination."""
     source, destination = pair.topology.names
     async with pair.client(source) as client, pair.client(destination) as far:
         consumer = await far.subscribe(TOPIC, "bench", receiver_queue_size=20_000)
@@ -213,7 +213,7 @@ async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
 
 
 async def _arrived(consumer: object, began: float) -> float:
-    """Seconds until all have."""
+    """Return the seconds until all messages have arrived."""
     count = 0
     while count < MESSAGES:
         count += len(await consumer.receive_many(5_000, 100))  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ async def _arrived(consumer: object, began: float) -> float:
 
 
 async def _sends(pair: _Pair, sends: int = SENDS) -> float:
-    """The 99th percentile of one send at a time, in milliseconds."""
+    """Return the 99th percentile of one send at a time, in milliseconds."""
     took: list[float] = []
     async with pair.client(pair.topology.names[0]) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
@@ -234,7 +234,7 @@ async def _sends(pair: _Pair, sends: int = SENDS) -> float:
 
 @asynccontextmanager
 async def hostile_connections(host: str, port: int, trust: Path) -> AsyncIterator[None]:
-    """While it lasts, :data:`HOSTILE` connections are there that mean no good, and come again when they are closed."""
+    """Keep :data:`HOSTILE` hostile connections open while the context lasts; each comes again when it is closed."""
     context = ssl.create_default_context(cafile=trust)
     wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
     kinds = (

@@ -31,7 +31,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 async def measure_shared_port(directory: Path) -> list[Measurement]:
-    """``directory`` is where the engine of the gateway is."""
+    """Measure all figures of the group, with the gateway's engine in ``directory``."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.shared_port", str(directory)),
         cwd=_ROOT,
@@ -99,7 +99,7 @@ async def _upload(url: str) -> float:
 
 
 async def _serve(directory: Path) -> None:
-    """Until the input ends; says both ports with a line."""
+    """Serve until the input ends; print both ports in a line."""
     from replicator.engine.engine import Engine
     from replicator.gateway.connection import Addresses
     from replicator.gateway.server import Gateway

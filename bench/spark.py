@@ -69,7 +69,7 @@ def _clusters(directory: Path, engine: str) -> TwoClusters:
 
 @asynccontextmanager
 async def _driver(clusters: TwoClusters) -> AsyncIterator[None]:
-    """A driver for the source's links, which has started its first query."""
+    """Run a driver for the source's links, from the start of its first query on."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "replicator.pipeline.live.driver", "--worker", clusters.url(SOURCE)),
         stdin=asyncio.subprocess.PIPE,

@@ -35,7 +35,7 @@ BATCH_MESSAGES: Final = 100
 BATCHED_ENTRIES: Final = 20_000
 SINGLE_ENTRIES: Final = 200_000
 PERMITS: Final = 1_000
-"""As a client's receiver queue."""
+"""Permits that a consumer gives at once, as many as a client's receiver queue."""
 PUBLISH_ENTRIES: Final = 1_000
 HOLES: Final = 1_000_000
 JOINS: Final = 1_000
@@ -43,7 +43,7 @@ KINDS: Final = (SubscriptionType.KEY_SHARED, SubscriptionType.SHARED)
 
 
 async def measure_subscriptions(directory: Path) -> list[Measurement]:
-    """All figures of the group."""
+    """Measure all figures of the group."""
     return [
         *await _measure_dispatch(directory, "100x100B", BATCHED_ENTRIES, BATCH_MESSAGES),
         *await _measure_dispatch(directory, "100B/single", SINGLE_ENTRIES, 1),
@@ -68,7 +68,7 @@ async def _measure_dispatch(directory: Path, name: str, entries: int, messages_e
 
 
 async def _dispatch_rate(topic: Topic, kind: SubscriptionType, run: int) -> float:
-    """A subscription of its own, from the topic's first message until the last is acknowledged."""
+    """Measure a new subscription, from the topic's first message until the last is acknowledged."""
     takers = [_Taker() for _ in range(CONSUMERS)]
     for index, taker in enumerate(takers):
         options = SubscribeOptions(kind, f"consumer-{index}", initial=InitialPosition.EARLIEST)
@@ -166,7 +166,7 @@ async def _measure_join(directory: Path, assignment: KeyAssignment) -> Measureme
 
 
 def _entry(number: int, messages: int) -> bytes:
-    """An entry of one key; of one message without a batch."""
+    """Make an entry with one key; one message without a batch."""
     metadata = MessageMetadata(
         producer_name="bench", sequence_id=number, publish_time=1, partition_key=f"key-{number % KEYS}"
     )

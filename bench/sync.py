@@ -35,14 +35,14 @@ SEEN_SECONDS_MAX: Final = 30.0
 
 
 async def measure_sync(directory: Path) -> list[Measurement]:
-    """p50 and p99 from acknowledgement to sight, and update markers in a second, with :data:`ACKS_A_SECOND`."""
+    """Measure p50 and p99 from acknowledgement to sight, and update markers a second, with :data:`ACKS_A_SECOND`."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         return await measure_acknowledgements(clusters, "sync")
 
 
 async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Measurement]:
-    """The same between clusters that run, whoever copies."""
+    """Measure acknowledgements between clusters that run, with any carrier of the links."""
     async with aiohttp.ClientSession() as session, Client(clusters.client_url(SOURCE)) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
         consumer = await client.subscribe(
@@ -79,7 +79,7 @@ async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Mea
 
 
 async def _acknowledge(consumer: Any, messages: list[Message]) -> list[float]:
-    """When each was acknowledged, in order; evenly at :data:`ACKS_A_SECOND`."""
+    """Acknowledge messages in order, evenly at :data:`ACKS_A_SECOND`; return the time of each."""
     times: list[float] = []
     began = time.monotonic()
     for number, message in enumerate(messages):
@@ -91,7 +91,7 @@ async def _acknowledge(consumer: Any, messages: list[Message]) -> list[float]:
 
 
 async def _watch(session: aiohttp.ClientSession, url: str) -> list[float]:
-    """When as many were seen to be consumed at the destination."""
+    """Watch the destination's backlog; return the times at which 1, 2, 3 … messages were seen to be consumed."""
     times: list[float] = []
     async with asyncio.timeout(MESSAGES / ACKS_A_SECOND + SEEN_SECONDS_MAX):
         while len(times) < MESSAGES:
@@ -109,7 +109,7 @@ async def _backlog_is(session: aiohttp.ClientSession, url: str, messages: int) -
 
 
 async def _backlog(session: aiohttp.ClientSession, url: str) -> int:
-    """Of the subscription, in messages; -1 while it is not there."""
+    """Return the subscription's backlog in messages; -1 while it is not there."""
     async with session.get(url + STATS) as response:
         if response.status != 200:
             return -1

@@ -35,7 +35,7 @@ IDLE_SECONDS: Final = 5.0
 
 
 async def measure_topics(directory: Path) -> list[Measurement]:
-    """All figures of the group."""
+    """Measure all figures of the group."""
     return [*await _measure_workers(directory), *await _measure_catalog(directory)]
 
 
@@ -70,7 +70,7 @@ async def _measure_workers(directory: Path) -> list[Measurement]:
 
 
 def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
-    """The worker's memory without the pages of the store's file, which the system takes back when it needs them."""
+    """Return the worker's memory without pages of the store's file, which the system takes back when it needs them."""
     status = Path(f"/proc/{clusters.pid(cluster)}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) * 1024
@@ -115,7 +115,7 @@ async def _measure_catalog(directory: Path) -> list[Measurement]:
 
 
 async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> float:
-    """One after another, each waited for."""
+    """Run operations one after another; return the mean time of one, in µs."""
     began = time.monotonic()
     for number in range(OPERATIONS):
         await operation(number)
@@ -133,7 +133,7 @@ async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
 
 
 async def fill(engine: Engine) -> None:
-    """Topics with a message and a replicated subscription each."""
+    """Make topics with a message and a replicated subscription each."""
     for first in range(0, TOPICS, AT_ONCE):
         await asyncio.gather(*(_make_one(engine, number) for number in range(first, first + AT_ONCE)))
 

@@ -1,8 +1,8 @@
 """Group ``traces``: what traces cost those messages that are not sampled, beside workers without traces.
 
-Two pairs of workers, of which one sends spans to a collector in this process, are measured in turn, each first in every
-other round: publishing a part of a backlog, and then copying all of it to an empty destination. Messages are sampled at
-the rate that is the default.
+Two pairs of workers are measured in turn, each first in every other round: publishing a part of a backlog, and then
+copying all of it to an empty destination. One pair sends spans to a collector in this process. Messages are sampled at
+the default rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIZE: Final = "100B"
 
 
 async def measure_traces(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """``directory`` is where the workers' stores are."""
+    """Measure all figures of the group, with the workers' stores in ``directory``."""
     measured: list[Measurement] = []
     async with _collector() as endpoint:
         for case in CASES:
@@ -81,7 +81,7 @@ async def _publish(clusters: TwoClusters, part: Case) -> float:
 
 @asynccontextmanager
 async def _collector() -> AsyncIterator[str]:
-    """Takes spans, and forgets them."""
+    """Run a collector that takes spans and forgets them."""
 
     async def take(request: web.Request) -> web.Response:
         await request.read()

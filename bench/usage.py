@@ -27,14 +27,14 @@ _KIB: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What all processes together have used until then, and have now."""
+    """CPU time that all processes together have used so far, and memory that they have now."""
 
     at: float
     cpu_seconds: float
     rss_bytes: int
-    """Pages that several processes share are counted in each: so much is what tools add up, and too much."""
+    """Resident memory, too high: pages that several processes share are counted in each, as tools do."""
     anonymous_bytes: int
-    """What is no file's: heaps and stacks, without mapped files and shared memory."""
+    """Heaps and stacks, without mapped files and shared memory."""
 
 
 class Usage:
@@ -67,13 +67,13 @@ class Usage:
         return max((sample.anonymous_bytes for sample in tuple(self._samples)), default=0)
 
     def wait_beyond(self, moment: float) -> None:
-        """Until there is a sample of later than ``moment``."""
+        """Wait until there is a sample later than ``moment``."""
         while not self._samples or self._samples[-1].at <= moment:
             assert self._thread.is_alive(), "nobody looks any more"
             time.sleep(SAMPLE_EVERY_SECONDS / 2)
 
     def cpu_seconds(self, began: float, ended: float) -> float:
-        """Used between two moments of ``time.monotonic``, of processes that ran in both."""
+        """Return the CPU time used between two moments of ``time.monotonic``, by processes that ran in both."""
         self.wait_beyond(ended)
         samples = tuple(self._samples)
         return cpu_seconds_until(samples, ended) - cpu_seconds_until(samples, began)
@@ -101,7 +101,7 @@ def cpu_seconds_of(roots: Iterable[int]) -> float:
 
 
 def cpu_seconds_until(samples: Sequence[Sample], moment: float) -> float:
-    """Used until ``moment``, on the line between the samples before and after it."""
+    """Return the CPU time used until ``moment``, interpolated between the samples before and after it."""
     assert samples
     after = bisect_left(samples, moment, key=lambda sample: sample.at)
     if after == 0:
@@ -122,7 +122,7 @@ def _children(roots: Iterable[int]) -> frozenset[int]:
 
 
 def _of_process(pid: int) -> tuple[int, int, int] | None:
-    """Its ticks of CPU time, with those of children that have ended, and its memory in KiB; None if it is gone."""
+    """Return a process's ticks of CPU time, with those of ended children, and its memory in KiB; None if it is gone."""
     place = Path(f"/proc/{pid}")
     try:
         # Its name stands in brackets and may have anything in it.

@@ -26,7 +26,7 @@ from bench.measurement import significant
 
 ROOT: Final = Path(__file__).parents[1]
 GROUPS: Final = ("copy", "lag", "publish", "subscriptions", "many", "live")
-"""Without names: what users feel most."""
+"""Groups to measure if none are named: those that users feel most."""
 PAIRS: Final = 5
 
 Figures = Mapping[str, float]

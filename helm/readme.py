@@ -50,7 +50,7 @@ class Value(NamedTuple):
 
 
 def values(text: str) -> tuple[list[Value], list[str]]:
-    """Those that are described, in their order, and the paths of leaves that nothing describes."""
+    """Return the described values, in their order, and the paths of leaves that nothing describes."""
     described: list[Value] = []
     bare: list[str] = []
     lines = text.splitlines()
@@ -66,7 +66,7 @@ def values(text: str) -> tuple[list[Value], list[str]]:
 
 
 def readme(text: str) -> str:
-    """The page of a file of values."""
+    """Return the page of a file of values."""
     described, _ = values(text)
     rows = (
         f"| `{path}` | {_shown(default)} | {meaning.replace('|', chr(92) + '|')} |"
@@ -106,7 +106,7 @@ def _unset(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> A
 def _nodes(
     mapping: yaml.MappingNode, lines: list[str], above: tuple[str, ...], *, covered: bool
 ) -> Iterator[tuple[str, yaml.Node, int, bool]]:
-    """Each value below, the line of its key, and whether something above it is described."""
+    """Yield each value below, the line of its key, and whether something above it is described."""
     for key, node in mapping.value:
         line = key.start_mark.line
         path = (*above, str(key.value))
@@ -116,7 +116,7 @@ def _nodes(
 
 
 def _comment(lines: list[str], line: int) -> str:
-    """What stands right above a line, from its mark on."""
+    """Return the comment right above a line, from its mark on; empty if there is none."""
     said: list[str] = []
     for above in reversed(lines[:line]):
         text = above.strip()

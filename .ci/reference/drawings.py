@@ -203,7 +203,7 @@ DRAWINGS: Final = (REGIONS, COPYING, SYNC, FAILOVER)
 
 
 def made() -> dict[str, str]:
-    """Every file, by its name in docs/."""
+    """Return every drawing by its name in docs/."""
     return {
         f"assets/{drawing.name}{theme.suffix}.svg": drawing.svg(theme)
         for drawing in DRAWINGS

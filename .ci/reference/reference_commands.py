@@ -57,7 +57,7 @@ profile count ([security.md](security.md)).
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     return _HEAD + "".join(_sections(get_command(app), "replicator"))
 
 

@@ -1,7 +1,7 @@
 """docs/reference/errors.md: every error that a worker answers with, and every one that ends a command; with what to do.
 
-Which there are is read from the source (a class below EngineError, or below a base that ends a command), with its HTTP
-status, its docstring and what it is in the binary protocol. What to do is written by hand in remedies.yaml beside this
+The errors are read from the source (classes below EngineError, or below a base that ends a command), each with its HTTP
+status, its docstring and its name in the binary protocol. The remedies are written by hand in remedies.yaml beside this
 file, an error a line.
 """
 
@@ -84,7 +84,7 @@ def _found(node: ast.ClassDef, module: str, bases: tuple[str, ...]) -> Found:
 
 
 def below(root: str, found: dict[str, Found]) -> list[Found]:
-    """The classes below one, in the order of their names; those whose names begin with _ are nobody's to see."""
+    """Return the subclasses of a class by name, without those whose names begin with _."""
     names, grown = {root}, True
     while grown:
         more = {each.name for each in found.values() if names.intersection(each.bases)} - names
@@ -113,12 +113,12 @@ def _status(each: Found, found: dict[str, Found]) -> int:
 
 
 def _phrase(status: int) -> str:
-    """A status in words: the same ones on every Python, as the page is compared on each of them."""
+    """Return a status in words, the same on every Python, as the page is compared on each of them."""
     return _RENAMED.get(status) or HTTPStatus(status).phrase
 
 
 def page(repository: Path) -> str:
-    """The page; raises :class:`Undocumented` with everything that is missing."""
+    """Return the page. Raise :class:`Undocumented` with everything that is missing."""
     remedies: dict[str, dict[str, Any]] = yaml.safe_load(REMEDIES.read_text())
     found = classes(repository)
     answered = below(ANSWERED, found)

@@ -39,7 +39,7 @@ ROOTS: Final[dict[str, type[Section]]] = {
 }
 """The sections of a file. Those that are one for all clusters are the topology's own."""
 NOT_WRITTEN: Final = frozenset({"clusters.NAME.name", "clusters.NAME.tls_required"})
-"""What models have and a file does not: the name is the key, the other stands in the section `tls`."""
+"""Fields that models have and a file does not: the name is the key, the other stands in the section `tls`."""
 ENDS: Final = {"links[].between": "two clusters", "links[].from": "a cluster", "links[].to": "a cluster"}
 """Keys of a link that no model has: the reader takes them."""
 CLUSTER_POLICIES: Final = "clusters.NAME.policies"
@@ -72,13 +72,13 @@ VALUES: Final[dict[object, str]] = {
     links._check_rate: "",  # its limit says it
     links._check_sql: f"SQL, up to {links.SQL_CHARS_MAX:,} characters",
 }
-"""By the function that checks it, what a field takes; empty where another part of the field's type says it."""
+"""Values that a field takes, by the function that checks it; empty where the rest of the field's type says it."""
 PATTERNS: Final = f"a list of up to {patterns.PATTERNS_MAX} patterns (RE2)"
 _ROW: Final = re.compile(r"^\| (`[^|]*) \|([^|]*)\| (.*) \|$")
 
 
 class Undocumented(Exception):
-    """A field, a route or an error of which something is missing; the text says where to write it."""
+    """A field, a route or an error lacks something; the text says where to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the code says of a field."""
+    """A field as the code describes it."""
 
     key: str
     values: str
     default: str
-    """As the file would have it; empty where nothing is set."""
+    """The default as a file would write it; empty where nothing is set."""
     docstring: str
 
 
 def written_rows(page: str) -> dict[str, Written]:
-    """By key; a row may be of several: `.exclude` behind `links[].topics` is `links[].exclude`."""
+    """Return rows by key. A row may have several keys: `.exclude` behind `links[].topics` is `links[].exclude`."""
     rows: dict[str, Written] = {}
     for line in page.splitlines():
         if not (match := _ROW.match(line)):
@@ -118,7 +118,7 @@ def written_rows(page: str) -> dict[str, Written]:
 
 
 def facts() -> Iterator[Fact]:
-    """Every field that a file may have, in the order of the models."""
+    """Yield every field that a file may have, in the order of the models."""
     for root, model in ROOTS.items():
         if root == "links[]":
             yield from (Fact(key, values, "", "") for key, values in ENDS.items())
@@ -148,7 +148,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 @cache
 def _docstrings(model: type[Section]) -> dict[str, str]:
-    """Those that stand behind fields, first paragraph, in one line."""
+    """Return the first paragraph of each field's docstring, in one line."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -160,7 +160,7 @@ def _docstrings(model: type[Section]) -> dict[str, str]:
 
 
 def plain(docstring: str) -> str:
-    """A docstring's marks as Markdown has them."""
+    """Return a docstring with its marks turned into Markdown."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", docstring)
     return text.replace("``", "`").replace("|", "\\|")
 
@@ -190,7 +190,7 @@ def _values(key: str, info: FieldInfo) -> str:
 
 
 def _said(key: str, annotation: Any) -> Iterator[str]:
-    """What the type says, and what checks inside of it."""
+    """Yield the values that a type allows, and those that checks inside of it allow."""
     if get_origin(annotation) is Literal:
         yield _one_of(get_args(annotation))
         return
@@ -256,7 +256,7 @@ def _default(name: str, info: FieldInfo) -> str:
 
 
 def page(docs: Path) -> str:
-    """The page; raises :class:`Undocumented` with everything that is missing."""
+    """Return the page. Raise :class:`Undocumented` with everything that is missing."""
     rows = written_rows((docs / MEANINGS).read_text())
     known = list(facts())
     keys = {fact.key for fact in known}
@@ -312,7 +312,7 @@ def _from_section(fact: Fact, rows: dict[str, Written]) -> str:
 
 
 def _moved(meaning: str) -> str:
-    """Links as they are from one folder further down."""
+    """Change links so that they work from one folder further down."""
     return re.sub(r"\]\((?!\w+:|#)", "](../", re.sub(r"\]\(#", f"]({MEANINGS}#", meaning))
 
 
@@ -323,7 +323,7 @@ _TITLES: Final = {
     "auth": "Who is let in: auth",
     "tls": "TLS: tls",
 }
-"""By section, where its name alone says too little."""
+"""Titles of sections whose name alone says too little."""
 _TABLE: Final = "| key | values | default | meaning |\n| --- | --- | --- | --- |\n"
 _HEAD: Final = f"""# Every field of the topology file
 

@@ -43,7 +43,7 @@ UNITS: Final = (
     ("bytes_total", "bytes"),
     ("bytes_left", "bytes"),
 )
-"""By how a name ends; the first that fits."""
+"""Units by the end of a name; the first that fits counts."""
 NUMBERS: Final = (int, float)
 _HEAD: Final = """# Every field of the commands' JSON
 
@@ -62,7 +62,7 @@ is by cluster, and subscriptions by their names.
 
 
 def printed() -> dict[str, tuple[Any, ...]]:
-    """By command, the types of what it may print."""
+    """Return by command the types that it may print."""
     return {verb: command.callback.prints for verb, command in _commands(get_command(app), ())}
 
 
@@ -75,7 +75,7 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """The page; raises :class:`Undocumented` for a field without a meaning."""
+    """Return the page. Raise :class:`Undocumented` for a field without a meaning."""
     commands = printed()
     types = sorted({each for kinds in commands.values() for kind in kinds for each in _inside(kind)}, key=_name)
     missing = [line for each in types for line in _undocumented(each)]
@@ -101,7 +101,7 @@ def _doubled(types: list[Any]) -> list[str]:
 
 
 def _inside(kind: Any) -> Iterator[Any]:
-    """The TypedDicts that a type is made of."""
+    """Yield the TypedDicts that a type is made of."""
     if is_typeddict(kind):
         yield kind
         for field in fields(kind).values():
@@ -111,12 +111,12 @@ def _inside(kind: Any) -> Iterator[Any]:
 
 
 def fields(kind: Any) -> dict[str, Any]:
-    """By name, the annotations of a TypedDict, those of the classes above it first."""
+    """Return the annotations of a TypedDict by name, those of the classes above it first."""
     return get_type_hints(kind, include_extras=True)
 
 
 def bare(annotation: Any) -> tuple[Any, bool, tuple[str, ...]]:
-    """The type of a field, whether it is always there, and what is said of it."""
+    """Return a field's type, whether it is always there, and its annotated texts."""
     always = get_origin(annotation) is not NotRequired
     inner = annotation if always else get_args(annotation)[0]
     if get_origin(inner) is not Annotated:
@@ -157,7 +157,7 @@ def _name(kind: Any) -> str:
 
 
 def _shown(kind: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     origin, parts = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
         return f"[{_name(kind)}](#{_name(kind).lower()})"

@@ -1,7 +1,7 @@
 """docs/limits.md: the limits that somebody may meet, each with its number, its reason and what happens past it.
 
-The number and the reason are the constant's: its value, and the docstring behind it. Of what it is a limit, and what
-happens past it, is written in limits.yaml beside this file.
+The number and the reason are a constant's value and docstring. limits.yaml beside this file says what is limited, and
+what happens past the limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS: Final = Path(__file__).with_name("limits.yaml")
 
 
 def page(repository: Path) -> str:
-    """The page; raises :class:`Undocumented` with everything that is wrong."""
+    """Return the page. Raise :class:`Undocumented` with everything that is wrong."""
     sections: dict[str, list[dict[str, str]]] = yaml.safe_load(LIMITS.read_text())
     wrong: list[str] = []
     lines = [_HEAD]
@@ -61,7 +61,7 @@ def shown(name: str, value: Any) -> str:
 
 @cache
 def _docstrings(path: Path) -> dict[str, str]:
-    """Those that stand behind constants of a module."""
+    """Return the docstrings of a module's constants, by name."""
     body = ast.parse(path.read_text()).body
     found = {}
     for constant, after in pairwise(body):

@@ -50,7 +50,7 @@ PAGES: Final = (
     ("/admin/v2/", "Administration", "admin.md"),
     ("/dashboard/", "Dashboard", "dashboard.md"),
 )
-"""By the beginning of a path, the first that fits: the section it stands in, and the page that explains it."""
+"""Beginning of a path, its section, and the page that explains it; the first that fits counts."""
 OTHERS: Final = "Other paths"
 
 
@@ -62,7 +62,7 @@ class Route:
 
 
 def routes_of(app: web.Application) -> list[Route]:
-    """Each once; HEAD, which goes with GET, is left out."""
+    """Return each route once, without HEAD, which goes with GET."""
     found = {}
     for route in app.router.routes():
         if route.resource is not None and route.method != "HEAD":
@@ -105,7 +105,7 @@ def _shown(actions: Iterable[Any]) -> str:
 
 
 def who_may(route: Route) -> str:
-    """What the rules of :mod:`replicator.api.guarding` ask of a role."""
+    """Return which roles may use a route, by the rules of :mod:`replicator.api.guarding`."""
     if route.path in PUBLIC:
         return "anybody"
     if route.path == METRICS:
@@ -123,7 +123,7 @@ def who_may(route: Route) -> str:
 
 
 async def running_routes() -> list[Route]:
-    """Those of a worker that is started for it."""
+    """Start a worker and return its routes."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory(prefix="replicator-reference-") as made:
         folder = Path(made)

@@ -1,4 +1,4 @@
-"""What MkDocs is told beside mkdocs.yml: the menu's other pages, pages that lie outside docs/, links to code.
+"""MkDocs hooks beside mkdocs.yml: the menu's other pages, pages that lie outside docs/, links to code.
 
 * Pages that `nav` does not name stand under "More" (:mod:`navigation`).
 * `extra.elsewhere` brings pages of the repository that are not in docs/. Links to them lead there.
@@ -94,8 +94,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def understood(text: str) -> str:
-    """Text as GitHub takes it in the form that Python-Markdown takes: a list may follow a paragraph at once, and a bar
-    in the code of a table's cell is escaped."""
+    """Turn GitHub's Markdown into Python-Markdown's, in which a list needs an empty line before it, and a bar in the
+    code of a table's cell no escape."""
     lines: list[str] = []
     for line in text.split("\n"):
         before = lines[-1] if lines else ""
@@ -106,6 +106,6 @@ def understood(text: str) -> str:
 
 
 def _parts(markdown: str) -> list[tuple[str, bool]]:
-    """The text in its order, cut where fenced code begins and ends."""
+    """Return the text in its order, cut where fenced code begins and ends."""
     parts = re.split(r"(^```.*?^```[^\S\n]*$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return [(part, index % 2 == 1) for index, part in enumerate(parts)]

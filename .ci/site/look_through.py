@@ -24,13 +24,13 @@ _NOT_FETCHED: Final = frozenset({"canonical", "prev", "next", "alternate"})
 _AS_TEXT: Final = re.compile(r"(?:^|\n)\s*(?:[-*] \S|\d+\. \S|\|.*\|)[^\n]{0,60}")
 _CSS_URL: Final = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')\s]+)")
 _APART: Final = frozenset({"code", "pre", "strong", "nav"})
-"""What stands in these was understood, or is a menu."""
+"""Tags whose text is not searched for Markdown that was not understood."""
 _BLOCKS: Final = frozenset({"p", "li", "td"})
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a page holds."""
+    """Anchors, links and faults of one page."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Seen:
 
 
 class PageReader(HTMLParser):
-    """Notes what :class:`Seen` says of one page."""
+    """Parser that collects one page's :class:`Seen`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class PageReader(HTMLParser):
 
 
 def looked_through(site: Path) -> list[str]:
-    """What is wrong, a line each."""
+    """Return the faults of a site, a line each."""
     site = site.resolve()
     pages: dict[Path, Seen] = {}
     for path in sorted(site.rglob("*.html")):
@@ -107,11 +107,11 @@ def looked_through(site: Path) -> list[str]:
 
 
 def _of(link: str, path: Path, site: Path, pages: dict[Path, Seen]) -> str | None:
-    """What is wrong with a link; None if nothing is, or if it leaves the site."""
+    """Return the fault of a link; None if it has none, or if it leaves the site."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None
-    # The page of what is not found has links from the site's top.
+    # The page for a missing address has links from the site's top.
     start = site if parts.path.startswith("/") else path.parent
     there = Path(os.path.normpath(start / unquote(parts.path).lstrip("/"))) if parts.path else path
     if there.is_dir():

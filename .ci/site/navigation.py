@@ -12,11 +12,11 @@ MORE: Final = "More"
 
 
 class NavigationBroken(Exception):
-    """The menu names a page that there is not."""
+    """The menu names a page that does not exist."""
 
 
 def named(nav: list[Any]) -> Iterator[str]:
-    """The pages of a menu, in its order."""
+    """Yield the pages of a menu, in its order."""
     for item in nav:
         if isinstance(item, str):
             yield item
@@ -26,7 +26,9 @@ def named(nav: list[Any]) -> Iterator[str]:
 
 
 def completed(nav: list[Any], pages: Collection[str], awaited: Collection[str]) -> tuple[list[Any], list[str]]:
-    """The menu without awaited pages that are not there yet, and with the pages that it does not name; and these."""
+    """Return the menu without awaited pages that are missing yet, and with the pages that it does not name; and these.
+
+    Raise :class:`NavigationBroken` if the menu names any other missing page."""
     missing = [page for page in named(nav) if page not in pages and page not in awaited]
     if missing:
         raise NavigationBroken(

@@ -80,7 +80,7 @@ TRANSITIONS_OVER: Final = """Promise.allSettled(
 
 
 def axe(page: Page) -> list[str]:
-    """What axe finds. The browser itself runs it: the policy of the pages refuses scripts that are put into them."""
+    """Return what axe finds. It runs in the browser itself: the pages' policy refuses injected scripts."""
     page.evaluate(TRANSITIONS_OVER)  # of another colour scheme: half of the way a colour has too little contrast
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -90,7 +90,7 @@ def axe(page: Page) -> list[str]:
 
 
 def go_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus bears this text."""
+    """Press Tab until an element with this text has the focus."""
     for _ in range(150):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == text:
@@ -99,7 +99,7 @@ def go_to(page: Page, text: str) -> None:
 
 
 def clean_in_every_way(page: Page, name: str) -> None:
-    """Axe has nothing to say, dark at 360 pixels and light on a wide screen, and nothing stands out at the side."""
+    """Check a page, dark at 360 pixels and light on a wide screen: axe finds nothing, and nothing is too wide."""
     for scheme, width, height in (("dark", 360, 740), ("light", 1280, 900)):
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         page.set_viewport_size({"width": width, "height": height})
@@ -136,7 +136,7 @@ class Cuttable(Deployment):
         self.loop.close()
 
     def run(self, work: Any) -> None:
-        """On a loop of its own: Playwright has that of the test's thread."""
+        """Run work on a loop of its own: Playwright has that of the test's thread."""
         asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
 

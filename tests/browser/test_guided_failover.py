@@ -21,7 +21,7 @@ ATTEMPTS_MAX = 5
 
 @contextmanager
 def traffic_of(clusters: Cuttable) -> Iterator[Traffic]:
-    """Clients of A that follow it, until the end of the block; then all that was published is consumed."""
+    """Run clients of A that follow a switch, until the block ends; then wait until they consumed all they published."""
     traffic = Traffic()
 
     async def flow() -> None:
@@ -42,7 +42,7 @@ def more(clusters: Cuttable, traffic: Traffic) -> None:
 
 
 def ended(page: Page, outcome: str) -> bool:
-    """Whether a run ended so; not, where a worker did not answer in time: whoever sees that asks again."""
+    """Return whether a run ended with ``outcome``. False: a worker did not answer in time, so the caller runs again."""
     page.locator("#progress .tone:not(.warn)").wait_for(timeout=120_000)
     if outcome in page.locator("#progress p").inner_text():
         return True

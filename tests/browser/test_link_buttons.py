@@ -1,4 +1,4 @@
-"""What changes links, in a real browser and by the keyboard: pausing, letting go on, and ending a gap."""
+"""Changes to links in a real browser and by the keyboard: pausing, resuming, and ending a gap."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_namespace_is_made_given_permissions_and_deleted(page: Page, clusters:
 
 
 def permissions(page: Page, clusters: Cuttable) -> None:
-    """Two actions are granted in both clusters, one of them in one cluster, and all is taken back."""
+    """Grant two actions in both clusters, take one of them back in one cluster, and then everything."""
     press(page, "Permissions…")
     page.wait_for_url("**/dashboard/permissions?**")
     clean_in_every_way(page, "permissions")

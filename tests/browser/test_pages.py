@@ -29,12 +29,12 @@ PAGES = {
     "absent": "/dashboard/nothing",
 }
 SHOWN_SECONDS_MAX = 3.0
-"""After which a link that was cut is seen to be."""
+"""Time within which a page shows that a link was cut."""
 
 
 @pytest.fixture(scope="session")
 def filled(clusters: Cuttable) -> Cuttable:
-    """With messages, of which a subscription has some acknowledged out of order; and topics for several pages."""
+    """Fill the clusters with messages, some acknowledged out of order, and with topics for several pages."""
 
     async def fill() -> None:
         async with Client(clusters.client_url("A")) as client:

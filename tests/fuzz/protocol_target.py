@@ -1,7 +1,7 @@
-"""What fuzzing gives its bytes to: the codec and both sides of a connection, none of which may raise anything but a
-protocol error, or keep more than a frame.
+"""Fuzzing target: the codec and both sides of a connection. They may raise protocol errors only, and keep at most a
+frame.
 
-The first byte says how: whether CONNECT went before, and in pieces of which size the bytes come.
+The first byte chooses whether CONNECT went before, and the size of the pieces in which the bytes come.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECTED = encode(BaseCommand(type=BaseCommand.CONNECTED, connected=CommandConn
 
 
 def take(data: bytes) -> None:
-    """One input."""
+    """Pass one input to the codec and to both sides of a connection."""
     if not data:
         return
     how, data = data[0], data[1:]

@@ -133,7 +133,7 @@ class ClusterClients:
 
     @property
     def shape(self) -> Shape:
-        """The clusters and links that there are now."""
+        """Return the clusters and links that there are now."""
         return self.model.shape
 
     def _known(self, topic: str, name: str, at: str) -> Subscription:

@@ -56,7 +56,7 @@ class Node:
 
 
 async def main(directory: Path) -> None:
-    """Until SIGTERM."""
+    """Run the node until SIGTERM."""
     settings = json.loads((directory / "node.json").read_text())
     async with session(settings["url"], settings["token"], settings["authority"]) as opened:
         api = Api(opened)

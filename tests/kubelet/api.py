@@ -25,7 +25,7 @@ MERGE_LISTS: Final = "application/strategic-merge-patch+json"
 
 
 def session(url: str, token: str, authority: str) -> aiohttp.ClientSession:
-    """With the API server."""
+    """Open an HTTP session with the API server."""
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
     shown = {"Authorization": f"Bearer {token}"}
     return aiohttp.ClientSession(url, connector=connector, headers=shown, read_bufsize=LINE_BYTES_MAX)
@@ -40,13 +40,15 @@ class Refused(Exception):
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether the same call may be taken a moment later: the server was busy, or another change was quicker."""
+    """Return whether to repeat a call a moment later: the server was busy, or another change was quicker."""
     refused = isinstance(error, Refused) and error.status in (409, 429, 500, 503, 504) and not error.of_another
     return refused or isinstance(error, aiohttp.ClientError | TimeoutError)
 
 
 class Api:
-    """``objects`` by kind, then by namespace and name; ``changed`` is set when one of them changes."""
+    """Client of the API server that watches ``objects``, by kind, namespace and name.
+
+    ``changed`` is set when one of them changes."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -56,7 +58,7 @@ class Api:
 
     @retry(retry=retry_if_exception(_passes), stop=stop_after_delay(60), wait=wait_fixed(0.1), reraise=True)
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Calls again where that helps; raises :class:`Refused`."""
+        """Call the API server, and again where that helps. Raise :class:`Refused`."""
         payload: Object = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
         async with self._session.request(method, path, **payload) as response:
             if response.status >= 400:

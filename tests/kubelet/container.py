@@ -54,7 +54,7 @@ class Container:
         (self._directory / "root").mkdir(parents=True)
 
     async def start(self, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
-        """``mounts`` are what, where, and whether it is read-only."""
+        """Start the process. Each of ``mounts`` has a source, a place in the container, and whether it is read-only."""
         (self._directory / "pid").unlink(missing_ok=True)
         self._as_user = self._credentials(environment)
         known = [expand(text, environment) for text in [*self.spec["command"], *self.spec.get("args", ())]]
@@ -68,14 +68,14 @@ class Container:
             )
 
     async def ended(self) -> int:
-        """Its status, when it has one; as a shell gives it."""
+        """Wait for the end of the first process; return its status as a shell gives it."""
         assert self._process is not None
         status = await self._process.wait()
         (self._directory / "status").write_text(str(status))
         return status
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM to its first process; SIGKILL, which ends all of its processes, if that takes longer."""
+        """Send SIGTERM to the first process, and after the grace time SIGKILL, which ends all processes."""
         for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
             if self._process is not None and self._process.returncode is None and seconds != 0:
                 with contextlib.suppress(ProcessLookupError, TimeoutError):
@@ -84,7 +84,7 @@ class Container:
                         await self._process.wait()
 
     async def run_inside(self, command: list[str]) -> bool:
-        """Whether a command succeeds in the container. Raises :class:`ProcessLookupError` if that has ended."""
+        """Return whether a command succeeds in the container. Raise :class:`ProcessLookupError` if that ended."""
         process = await asyncio.create_subprocess_exec(
             *("nsenter", "--all", "--root", "--wd", f"--target={await self._first()}", *self._as_user, *command),
             stdout=asyncio.subprocess.DEVNULL,
@@ -97,7 +97,7 @@ class Container:
                 process.kill()
 
     async def _first(self) -> int:
-        """The id, here, of its first process. Raises :class:`ProcessLookupError` if it has ended."""
+        """Return the id, here, of its first process. Raise :class:`ProcessLookupError` if it has ended."""
         while self._process is not None and self._process.returncode is None:
             with contextlib.suppress(FileNotFoundError, ValueError):  # not written yet, or not all of it
                 return int((self._directory / "pid").read_text())

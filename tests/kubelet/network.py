@@ -17,7 +17,7 @@ def ip(*lines: str, within: str = "") -> None:
 
 
 def prepare_network(services: str) -> None:
-    """The bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
+    """Make the bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
     subprocess.run(["mkdir", "-p", "/run/netns"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)  # where names of namespaces are
     address = f"address add {NODE_ADDRESS}/16 dev pods"
@@ -25,7 +25,7 @@ def prepare_network(services: str) -> None:
 
 
 class Network:
-    """Of one pod."""
+    """Network namespace and address of one pod."""
 
     def __init__(self) -> None:
         number = next(_NUMBERS)
@@ -33,12 +33,12 @@ class Network:
         self.address = f"10.244.{1 + number // 250}.{1 + number % 250}"
 
     def add(self) -> None:
-        """It takes a while."""
+        """Make the namespace and connect it to the bridge ``pods``. It takes a while."""
         pair = f"link add v{self.name} type veth peer name eth0 netns {self.name}"
         ip(f"netns add {self.name}", pair, f"link set v{self.name} master pods up")
         own = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")
         ip(*own, f"route add default via {NODE_ADDRESS}", within=self.name)
 
     def remove(self) -> None:
-        """Connections through it break off."""
+        """Remove the namespace; connections through it break off."""
         ip(f"netns delete {self.name}")

@@ -18,7 +18,7 @@ from kubelet.volumes import NotYet, Volumes, field, keys_of
 
 
 class Pod:
-    """It runs in ``task``, from when it is made until it is told to ``end``."""
+    """Pod that runs in ``task`` from the time it is made until it is told to ``end``."""
 
     def __init__(self, api: Api, pod: Object, image: Object, directory: Path) -> None:
         self._api, self._object, self._image, self._directory = api, pod, image, directory
@@ -29,7 +29,7 @@ class Pod:
         self._containers = [Container(pod, each, directory, self._network.name, self._names) for each in specs]
         self._container = self._containers[-1]
         self._probes: Probes | None = None
-        """While the container runs."""
+        """Probes of the container while it runs."""
         self._phase, self._restarts = "Pending", 0
         self._state: Object = {"waiting": {"reason": "ContainerCreating"}}
         """This and the next are written as a pod's status has them."""

@@ -19,7 +19,7 @@ class Probes:
         self.ready = False
 
     async def failed(self) -> str:
-        """Ends when the container should be started again, and says why; it is cancelled when the container ended."""
+        """Wait until the container should be started again, and return why. Cancelled when the container ended."""
         spec = self._container.spec
         if "startupProbe" in spec and not await self._turns(spec["startupProbe"], False):
             return "startup"

@@ -14,14 +14,14 @@ CHUNK_BYTES: Final = 256 * 1024
 
 
 class Forwarders:
-    """For each address and port of a Service, connections go to one of its ready endpoints, by chance."""
+    """Proxies for Services: a connection to a Service's address and port goes to a random ready endpoint."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._services: dict[tuple[str, int], tuple[Object, Object]] = {}
         self._open: set[asyncio.Task[None] | None] = set()
-        """Nothing else keeps the task of a connection that waits."""
+        """Tasks of open connections; nothing else keeps a waiting one."""
 
     async def refresh(self) -> None:
         """Listen where Services say so now."""
@@ -59,7 +59,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
-    """Each slice of a Service, and each endpoint in it that is ready, or wanted all the same."""
+    """Yield each slice of a Service with each endpoint in it that is ready, or wanted all the same."""
     of = service["metadata"]["namespace"], service["metadata"]["name"]
     for (namespace, _), found in api.objects["slices"].items():
         if (namespace, found["metadata"].get("labels", {}).get("kubernetes.io/service-name")) == of:
@@ -67,7 +67,7 @@ def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
 
 
 def hosts_of(api: Api, namespace: str) -> str:
-    """The names that a pod of a namespace can resolve, as lines of a hosts file."""
+    """Return the names that a pod of a namespace can resolve, as lines of a hosts file."""
     lines = ["127.0.0.1 localhost"]
     for (where, name), service in sorted(api.objects["services"].items()):
         names = [f"{name}.{where}.svc.cluster.local", f"{name}.{where}.svc", f"{name}.{where}"]

@@ -119,7 +119,7 @@ def keys_of(api: Api, kind: str, namespace: str, of: Object) -> dict[str, bytes]
 
 
 def field(pod: Object, reference: Object) -> str:
-    """What a ``fieldRef`` asks for."""
+    """Return the value of a pod's field that a ``fieldRef`` names; empty if it is no text."""
     found: Any = pod
     for part in reference["fieldPath"].split("."):
         found = found.get(part, {})

@@ -19,7 +19,7 @@ if os.environ.get("REPLICATOR_MONITORING") != "required":
 
 
 def read_by_grafana(dashboard: dict[str, Any]) -> dict[str, Any]:
-    """What Grafana's model keeps of it: a field that it does not know is not in it."""
+    """Return the dashboard as Grafana's model keeps it: without the fields that the model does not know."""
     cog = f"{SDK}.cog"
     importlib.import_module(f"{cog}.plugins").register_default_plugins()
     model = importlib.import_module(f"{SDK}.models.dashboard").Dashboard
@@ -29,7 +29,7 @@ def read_by_grafana(dashboard: dict[str, Any]) -> dict[str, Any]:
 
 
 def lost(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """The places of what is not the same."""
+    """Yield the paths at which ``before`` and ``after`` differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             yield from lost(value, after.get(key), f"{where}.{key}")

@@ -27,7 +27,7 @@ from monitoring_support import ALERTS, DASHBOARDS, exported, expressions, named,
 from replicator.client import Client
 
 SECONDS_MAX = 240.0
-"""Of each thing that is waited for; it takes some seconds on a machine that does nothing else."""
+"""Limit of each wait; on an idle machine one takes some seconds."""
 
 
 class Cable:
@@ -97,7 +97,7 @@ class Watched:
     to_b: Cable
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """What Prometheus' API answers."""
+        """Return the answer of Prometheus' API."""
         with urllib.request.urlopen(f"{self.prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
             return json.load(answer)["data"]
 

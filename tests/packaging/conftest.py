@@ -12,7 +12,7 @@ from environments import Interpreter, build_wheel, environment, interpreters, tr
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git tracks here, as ``git archive`` gives it."""
+    """Unpack all files that git tracks here, as ``git archive`` gives them."""
     return unpack(tracked_state(), tmp_path_factory.mktemp("clone") / "source")
 
 

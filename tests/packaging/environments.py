@@ -35,7 +35,7 @@ class Interpreter:
 
 
 def interpreters() -> list[Interpreter]:
-    """Of each minor version that is promised and here, the oldest; the oldest version first."""
+    """Return the oldest interpreter here of each supported minor version, the oldest version first."""
     listed = run([ROOT / ".ci" / "pythons", "list"]).splitlines()
     found = [Interpreter(version, place, Path(path)) for version, place, path in (line.split(" ") for line in listed)]
     usable = [each for each in found if not failed([each.path, "-c", "import ensurepip, venv"])]
@@ -43,7 +43,7 @@ def interpreters() -> list[Interpreter]:
 
 
 def run(command: Sequence[object], *, seconds_max: float = SET_UP_SECONDS_MAX, cwd: Path | None = None) -> str:
-    """What a command printed; it has to end well."""
+    """Run a command, which must succeed; return what it printed."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -66,12 +66,12 @@ def has_commit(commit: str) -> bool:
 
 
 def tracked_state() -> str:
-    """A commit of what git tracks, as it is in this clone now."""
+    """Return a commit of all tracked files as they are in this clone now."""
     return run(["git", "-C", ROOT, "stash", "create"]).strip() or "HEAD"
 
 
 def unpack(commit: str, into: Path) -> Path:
-    """The files of a commit, as ``git archive`` gives them: no repository, and nothing that was built."""
+    """Unpack the files of a commit as ``git archive`` gives them: no repository, nothing built."""
     into.mkdir(parents=True)
     archive = into.with_suffix(".tar")
     run(["git", "-C", ROOT, "archive", "--output", archive, commit])
@@ -81,7 +81,7 @@ def unpack(commit: str, into: Path) -> Path:
 
 
 def build_wheel(source: Path, into: Path) -> Path:
-    """``pip wheel`` of a directory or an sdist, by the setuptools of this environment."""
+    """Run ``pip wheel`` on a directory or an sdist, with the setuptools of this environment."""
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run([*pip, "--wheel-dir", into, source])
     (wheel,) = into.glob("replicator-*.whl")
@@ -89,7 +89,7 @@ def build_wheel(source: Path, into: Path) -> Path:
 
 
 def wheel_of(commit: str) -> Path:
-    """The wheel of a commit that does not change; built once."""
+    """Build the wheel of a commit that does not change, once."""
     wheels = CACHE / f"wheel-{commit[:12]}"
     with _locked(wheels):
         if not list(wheels.glob("*.whl")):
@@ -107,7 +107,7 @@ def wheel_of(commit: str) -> Path:
 
 @contextmanager
 def environment(interpreter: Interpreter, wheel: Path, *extras: str, name: str = "") -> Iterator[Path]:
-    """The ``bin`` directory of an environment with the wheel, its extras and nothing else; it is ours while this lasts.
+    """Give the ``bin`` directory of an environment with just the wheel and its extras, for this caller alone.
 
     ``name`` tells environments of the same interpreter and extras apart.
     """

@@ -26,12 +26,13 @@ class Installed:
             (folder / package / "__init__.py").write_text(f"raise ImportError('{package} is somebody else\\'s')\n")
 
     def command(self, *arguments: object) -> list[str]:
-        """``replicator`` with arguments; the folder comes first on the path of modules, as with ``python -m``."""
+        """Return the command ``replicator`` with arguments. The folder is first on the modules' path, as with
+        ``python -m``."""
         return [str(self.binaries / "replicator"), *map(str, arguments)]
 
     @property
     def environment(self) -> dict[str, str]:
-        """No Java and no clone: nothing of what runs the tests, but what every machine has."""
+        """Environment variables without Java, without the clone, and without the tests' own Python."""
         own = str(Path(sys.executable).parent)
         path = [part for part in os.environ["PATH"].split(os.pathsep) if part != own and not _has_java(part)]
         left_out = ("JAVA_HOME", "PYTHONPATH", "VIRTUAL_ENV")
@@ -58,7 +59,7 @@ class Installed:
 
     @contextmanager
     def running(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        """A command of ``replicator`` that runs; it gets SIGTERM at the end. Its log is the folder's ``log.txt``."""
+        """Run a command of ``replicator``, and send it SIGTERM at the end. Its log is the folder's ``log.txt``."""
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 self.command(*arguments), cwd=self.folder, env=self.environment, stdout=log, stderr=log

@@ -18,7 +18,7 @@ SECONDS_MAX = 600
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not below pytest's own directory: as root, Postgres runs as another user, who may not enter that."""
+    """Make a folder outside pytest's own directory: as root, Postgres runs as another user, who may not enter that."""
     made = Path(tempfile.mkdtemp(prefix="replicator-tutorial-"))
     made.chmod(0o755)
     yield made

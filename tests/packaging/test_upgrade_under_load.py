@@ -1,4 +1,4 @@
-"""From the version before to this one and back, one end of a link at a time, while both clusters are published to and
+"""Upgrade from the version before and back, one end of a link at a time, while both clusters are published to and
 consumed from. Nothing is lost, nothing that was acknowledged comes again, and verify finds nothing.
 
 Workers are stopped by SIGTERM, as an upgrade does. A message that was delivered and whose acknowledgement was not yet
@@ -40,10 +40,10 @@ PAUSE_SECONDS = 0.05
 QUEUE = 100
 LATE = 20
 IN_HAND_MAX = 2 * QUEUE + LATE
-"""Of one consumer when its worker stops: fetched ahead, received and not yet acknowledged, acknowledged and not yet
-confirmed. So many may come again after a stop."""
+"""Messages that one consumer may get again after its worker stops: those fetched ahead, received and not yet
+acknowledged, or acknowledged and not yet confirmed."""
 STEP_SECONDS = 6.0
-"""Of traffic between two stops."""
+"""Time of traffic between two stops."""
 STEPS = (
     ("eu-west", "new"),
     ("us-east", "new"),
@@ -52,7 +52,7 @@ STEPS = (
     ("us-east", "new"),
     ("eu-west", "new"),
 )
-"""Up, back, and up again with the other end first: so each end is the older one once."""
+"""Upgrade, downgrade, and upgrade with the other end first: each end is the older one once."""
 READY_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 60.0
 DRAIN_SECONDS_MAX = 120.0
@@ -70,18 +70,18 @@ def before(pythons: list[Interpreter]) -> Iterator[Path]:
 
 @dataclass
 class Ledger:
-    """What clients saw."""
+    """Messages as clients saw them."""
 
     confirmed: dict[str, set[bytes]] = field(default_factory=lambda: {each: set() for each in CLUSTERS})
-    """By the cluster where they were published."""
+    """Payloads confirmed to producers, by the cluster where they were published."""
     deliveries: dict[tuple[str, str], Counter[bytes]] = field(default_factory=dict)
-    """By the cluster where a message was published and the one where it was consumed."""
+    """Count of deliveries, by the cluster where a message was published and the one where it was consumed."""
     acknowledged: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
-    """And that was confirmed."""
+    """Payloads whose acknowledgement was confirmed."""
     settled: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
-    """What was acknowledged when a worker was last told to stop."""
+    """Payloads that were acknowledged when a worker was last told to stop."""
     came_again: list[tuple[tuple[str, str], bytes]] = field(default_factory=list)
-    """Deliveries of what was settled before."""
+    """Deliveries of messages that were ``settled`` already."""
 
     def settle(self) -> None:
         self.settled = {way: set(payloads) for way, payloads in self.acknowledged.items()}

@@ -1,4 +1,4 @@
-"""What a wheel brings, and that it does its work in an empty folder of a machine that has no clone."""
+"""A wheel has the right files, and works in an empty folder of a machine without a clone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not below pytest's own directory: as root, Postgres runs as another user, who may not enter that."""
+    """Make a folder outside pytest's own directory: as root, Postgres runs as another user, who may not enter that."""
     made = Path(tempfile.mkdtemp(prefix="replicator-wheel-"))
     made.chmod(0o755)
     yield made / "empty"

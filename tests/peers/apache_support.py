@@ -32,7 +32,7 @@ DRILL_MESSAGES: Final = 500
 
 
 class Beside(Deployment):
-    """Clusters of which some run beside a broker."""
+    """Clusters, some of which run beside a broker."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Beside(Deployment):
         return f", kind: pulsar, apache: {{service_url: '{broker.url}', admin_url: '{broker.admin_url}'}}"
 
     def apache(self, name: str) -> Any:
-        """What the status of a worker says of its bridge."""
+        """Return the section on the bridge in a worker's status."""
         return self.get(name, "/replication/v1/status")["apache"]
 
     def topics(self, name: str) -> list[str]:
-        """The topics that a worker has."""
+        """Return the names of the topics that a worker has."""
         return [each["name"] for each in self.get(name, "/replication/v1/status")["topics"]]
 
     def log(self, name: str) -> str:
@@ -67,8 +67,8 @@ class Beside(Deployment):
 
 @contextmanager
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
-    """A broker for each name. It keeps messages that nobody subscribed to: a subscription that is made at one of them
-    is at the others a moment later."""
+    """Run a broker for each name. It keeps messages without a subscription: one that is made at one broker reaches the
+    others a moment later."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         peers = [pulsar_peer(path / f"broker-{name}", **settings) for name in names]
         made = dict(zip(names, threads.map(stack.enter_context, peers), strict=True))
@@ -80,7 +80,7 @@ def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, P
 
 @contextmanager
 def beside(path: Path, names: str, brokers: Mapping[str, Peer], links: str, pipeline: str = "") -> Iterator[Beside]:
-    """Workers of clusters, started. ``pipeline`` is more of what the topology says of that."""
+    """Start workers of clusters, as a context manager. ``pipeline``: more fields for that section of the topology."""
     with served_postgres() as server, databases_of(names, server, "bridge") as databases:
         made = Beside(path, tuple(names), links, databases, brokers, pipeline)
         try:
@@ -93,7 +93,7 @@ def beside(path: Path, names: str, brokers: Mapping[str, Peer], links: str, pipe
 def until(
     holds: Callable[[], Any], what: Callable[[], object] | str, seconds: float = WAIT_SECONDS, *, pause: float = 0.1
 ) -> Any:
-    """What ``holds`` returns, once that is true."""
+    """Wait until ``holds`` returns something true, and return that."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline, what if isinstance(what, str) else what()
@@ -103,7 +103,7 @@ def until(
 
 @contextmanager
 def official(broker: Peer | str) -> Iterator[pulsar.Client]:
-    """A client of a broker, or of what is at an address."""
+    """Connect the official client to a broker, or to an address, as a context manager."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     # A broker that has just started, on a busy machine, may take a minute to load a topic.
     url, token, authority = (
@@ -141,7 +141,7 @@ def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_S
 
 
 def cursors(broker: PulsarBroker, topic: str) -> Any:
-    """The cursors of a topic, as the broker's internal statistics have them; none if the topic is not there."""
+    """Return a topic's cursors from the broker's internal statistics; none if the topic is not there."""
     try:
         return broker.admin("GET", f"{topic.replace('://', '/')}/internalStats")["cursors"]
     except urllib.error.HTTPError as error:
@@ -151,7 +151,7 @@ def cursors(broker: PulsarBroker, topic: str) -> Any:
 
 
 def partitions(broker: PulsarBroker, topic: str) -> int:
-    """How many a topic has; 0 if it is not partitioned or not there."""
+    """Return a topic's number of partitions; 0 if it is not partitioned or not there."""
     try:
         return int(broker.admin("GET", f"{topic.replace('://', '/')}/partitions")["partitions"])
     except urllib.error.HTTPError as error:
@@ -161,7 +161,7 @@ def partitions(broker: PulsarBroker, topic: str) -> int:
 
 
 def backlog(broker: Peer, topic: str, subscription: str) -> int:
-    """How many entries of a subscription are not acknowledged; -1 if there is no such subscription."""
+    """Return the number of a subscription's unacknowledged entries; -1 if there is no such subscription."""
     try:
         shown = broker.admin("GET", f"{topic.replace('://', '/')}/stats?getPreciseBacklog=true")["subscriptions"]
     except urllib.error.HTTPError as error:
@@ -172,7 +172,7 @@ def backlog(broker: Peer, topic: str, subscription: str) -> int:
 
 
 def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.ConsumerType) -> list[str]:
-    """What a subscription still delivers, acknowledged, until nothing is left of it."""
+    """Consume and acknowledge until a subscription has no backlog; return the payloads."""
     deadline = time.monotonic() + WAIT_SECONDS
     with official(broker) as client:
         consumer = client.subscribe(topic, subscription, consumer_type=kind)
@@ -193,13 +193,13 @@ def bodies(prefix: str, numbers: Iterable[int]) -> list[str]:
 
 
 def drill_against(deployment: Beside, out: Path) -> subprocess.CompletedProcess[str]:
-    """A drill of clusters that run."""
+    """Run a drill against clusters that run."""
     options = ("--messages", str(DRILL_MESSAGES), "--rate", "100", "--out", str(out))
     return forked_commands.run("drill", "--against", str(deployment.file), *options, cwd=deployment.path)
 
 
 def drill_of_running(deployment: Beside, out: Path) -> None:
-    """The same, in a namespace that it has at the brokers for itself: nothing is lost, and nothing is left."""
+    """Run a drill against clusters that run, in a namespace of its own at the brokers. It loses and leaves nothing."""
     for broker in deployment.brokers.values():
         broker.admin("PUT", "namespaces/public/canary")
         broker.admin(

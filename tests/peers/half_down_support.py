@@ -1,5 +1,5 @@
-"""Workers beside brokers of which each port, the binary protocol and the admin API, can fail by itself, and workers
-whose clocks are apart.
+"""Workers beside brokers whose two ports (binary protocol and admin API) can fail one by one, and workers whose clocks
+are apart.
 
 Between a worker and each port of its brokers stands a proxy that the test makes worse. Applications, and the test, go
 to the brokers directly.
@@ -49,12 +49,12 @@ class Halved(Beside):
         return f", kind: pulsar, apache: {{{urls}}}"
 
     def address(self, name: str, half: str) -> str:
-        """Where the worker of a cluster finds that port of its brokers."""
+        """Return the address at which a cluster's worker finds one port of its brokers: that of a proxy."""
         return self._proxies[name, half].address
 
     @contextmanager
     def fails(self, name: str, half: str, fault: LinkFault) -> Iterator[None]:
-        """That port of a cluster's brokers fares like that for its worker, until the end of the block."""
+        """Put ``fault`` between a cluster's worker and one port of its brokers, until the block ends."""
         proxy = self._proxies[name, half]
         self._run(proxy.set(fault))
         try:

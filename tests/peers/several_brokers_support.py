@@ -1,5 +1,6 @@
-"""Applications at a cluster of several Apache Pulsar brokers (A) and at one of kind embedded (C), and what must be true
-of their messages and acknowledgements at the end, whatever happened to brokers and workers in between."""
+"""Applications at a cluster of several Apache Pulsar brokers (A) and at one of kind embedded (C).
+
+Their messages and acknowledgements are checked at the end, after brokers and workers were disturbed."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ _names = (f"persistent://{NAMESPACE}/several-{number}" for number in count())
 
 
 class Traffic:
-    """Applications at both clusters: they publish to topics, and acknowledge most of what they get of each other."""
+    """Applications at both clusters. They publish to topics, and acknowledge most messages of each other."""
 
     def __init__(self, made: Beside, topics: list[str], at: Peer) -> None:
-        """``at``: what the clients of A connect to."""
+        """``at``: the broker or cluster that the clients of A connect to."""
         self._made = made
         self.topics = topics
         self.published = {(name, topic): 0 for name in "AC" for topic in topics}
@@ -82,7 +83,7 @@ class Traffic:
                         thread.join()
 
     def more(self, messages: int) -> None:
-        """Returns when each producer has published so many more."""
+        """Wait until each producer has published so many more messages."""
         before = dict(self.published)
         until(
             lambda: all(now - before[key] >= messages for key, now in self.published.items()) or self.errors,
@@ -91,7 +92,8 @@ class Traffic:
         assert not self.errors
 
     def verified(self) -> None:
-        """Everything is everywhere once, in the order of its origin; the same is open at both; nothing went back."""
+        """Check that both clusters have each message once, in its origin's order, and the same ones unacknowledged, and
+        that nothing went back."""
         assert not self.errors
         assert not self.back
         for topic in self.topics:
@@ -148,7 +150,7 @@ class Traffic:
                     self.marks[topic] = mark
 
     def _settle(self) -> None:
-        """Returns when nothing but what is kept is open, at both."""
+        """Wait until only the messages to be kept are unacknowledged, at both clusters."""
 
         def settled(topic: str, wanted: int) -> bool:
             there = self._made.get("C", f"/admin/v2/{topic.replace('://', '/')}/stats")["subscriptions"]["work"]
@@ -182,7 +184,7 @@ def read(peer: Peer | str, topic: str, messages: int) -> list[str]:
 
 
 def made_topics(cluster: PulsarCluster, made: Beside, plain: int = 2, partitions: int = 0) -> list[str]:
-    """New topics, at both brokers, that both clusters have, with their subscription."""
+    """Make topics, spread over both brokers, with a subscription; wait until both clusters have them."""
     topics = [next(_names) for _ in range(plain)]
     if partitions:
         parted = next(_names)
@@ -216,7 +218,7 @@ def owners(cluster: PulsarCluster, topics: list[str]) -> set[int | None]:
 
 
 def moved(cluster: PulsarCluster, topics: list[str], traffic: Traffic) -> None:
-    """Each topic, of which either broker has some, is moved to the other broker under traffic."""
+    """Move each topic to the other broker under traffic. Before, each broker owns some of them."""
     traffic.more(20)
     assert owners(cluster, topics) == {0, 1}
     for topic in topics:
@@ -226,7 +228,7 @@ def moved(cluster: PulsarCluster, topics: list[str], traffic: Traffic) -> None:
 
 @contextmanager
 def through_proxy(cluster: PulsarCluster, made: Beside, path: Path) -> Iterator[tuple[PulsarProxy, str]]:
-    """The worker of A asks Pulsar's own proxy for everything; which one, and the name of its topology file."""
+    """Restart the worker of A behind Pulsar's own proxy; give the proxy, and the name of the topology file."""
     proxy = PulsarProxy(path, cluster)
     made.kill("A")
     try:
@@ -243,7 +245,7 @@ def through_proxy(cluster: PulsarCluster, made: Beside, path: Path) -> Iterator[
 
 
 def proxy_restarts(proxy: PulsarProxy, made: Beside, topics: list[str], traffic: Traffic) -> None:
-    """It is killed, and comes back when the status of each topic says so."""
+    """Kill the proxy, wait until the status of each topic shows it, and start the proxy again."""
     proxy.kill()
     until(lambda: all(bridged(made, topic)["errors"] for topic in topics), lambda: made.apache("A"))
     proxy.start()

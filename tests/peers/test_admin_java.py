@@ -20,15 +20,15 @@ DIFFERENCES: Final = {
     "precise stats": "a backlog is counted in messages, where a broker counts entries",
     "left": "a backlog is counted in messages, where a broker counts entries",
 }
-"""Calls of which the result is another one, and why."""
+"""Calls whose result differs from a broker's, and why."""
 SOMETIMES: Final = {
     "expired by time": "a broker refuses it while it is still about the expiry before, here they wait in turn"
 }
-"""The same where it depends on who is faster at the broker."""
+"""Calls whose result differs from a broker's only at times, by a race at the broker; and why."""
 
 
 def admin_calls(directory: Path, http_url: str, pulsar_url: str, cluster: str) -> dict[str, tuple[str, str]]:
-    """What came of each call: ``ok`` and the result, or the exception and its status."""
+    """Run the Java admin client; return for each call ``ok`` and the result, or the exception and its status."""
     java = find_java()
     if java is None or not jars_of("pulsar").is_dir():
         pytest.skip("no Java 17, or no jars: make peers")

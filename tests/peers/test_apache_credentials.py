@@ -45,7 +45,7 @@ from replicator.topology.apache import ApacheSettings
 LINKS: Final = "[{between: [A, B]}]"
 PASSWORD: Final = "bridge:it is a secret\n"
 REQUESTS_PER_SECOND: Final = 100
-"""That the broker of B takes; tests and its worker make fewer."""
+"""Limit of requests at the broker of B; tests and its worker make fewer."""
 TOO_MANY: Final = 429
 OF_ONE_TOPIC: Final = (503, {})
 FAULTS: Final = [(TOO_MANY, {}), (TOO_MANY, {"Retry-After": "2"}), OF_ONE_TOPIC, (503, {"Retry-After": "2"})]
@@ -55,7 +55,7 @@ _topics = (f"persistent://public/default/credentials-{number}" for number in cou
 
 @dataclass(frozen=True)
 class Shown:
-    """What workers show: of A a file with a password, of B a certificate with its key, which tests replace."""
+    """Credentials of workers: a file with a password (A), a certificate with its key (B). Tests replace them."""
 
     directory: Path
     authority: Authority
@@ -117,7 +117,7 @@ class Credentialed(Beside):
         self.start(name)
 
     def said(self, name: str) -> str:
-        """What the status of a worker says of trouble with its brokers."""
+        """Return the errors and limits that a worker's status shows for its brokers; empty if there are none."""
         shown = self.apache(name)
         errors = [reason for each in shown["topics"] for reason in each["errors"].values()]
         return " ".join(filter(None, [shown["error"], shown["limited"], *errors]))
@@ -184,7 +184,7 @@ def publish(pair: Credentialed, cluster: str, topic: str, messages: list[str]) -
 
 
 def acknowledge(pair: Credentialed, cluster: str, topic: str, messages: int, left: set[int]) -> None:
-    """Of so many messages all but some, out of order for those after them."""
+    """Receive ``messages`` and acknowledge all but those whose number is in ``left``."""
     with official(pair.brokers[cluster]) as client:
         consumer = client.subscribe(topic, "work", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
         for number in range(messages):
@@ -197,7 +197,7 @@ def acknowledge(pair: Credentialed, cluster: str, topic: str, messages: int, lef
 
 
 def in_step(pair: Credentialed, topic: str, messages: int, open_: int) -> None:
-    """Both brokers have so many messages, of which so many are open in the subscription."""
+    """Wait until both brokers have all ``messages``, and ``open_`` of them are unacknowledged in the subscription."""
     for name in "AB":
         assert len(read_all(pair.brokers[name], topic, messages)) == messages
         until(
@@ -230,7 +230,7 @@ def test_messages_state_kills_and_a_switch_with_a_password_here_and_a_certificat
 
 
 async def looked_up(settings: ApacheSettings, topic: str) -> int:
-    """At the client port."""
+    """Return a topic's number of partitions as the client port answers it."""
     options = {"connection_timeout_seconds": 10, "operation_timeout_seconds": 10}
     connector = BrokerConnector(settings.service_url, showing=showing_of(settings), **options)
     try:
@@ -324,7 +324,7 @@ def test_an_admin_api_that_limits_requests_is_waited_for_and_nothing_is_lost(pai
 
 
 def pauses(proxy: AdminProxy) -> list[float]:
-    """Between two requests that it refused."""
+    """Return the seconds between successive requests that the proxy refused."""
     return [after - before for before, after in pairwise(proxy.refused_at[:])]
 
 

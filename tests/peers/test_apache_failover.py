@@ -28,7 +28,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
 
 @pytest.fixture
 def deployment(trio: Beside) -> Iterator[Beside]:
-    """Where each serves its own clients, before the test and after it."""
+    """Give clusters that each serve their own clients; after the test, fail back to that state."""
     yield trio
     for home in "ABC":
         if trio.state(home)["fenced"]:
@@ -38,7 +38,7 @@ def deployment(trio: Beside) -> Iterator[Beside]:
 
 
 def bridged(made: Beside, name: str, topic: str) -> Any:
-    """What a worker says of a topic; None if it does not bridge it (yet)."""
+    """Return a worker's status of a topic; None if it does not bridge the topic (yet)."""
     return next((each for each in made.apache(name)["topics"] if each["topic"] == topic), None)
 
 
@@ -47,7 +47,7 @@ def fences(made: Beside, name: str) -> list[bool]:
 
 
 def fenced(made: Beside, name: str, topic: str) -> None:
-    """Returns when nobody can publish to or consume from a topic."""
+    """Wait until nobody can publish to a topic or consume from it."""
     until(
         lambda: (shown := bridged(made, name, topic)) and shown["fence"]["producers"] and shown["fence"]["consumers"],
         lambda: (bridged(made, name, topic), made.log(name)),
@@ -67,7 +67,7 @@ def subscribe(made: Beside, cluster: str, topic: str, client: pulsar.Client) -> 
 
 
 def prepared(made: Beside, topic: str, messages: int = 20) -> None:
-    """Messages of A, with a subscription on both, of which the even ones are acknowledged at A."""
+    """Publish messages at A, with a subscription at A and B, and acknowledge the even ones at A."""
     with official(made.brokers["A"]) as client:
         consumer = subscribe(made, "A", topic, client)
         publish(made, "A", topic, bodies("m", range(messages)))

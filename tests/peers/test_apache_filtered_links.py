@@ -61,7 +61,7 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def stays(number: int) -> bool:
-    """Every third message, but none of each fourth batch, and all of one."""
+    """Return whether the filter keeps a message: every third one, none of each fourth batch, all of batch 2."""
     batch = number // BATCH
     return batch == 2 or (batch % 4 != 3 and number % 3 == 0)
 
@@ -87,7 +87,7 @@ def number_of(message: Message) -> int:
 
 
 def test_what_a_filter_lets_pass_is_consumed_at_the_other_brokers_and_says_nothing_of_the_rest(pair: Pair) -> None:
-    """Invariants 2, 3, 5 and 6: of batches of which a link leaves out a part, and of such as it leaves out."""
+    """Invariants 2, 3, 5 and 6, for batches that a link leaves out in part or whole."""
     made = pair.made
     at_a, at_b = made.brokers["A"], made.brokers["B"]
     published = [f"A-{number // BATCH}-{number}" for number in range(BATCH * BATCHES)]

@@ -28,7 +28,7 @@ LEFT: Final = {
     "holes": frozenset({1, 3, 5, 7}),
     "one-hole": frozenset({0}),
 }
-"""By subscription, the numbers of the messages that it does not acknowledge."""
+"""Numbers of the messages that each subscription does not acknowledge."""
 CUMULATIVE: Final = frozenset({"whole", "through-3", "through-6"})
 MESSAGES: Final = 8
 SEEN_SECONDS_MAX: Final = 120.0
@@ -42,7 +42,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 async def _acknowledge_all(url: str) -> None:
-    """In all subscriptions of all topics, at the same time."""
+    """Publish and acknowledge in all subscriptions of all topics, at the same time."""
     async with Client(url) as client:
 
         async def consume(topic: str, name: str, published: asyncio.Event, received: asyncio.Barrier) -> None:
@@ -72,7 +72,7 @@ async def _acknowledge_all(url: str) -> None:
 
 
 async def _left(admin: BrokerAdmin, topic: str) -> dict[str, frozenset[int]]:
-    """By subscription at the brokers, the numbers of the messages that are not acknowledged."""
+    """Return by subscription the numbers of the messages that are not acknowledged at the brokers."""
     try:
         internals = await admin.internals(topic)
     except AdminFailed as error:
@@ -96,7 +96,7 @@ async def _left(admin: BrokerAdmin, topic: str) -> dict[str, frozenset[int]]:
 
 
 async def _seen(broker: ApacheSettings) -> dict[str, dict[str, frozenset[int]]]:
-    """Of all topics at the brokers, when they are as they are to be, or when it took too long."""
+    """Wait until each topic's subscriptions have :data:`LEFT` at the brokers, or time is up; return what they have."""
     admin = BrokerAdmin(broker)
     left: dict[str, dict[str, frozenset[int]]] = {}
     try:

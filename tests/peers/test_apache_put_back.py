@@ -32,7 +32,7 @@ def of_topic(made: Beside, name: str, topic: str) -> Any:
 
 
 def same_at_both(made: Beside, topic: str, messages: int) -> None:
-    """Return when the brokers of both clusters have so many messages of a topic, and no more."""
+    """Wait until the brokers of both clusters have so many messages of a topic, and no more."""
     found = [len(read_all(made.brokers[name], topic, messages)) for name in "AB"]
     assert found == [messages] * 2, ([of_topic(made, name, topic) for name in "AB"], made.log("A"), made.log("B"))
 
@@ -94,7 +94,7 @@ def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_work
     assert [body for body in there if body.startswith("again")] == bodies("again", range(5))
     until(lambda: of_topic(pair, "A", topic)["errors"] == {}, lambda: of_topic(pair, "A", topic))
     assert len(of_topic(pair, "A", topic)["lives"]) == 2
-    # B has 150 entries of which 7 are acknowledged; A lacks the 30 that it lost.
+    # B has 150 entries, 7 of them acknowledged; A lacks the 30 that it lost.
     until(
         lambda: (backlog(a, topic, "app"), backlog(b, topic, "app")) == (113, 143),
         lambda: (backlog(a, topic, "app"), backlog(b, topic, "app")),

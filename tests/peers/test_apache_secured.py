@@ -78,7 +78,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 @pytest.fixture(scope="module")
 def tokens(secrets: Secrets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What each worker shows; the tests of the module replace it as it expires."""
+    """Give the file with each worker's token; tests of the module replace a token as it expires."""
     directory = tmp_path_factory.mktemp("tokens")
     files = {name: directory / name for name in "AB"}
     for file in files.values():

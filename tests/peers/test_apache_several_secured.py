@@ -56,13 +56,13 @@ class Secured(Beside):
         )
 
     def refused(self) -> str:
-        """What the status says of a token that does not count."""
+        """Return the errors of A's status if they are about a refused token, else an empty text."""
         shown = self.apache("A")
         said = " ".join([str(shown["error"]), *(str(each["errors"]) for each in shown["topics"])])
         return said if "uthenticat" in said or "401" in said or "expired" in said else ""
 
     def token_expires(self, traffic: Traffic, topology: str) -> None:
-        """It starts with one that expires under traffic, and goes on when the file has another one."""
+        """Start A with a token that expires under traffic; A goes on when the file has another one."""
         self.kill("A")
         self.token.write_text(self.secrets.token(ROLE, seconds=TOKEN_SECONDS))
         self.start("A", file=topology)
@@ -142,7 +142,7 @@ def test_a_request_that_a_broker_sends_on_is_shown_the_same_by_tls(
 
 
 def sent_to(cluster: PulsarCluster, path: str) -> str:
-    """Where the first broker sends a request on."""
+    """Return the address to which the first broker redirects a request."""
     asked = cluster.brokers[0]
     context = ssl.create_default_context(cafile=cluster.authority)
     connection = http.client.HTTPSConnection("127.0.0.1", asked.web_port, timeout=30, context=context)

@@ -13,7 +13,7 @@ from pulsar import ConsumerType
 from replicator.drills.peers.pulsar.broker import PulsarBroker
 
 MESSAGES = 20
-"""Of each kind: outside of any transaction, in one that is committed, in one that is aborted, and outside again."""
+"""Messages of each kind: outside of transactions, in a committed one, in an aborted one, and outside again."""
 PROGRAM_SECONDS_MAX = 240
 
 
@@ -33,7 +33,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def transactions(program: list[str], broker: PulsarBroker, topic: str) -> tuple[list[str], set[str]]:
-    """What is to be read of the topic, in order, and what the subscription ``work`` has acknowledged."""
+    """Run the program; return what a reader of the topic must see, in order, and what ``work`` has acknowledged."""
     command = [*program, broker.url, topic, "work", str(MESSAGES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

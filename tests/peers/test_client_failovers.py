@@ -30,7 +30,7 @@ _topics = (f"{TOPIC}-{number}" for number in count())
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithPorts]:
-    """Between two tests everybody is served at home."""
+    """Give two clusters with links both ways. Before and after each test, each serves its own clients."""
     with served_postgres() as server, databases_of("AB", server, "clients") as databases:
         path = tmp_path_factory.mktemp("clusters")
         with deployment(path, "A", "B", links=BOTH_WAYS, databases=databases, kind=WithPorts) as made:
@@ -61,12 +61,12 @@ class Traffic:
         self._reading.start()
 
     def more(self, messages: int = 50) -> None:
-        """Returns when so many more were confirmed and received."""
+        """Wait until so many more messages were confirmed and received."""
         confirmed, received = len(self.confirmed) + messages, len(set(self.received)) + messages
         self._until(lambda: len(self.confirmed) >= confirmed and len(set(self.received)) >= received)
 
     def stop(self) -> None:
-        """Returns when all that was confirmed is received."""
+        """End the client; all confirmed messages must have been received."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait(WAIT_SECONDS) == 0, self._errors.read_text()[-3000:]
@@ -110,12 +110,12 @@ def traffic_of(directory: Path, *command: str) -> Iterator[Traffic]:
 
 
 def provider(deployed: WithPorts) -> str:
-    """Where the cluster that serves for A is told, at a worker that lives all the time."""
+    """Return the URL that tells which cluster serves for A, at a worker that is never stopped."""
     return deployed.url("B", "/failover/v1/service-url?cluster=A")
 
 
 def there_and_back(deployed: WithPorts, topic: str, traffic: Traffic) -> None:
-    """Planned."""
+    """Fail over from A to B as planned, and back."""
     deployed.report("failover", "--from", "A", "--to", "B")
     deployed.until(lambda: deployed.serves("B", topic), "the client follows", FOLLOWS_SECONDS_MAX)
     traffic.more()

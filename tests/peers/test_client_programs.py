@@ -30,7 +30,7 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
 """Cases in which the worker answers otherwise, and the difference of docs/compatibility.md that it is."""
 
 RUNS_MAX: Final = 3
-"""Of a case that differs. Amid the others a broker itself shows one thing now and another then (``access-modes``)."""
+"""Limit of runs of a case that differs: even a broker's own answers vary at times (``access-modes``)."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def worker(pulsar_broker: PulsarBroker) -> Iterator[ServedWorker]:
 
 
 def _seen(command: list[str], service_url: str, admin_url: str, run: int = 1, cases: Iterable[str] = ()) -> Seen:
-    """What the program saw of a broker, by case, in all or in some; each run has topics of its own."""
+    """Run the program against a broker, all cases or some; return what it saw, by case. Each run has its own topics."""
     arguments = [service_url, admin_url, str(run), *cases]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

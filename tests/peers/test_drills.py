@@ -26,7 +26,7 @@ MESSAGES: Final = 1200
 RATE: Final = 200
 SYSTEMS: Final = {"pulsar-geo": require_pulsar, "mirrormaker2": require_kafka}
 pytestmark = pytest.mark.timeout(400)
-"""Of a busy machine: programs of Java start five times in each, and it may wait a minute for what does not settle."""
+"""Limit for a busy machine: each test starts Java programs five times, and may wait a minute for the end state."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def ran(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def of(ran: Ran, subscription: int) -> Column:
-    """The ids of all deliveries to a subscription."""
+    """Return the ids of all deliveries to a subscription."""
     receipts = ran.seen.receipts
     return receipts.column("id")[receipts.column("subscription") == subscription]
 

@@ -36,7 +36,7 @@ Scenario = Callable[[Client, str], Awaitable[None]]
 
 @pytest.fixture(params=["apache pulsar", "ours"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
-    """Runs a scenario with a client of either, and the name of a topic that nobody has."""
+    """Run a scenario with a client of either, and the name of a topic that nobody has."""
     theirs: PulsarBroker | None = request.getfixturevalue("pulsar_broker") if request.param == "apache pulsar" else None
 
     @asynccontextmanager

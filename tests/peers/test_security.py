@@ -1,4 +1,4 @@
-"""Who is let in and what they may do, as a real broker says it: the same programs of the official client against both.
+"""Authentication and authorization compared with a real broker: the same programs of the official client at both.
 
 Tokens, passwords, certificates and permissions are switched on in both. What each program sees is compared, by the
 class of the error where there is one.
@@ -42,7 +42,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What clients have to show."""
+    """Credentials that clients show, good ones and bad ones."""
 
     secrets: Secrets
     others: Secrets
@@ -158,7 +158,7 @@ SHOWN_BY_TLS: dict[str, Show] = {
 
 
 def seen(url: str, options: dict[str, Any], *, seconds: int = 2) -> list[str]:
-    """What a client sees that tries to use a topic in each way, by the class of the error or what it got."""
+    """Use a topic in each way; return for each the class of the client's error, or its result."""
     answers: list[str] = []
 
     def tried(what: Callable[[], Any]) -> Any:
@@ -234,11 +234,11 @@ CLAIMED: dict[str, dict[str, str]] = {
     "the version of a proxy": {"proxy_version": "4.0.0"},
     "where a proxy connects it": {"proxy_to_broker_url": "127.0.0.1:1"},
 }
-"""What a proxy in front of a broker says of the client that it speaks for."""
+"""Fields of CONNECT in which a proxy names the client that it speaks for."""
 
 
 def answered(url: str, token: str, claimed: dict[str, str]) -> tuple[str, int, str]:
-    """What a connection is answered with that shows a token, and claims something."""
+    """Connect with a token and the fields ``claimed``; return the answer."""
     host, port = url.removeprefix("pulsar://").split(":")
     command = CommandConnect(
         client_version="a test",

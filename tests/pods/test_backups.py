@@ -32,7 +32,7 @@ class Region:
     directory: Path
 
     def install(self, **values: Any) -> None:
-        """Or upgrade; returns when the worker is ready."""
+        """Install or upgrade the release, and wait until the worker is ready."""
         content = {"clusters": {"us-east": {"address": ADDRESS, "insecure": True}}, "pipeline": {"engine": "embedded"}}
         backup = {"enabled": True, "existingClaim": CLAIM, "keep": 1, "schedule": "0 0 1 1 *"} | values.pop(
             "backup", {}
@@ -51,7 +51,7 @@ class Region:
         self.kubernetes.until(lambda: f"data-{NAME}-0" not in self._claim_names(), "the claim is gone")
 
     def back_up(self, name: str) -> None:
-        """As `kubectl create job --from=cronjob/…` does it."""
+        """Run the backup's CronJob once, as `kubectl create job --from=cronjob/…` does."""
         jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
         cron = self.kubernetes.call("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/cronjobs/{NAME}-backup")
         self.kubernetes.call("POST", jobs, {"metadata": {"name": name}, "spec": cron["spec"]["jobTemplate"]["spec"]})
@@ -66,7 +66,7 @@ class Region:
         self.kubernetes.call("DELETE", f"{jobs}/{name}?propagationPolicy=Foreground")
 
     def backups(self) -> list[str]:
-        """The ids of those that are kept on the claim."""
+        """Return the ids of the backups on the claim."""
         claim = self.kubernetes.call("GET", f"{_claims()}/{CLAIM}")
         volume = self.kubernetes.call("GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
         return list(Manifests(Destination(volume["spec"]["hostPath"]["path"]), "us-east").ids())
@@ -90,7 +90,7 @@ async def _publish(*contents: bytes) -> None:
 
 
 async def _read(number: int, subscription: str) -> list[bytes]:
-    """The first messages of the topic."""
+    """Read the first messages of the topic."""
     async with Client(f"pulsar://{ADDRESS}") as client:
         consumer = await client.subscribe(
             TOPIC, subscription, ConsumerType.Exclusive, initial_position=InitialPosition.Earliest

@@ -27,8 +27,8 @@ exec postgres -D /data/pg -c listen_addresses='*' -c unix_socket_directories=/da
 _SERVICE: Final = """[company]
 application_name=replicator
 """
-"""What the database's URL names (``service=company``): without this file and the variable that leads to it, nobody
-connects. It stands for the authority of a database with ``sslmode=verify-full``."""
+"""Service file that the database's URL names (``service=company``): without this file and the variable with its path,
+nobody connects. It stands for the authority of a database with ``sslmode=verify-full``."""
 
 
 class Release:
@@ -38,7 +38,7 @@ class Release:
         self.kubernetes, self._file = kubernetes, directory / "values.yaml"
 
     def upgrade(self, secret: str, note: str, links: list[dict[str, Any]] | None = None) -> None:
-        """Raises :class:`PeerFailed` if helm does."""
+        """Install or upgrade the release; raise :class:`PeerFailed` if helm fails."""
         clusters = {NAME: {"address": f"{NAME}-replicator.{NAME}.svc:7101", "insecure": True}}
         content: dict[str, Any] = {"clusters": clusters, "pipeline": {"engine": "embedded"}}
         content |= {"links": links} if links else {}
@@ -121,7 +121,7 @@ def test_where_the_migration_fails_the_worker_stays_as_it_is(release: Release) -
 
 
 def _said_by_the_check(kubernetes: Cluster) -> str:
-    """What the pod of the check said that failed last."""
+    """Return the log of the newest pod of the check."""
     pods = kubernetes.pods(NAME, f"batch.kubernetes.io/job-name={NAME}-replicator-check").values()
     return kubernetes.log(max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"]), "check")
 

@@ -31,18 +31,18 @@ class Regions:
     directory: Path
 
     def install(self, cluster: str, values: Mapping[str, Any] | None = None) -> None:
-        """Or upgrade; returns when the worker is ready."""
+        """Install or upgrade a region's release, and wait until the worker is ready."""
         file = self.directory / f"{cluster}.yaml"
         file.write_text(yaml.safe_dump(_values(cluster) | dict(values or {})))
         create = ("--create-namespace", "--namespace", cluster, "--values", file)
         self.kubernetes.helm("upgrade", "--install", cluster, CHART, *create, "--wait", "--timeout", "4m")
 
     def worker(self, cluster: str) -> Any:
-        """The worker's pod."""
+        """Return the worker's pod."""
         return self.kubernetes.pod(cluster, f"{cluster}-replicator-0")
 
     def until_back(self, cluster: str, before: Any) -> Any:
-        """The worker's pod, when it is ready and another one, or has a container started again."""
+        """Wait until the worker's pod is ready, and is another one or has a restarted container; return it."""
 
         def look() -> Any:
             pods = self.kubernetes.pods(cluster)
@@ -82,7 +82,7 @@ def regions(kubernetes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def test_a_worker_has_no_rights_and_a_root_that_nobody_writes(regions: Regions) -> None:
-    """What the chart's security contexts say holds for the process that runs."""
+    """The running process has the properties that the chart's security contexts ask for."""
     process = regions.kubernetes.first_process(regions.worker(EAST), "worker")
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":\t" in line
@@ -103,7 +103,7 @@ def test_helm_test_passes(regions: Regions) -> None:
 
 
 def test_the_cron_jobs_drill_passes_through_the_services(regions: Regions) -> None:
-    """As `kubectl create job --from=cronjob/…` makes it; its command is `replicator drill --against FILE`."""
+    """The job is made as `kubectl create job --from=cronjob/…` makes it. It runs `replicator drill --against FILE`."""
     kubernetes = regions.kubernetes
     cron = kubernetes.call("GET", f"/apis/batch/v1/namespaces/{EAST}/cronjobs/{EAST}-replicator-drill")
     job = {"metadata": {"name": "drill-now"}, "spec": cron["spec"]["jobTemplate"]["spec"]}

@@ -40,7 +40,7 @@ class SecureRegions:
         self.renew(name, "POST")
 
     def renew(self, name: str, method: str = "PUT") -> str:
-        """Another certificate; gives what it says."""
+        """Put a new certificate into a region's secret, and return its text."""
         host = self.address(name).partition(":")[0]
         certificate, key = self.authority.give(host, host)
         files = {"tls.crt": certificate, "tls.key": key, "ca.crt": self.authority.file}

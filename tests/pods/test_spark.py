@@ -19,7 +19,7 @@ URLS: Final = [f"pulsar://{name}-replicator.{name}.svc:7101" for name in (EAST, 
 
 
 def _values(cluster: str) -> dict[str, Any]:
-    """A one-way link that Spark carries, so one driver is enough."""
+    """Return values with a one-way link that Spark carries, so one driver is enough."""
     clusters = {name: {"address": f"{name}-replicator.{name}.svc:7101", "insecure": True} for name in (EAST, WEST)}
     pipeline = {"engine": "spark", "driver": "external", "batch": "2s"}
     values: dict[str, Any] = {"cluster": cluster}

@@ -39,7 +39,7 @@ class Traffic:
             raise self._failed[0]
 
     def lost(self) -> dict[str, list[int]]:
-        """Confirmed messages that did not come, by cluster."""
+        """Return the confirmed messages that did not come, by the URL of the cluster."""
         return {url: sorted(self.confirmed - received) for url, received in self.received.items()}
 
     async def _run(self) -> None:
@@ -86,7 +86,7 @@ class Traffic:
 
 @contextmanager
 def traffic(topic: str, urls: list[str]) -> Iterator[Traffic]:
-    """Publishes at the first of ``urls``, and consumes at all; at its end everything has settled, or time is over."""
+    """Publish at the first of ``urls`` and consume at all. At the end all has settled, or time is over."""
     running = Traffic(topic, urls)
     running.start()
     try:

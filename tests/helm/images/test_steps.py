@@ -24,7 +24,7 @@ READY_SECONDS_MAX: Final = 120.0
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of what the stage ``build`` makes."""
+    """Run the steps of the stage ``build``; give the root of the files that it makes."""
     root = tmp_path_factory.mktemp("image")
     copy_context(root / "src")
     for stage in lineage("build"):

@@ -83,7 +83,7 @@ def _check_worker(release: Installation, worker: Any, given: Mapping[str, Any]) 
 
 
 def _check_services(release: Installation, meant: list[Object], worker: Any) -> None:
-    """Each leads to the worker's pod, at the container's port."""
+    """Check that each Service leads to the worker's pod, at the container's port."""
     ports = {port["name"]: port["containerPort"] for port in worker["spec"]["containers"][0]["ports"]}
     for service in (each for each in meant if each["kind"] == "Service"):
         if service["spec"]["selector"]["app.kubernetes.io/component"] != "worker":
@@ -96,7 +96,7 @@ def _check_services(release: Installation, meant: list[Object], worker: Any) -> 
 
 
 def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
-    """The driver and what it may do; a drill."""
+    """Check the driver with its rights, and a drill."""
     if given["driver"]["enabled"]:
         (driver,) = release.all_of("Deployment")
         eventually(lambda: release.get("Deployment", driver)["status"].get("availableReplicas") == 1, "the driver runs")
@@ -120,7 +120,7 @@ def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
 
 
 def _run_now(release: Installation, name: str, command: list[str]) -> None:
-    """As `kubectl create job --from=cronjob/…` does it."""
+    """Run a CronJob's job once, as `kubectl create job --from=cronjob/…` does."""
     (cron,) = (each for key, each in release.all_of("CronJob").items() if key.endswith(f"-{name}"))
     template, now = cron["spec"]["jobTemplate"], f"{name}-now"
     job = {"metadata": {"name": now, "labels": template["metadata"]["labels"]}, "spec": template["spec"]}
@@ -190,7 +190,7 @@ def test_a_test_that_fails_is_a_failure_of_helm_test(kubernetes: Kubernetes) -> 
 
 
 def test_what_kubernetes_does_not_take_is_refused_by_the_server(kubernetes: Kubernetes) -> None:
-    """Where the chart's schema lets through what pods may have."""
+    """The chart's schema lets any field of a pod through; the API server refuses what is wrong."""
     release = Installation(kubernetes, "minimal", "refused")
     ranges = 'service.pulsar={"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/99"]}'
     with pytest.raises(PeerFailed, match="loadBalancerSourceRanges"):
@@ -228,7 +228,7 @@ def _leads_to(release: Installation, service: str, expected: Mapping[str, tuple[
 
 
 def _left(release: Installation, made: set[tuple[str, str]]) -> list[str]:
-    """What is still there of a release."""
+    """Return the names of a release's objects that still exist."""
     return [*release.all_of("Pod"), *(name for kind, name in made if name in release.all_of(kind))]
 
 
@@ -239,7 +239,7 @@ def _claims(pod: Any) -> list[str]:
 
 
 def _topology(release: Installation) -> str:
-    """What the release's own topology says, if it has one."""
+    """Return the text of the release's own topology; empty if it has none."""
     found = [{**each, "kind": kind} for kind in ("ConfigMap", "Secret") for each in release.all_of(kind).values()]
     said = [each for each in found if each["metadata"]["name"].endswith("-topology")]
     return json.dumps(said[0].get("data")) if said else ""

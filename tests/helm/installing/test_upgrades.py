@@ -99,7 +99,7 @@ def test_what_a_claim_was_made_with_is_no_change_and_a_claim_of_others_is_not_ta
 
 
 def _forget(release: Installation) -> None:
-    """``kubectl delete statefulset … --cascade=orphan``, as the refusals say it."""
+    """Run ``kubectl delete statefulset … --cascade=orphan``, as the refusals advise."""
     path = f"/{LISTS['StatefulSet'].format(release.namespace)}/{NAME}"
     release.kubernetes.plane.call("DELETE", path, {"propagationPolicy": "Orphan"})
     eventually(lambda: NAME not in release.all_of("StatefulSet"), "the StatefulSet is gone")

@@ -69,7 +69,7 @@ def test_the_chart_and_the_image_are_of_one_version() -> None:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_holds_its_environment_once(image: str) -> None:
-    """What a layer replaces stays in the image."""
+    """A second copy would make the image larger: a file stays in its layer when a later layer replaces it."""
     copied = [text for stage in lineage(image) for text in stage.all("COPY") if text.endswith(" /opt/replicator")]
     assert len(copied) == 1
 
@@ -102,7 +102,7 @@ def test_nothing_but_what_images_are_made_of_is_sent_to_a_build(tmp_path: Path) 
 
 
 def _pins(lock: Path) -> dict[str, frozenset[str]]:
-    """The hashes of each package and version."""
+    """Return the hashes of each package and version."""
     pins: dict[str, set[str]] = {}
     for line in lock.read_text().splitlines():
         if re.match(r"[a-z0-9]", line):

@@ -38,7 +38,7 @@ EXECUTORS: Final = "executors"
 EXISTING: Final = "existing"
 """A topology in a ConfigMap of others."""
 SECRET: Final = "secret"
-"""The same in a Secret."""
+"""A topology in a Secret of others."""
 
 INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
     ALL: (
@@ -249,11 +249,11 @@ ODD: Final[Mapping[str, Any]] = {
 }
 """Values whose schema does not say enough."""
 CONSTANT: Final = ("replicas", "podDisruptionBudget.maxUnavailable", "updateStrategy")
-"""Values of which there is one."""
+"""Values that allow one value only."""
 
 
 def other(leaf: Leaf) -> Any:
-    """Another value than the default, with a text of its own."""
+    """Return another value than the default, with a text of its own."""
     text = f"v{leaf.number}z"
     if leaf.path in ODD:
         return ODD[leaf.path]
@@ -282,7 +282,7 @@ def other(leaf: Leaf) -> Any:
 
 
 def _parts_of_pod(number: int) -> Iterator[Leaf]:
-    """What a pod may be given, each with a text of its own."""
+    """Yield each setting of a pod, with a text of its own."""
     for place, (name, schema) in enumerate(SCHEMA["definitions"]["pod"]["properties"].items()):
         definition = str(schema.get("$ref", "")).rpartition("/")[2]
         yield Leaf(name, None, SCHEMA["definitions"].get(definition, schema), definition, 100 * number + place)
@@ -298,7 +298,7 @@ def _others(leaf: Leaf, text: str) -> list[Any]:
 
 
 def wanted(leaf: Leaf) -> Iterator[str]:
-    """The texts of a value that an object must have, without the chart's own words for them."""
+    """Yield the texts of a value that an object must have, without the chart's own words for them."""
     value = other(leaf)
     if leaf.definition == "pod":
         value = [*value.values()]
@@ -308,7 +308,7 @@ def wanted(leaf: Leaf) -> Iterator[str]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Keys and values."""
+    """Yield all keys and values as texts."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield str(key)
@@ -365,7 +365,7 @@ def expected(path: str) -> tuple[str, ...]:
 
 
 def _objects(path: str, objects: Mapping[str, Object]) -> Iterator[tuple[str, str]]:
-    """The objects that have the value, each as a text."""
+    """Yield the names of the objects that must have the value, each with its text."""
     with_pods = {id(owner) for owner, _, _ in pod_specs(list(objects.values()))}
     for name in expected(path):
         if name == PODS:
@@ -457,7 +457,7 @@ def _wrong(leaf: Leaf) -> Any:
 
 
 def _wrong_inside(leaf: Leaf) -> Any:
-    """A list or a mapping whose parts are of a wrong type; None where they may be anything."""
+    """Return a list or a mapping whose parts are of a wrong type; None where they may be anything."""
     if leaf.kind == "array":
         return ["text"] if leaf.schema["items"].get("type") in ("integer", "object") else [7]
     if leaf.definition == "resources":

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md shows is taken by the chart, and fits together."""
+"""The chart takes the examples of docs/kubernetes.md, and they fit together."""
 
 from __future__ import annotations
 

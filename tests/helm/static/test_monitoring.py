@@ -1,4 +1,4 @@
-"""What the chart makes for Prometheus and Grafana is what their files say, for the release's cluster alone."""
+"""The chart's objects for Prometheus and Grafana have the content of their files, for the release's cluster alone."""
 
 from __future__ import annotations
 

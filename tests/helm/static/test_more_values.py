@@ -1,4 +1,4 @@
-"""What is made of single values: where they lead, what follows from them, and what is refused beside them."""
+"""Effects of single values: where they appear, what follows from them, and which other values they exclude."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def objects(values: str, *arguments: str, version: str = "helm") -> dict[tuple[str, str], Object]:
-    """By kind and name: versions differ in empty lines, and may differ in the order."""
+    """Return rendered objects by kind and name: versions of helm differ in empty lines, and may in the order."""
     made = yaml.load_all(rendered_text(values, *arguments, version=version), Loader=LOADER)
     return {(each["kind"], each["metadata"]["name"]): each for each in made if each}
 

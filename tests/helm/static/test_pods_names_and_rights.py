@@ -1,4 +1,4 @@
-"""What the chart makes of values for pods, names, rights, networks and of nulls, beside what each set of values has."""
+"""Values for pods, names, rights and networks, and nulls: what the chart makes of them beyond the sets of values."""
 
 from __future__ import annotations
 

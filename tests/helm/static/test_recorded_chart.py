@@ -25,7 +25,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kept(objects: list[Object]) -> Mapping[tuple[str, str], Any]:
-    """By kind and name, what no upgrade can change."""
+    """Return the fields that no upgrade can change, by an object's kind and name."""
     found: dict[tuple[str, str], Any] = {}
     for each in objects:
         spec = each.get("spec", {})
@@ -55,7 +55,7 @@ def test_an_upgrade_from_the_recorded_chart_changes_nothing_that_kubernetes_keep
 
 
 def test_values_of_the_recorded_chart_are_still_taken(before: Path) -> None:
-    """As by somebody who keeps a whole copy of them."""
+    """Some users keep a whole copy of an earlier chart's values."""
     helm(
         *("template", RELEASE, CHART, "--kube-version", KUBERNETES, "--values", before / "values.yaml"),
         *("--values", VALUES / "minimal.yaml"),

@@ -16,7 +16,7 @@ def test_whatever_is_referred_to_is_there(values: str) -> None:
 
 
 def test_what_is_not_there_is_found_out() -> None:
-    """So that the test above can fail: each object is taken away once, and is missed."""
+    """The test above can fail: it notices each object that is taken away."""
     objects = rendered("everything")
     values = values_of("everything")
     nobody_names = {

@@ -1,5 +1,6 @@
-"""What helm makes of each set of values is valid by Kubernetes' schemas, the same as before, and started by commands
-that the program has; and which values are refused."""
+"""Objects that helm makes of each set of values: valid by Kubernetes' schemas, unchanged, with commands that exist.
+
+Wrong values are refused."""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ def _restart_text(*arguments: str) -> str:
 
 
 def _refused_under_way(*arguments: str) -> bool:
-    """What a running worker says to the change: the chart and the worker have to agree on it."""
+    """Return whether a running worker refuses the change; the chart has to agree with it."""
     before, after = (
         parse_topology(yaml.safe_dump(topology_of(rendered("minimal", *given))), Path("/topology.yaml"))
         for given in ((), arguments)
@@ -281,7 +282,7 @@ def test_a_driver_that_the_worker_would_not_answer_is_refused() -> None:
 
 
 def _commands(objects: list[Object]) -> Iterator[list[str]]:
-    """Of containers and of their probes."""
+    """Yield the commands of containers and of their probes."""
     for _, spec, _ in pod_specs(objects):
         for container in [*spec["containers"], *spec.get("initContainers", ())]:
             if "command" in container:
@@ -292,7 +293,7 @@ def _commands(objects: list[Object]) -> Iterator[list[str]]:
 
 
 def _parsed(arguments: list[str]) -> str:
-    """The command that the arguments name; fails with what the command line says to them."""
+    """Return the command that the arguments name; fail with the command line's error if they are wrong."""
     command: Any = typer.main.get_command(app)
     names: list[str] = []
     while hasattr(command, "commands"):

@@ -84,7 +84,7 @@ def _schema_keys(schema: Any, definitions: Any, above: str = "") -> Iterator[str
 
 
 def _value_keys(values: Any, schema: Any, definitions: Any, above: str = "") -> Iterator[str]:
-    """As deep as the schema says what there may be."""
+    """Yield the paths of keys, as deep as the schema lists properties."""
     known = _resolved(schema, definitions).get("properties")
     for key, value in values.items():
         yield above + key

@@ -25,12 +25,12 @@ from typing import IO, Any, Final, TypeVar
 HERE: Final = Path(__file__).parent
 FETCH: Final = HERE / "fetch"
 READY_SECONDS_MAX: Final = 180.0
-"""On a machine that does nothing else it is ready after 5 s."""
+"""Limit of the start; on an idle machine all is ready after 5 s."""
 END_SECONDS_MAX: Final = 30.0
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of a program's log; one older part of the same size is kept beside it."""
+"""Limit of a program's log; one older part of the same size is kept beside it."""
 SERVICE_ADDRESSES: Final = "10.96.0.0/16"
-"""Where Services get their addresses from."""
+"""Range of the addresses of Services."""
 _CONF: Final = """\
 apiVersion: v1
 kind: Config
@@ -40,7 +40,7 @@ contexts: [{{name: here, context: {{cluster: here, user: admin}}}}]
 current-context: here
 """
 _CONTROLLERS: Final = "*,-node-ipam-controller,-node-lifecycle-controller,-ttl-controller,-cloud-node-lifecycle"
-"""Those that need a kubelet that lives and dies, or a cloud, are left out."""
+"""All controllers but those that need a kubelet that comes and goes, or a cloud."""
 T = TypeVar("T")
 
 
@@ -53,13 +53,13 @@ class PeerFailed(Exception):
 
 
 def where(name: str) -> Path | None:
-    """The folder of ``helm`` or ``kubernetes``, if ``fetch`` has built it."""
+    """Return the folder of ``helm`` or ``kubernetes``; None if ``fetch`` has not built it."""
     found = subprocess.run([FETCH, "--where", name], capture_output=True, text=True, timeout=30, check=False)
     return Path(found.stdout.strip()) if found.returncode == 0 else None
 
 
 def missing() -> str | None:
-    """Why no API server can run here; None if it can."""
+    """Return why no API server can run here; None if one can."""
     if where("kubernetes") is None or where("helm") is None:
         return "Kubernetes and helm are not built here: tests/peers/kubernetes/fetch (it needs Go)"
     if shutil.which("etcd") is None or shutil.which("openssl") is None:
@@ -113,7 +113,7 @@ class ControlPlane:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Returns when pods can be made; raises :class:`PeerMissing` or :class:`PeerFailed`."""
+        """Start all programs and wait until pods can be made. Raise :class:`PeerMissing` or :class:`PeerFailed`."""
         why = missing()
         if why is not None:
             raise PeerMissing(why)
@@ -260,7 +260,7 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def control_plane(directory: Path, address: str = "127.0.0.1") -> Iterator[ControlPlane]:
-    """It runs while the context lasts."""
+    """Run a control plane while the context lasts."""
     plane = ControlPlane(directory, address)
     try:
         plane.start()
