@@ -35,6 +35,9 @@ class Copy(NamedTuple):
     """Position of the newest message there."""
     content: Expected | None = None
     """The message at :attr:`newest`; None if the cluster does not say."""
+    untold: bool = False
+    """Whether the cluster cannot say it, such as because it has trimmed that message. A cluster of an earlier version
+    is never asked."""
 
 
 class Copies(NamedTuple):

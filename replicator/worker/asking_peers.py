@@ -12,8 +12,8 @@ Only the worker at the address that the topology names is asked, with the creden
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from math import inf
 from typing import Any, Final
@@ -22,6 +22,7 @@ import aiohttp
 import structlog
 
 from replicator.apache.copies_elsewhere import Copies, Copy, Expected
+from replicator.apache.errors import BridgeError
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
 from replicator.failover.epochs import from_json
@@ -47,6 +48,8 @@ MARKS_LATER_SECONDS: Final = 30.0
 """The same pause after that time."""
 MARKS_AGAIN_SECONDS: Final = 300.0
 """The same pause if each peer gave such an answer before."""
+MARKS_AT_ONCE_MAX: Final = 8
+"""Limit of topics that one peer is asked for at once."""
 MARKS_KEPT_SECONDS: Final = 3600.0
 """Time after which a peer is asked again, while somebody wants to know."""
 REASON_CHARS_MAX: Final = 300
@@ -189,7 +192,8 @@ class MarksElsewhere:
     """Positions up to which the clusters ``peers``, addresses by name, have the topics of ``origin``.
 
     They are asked for all topics together. Each first answer is kept with the store: from then on, a peer gets messages
-    of ``origin`` from this store only, so its first answer counts even while it is silent.
+    of ``origin`` from this store only, so its first answer counts even while it is silent. A peer that has a topic is
+    asked for its newest message there, and has to answer that each time.
     """
 
     def __init__(
@@ -199,13 +203,18 @@ class MarksElsewhere:
         kept: Mapping[str, Any] | None = None,
         keep: Callable[[Mapping[str, Any]], Awaitable[None]] | None = None,
         *,
+        restore_id: str = "",
         first_seconds: float = MARKS_FIRST_SECONDS,
     ) -> None:
-        """``kept`` has the first answers, by cluster, and ``keep`` stores them. Peers without one are waited for up to
-        ``first_seconds``."""
+        """``kept`` has the first answers, and ``keep`` stores them. They do not count if they were kept under another
+        ``restore_id``, the id of the restore that made the store: since then, peers may have got newer messages. Peers
+        without a first answer are waited for up to ``first_seconds``."""
         self._peers = peers
         self._origin = origin
-        self._kept = dict(kept or {})
+        self._restore_id = restore_id
+        same = kept is not None and kept.get("restore_id") == restore_id
+        self._kept: dict[str, Any] = dict(kept["answers"]) if kept is not None and same else {}
+        """First answers that are stored, by cluster."""
         self._keep = keep
         self._first_seconds = first_seconds
         self._answers = {name: marks_of(rows) for name, rows in self._kept.items() if name in peers}
@@ -216,27 +225,42 @@ class MarksElsewhere:
         self._told: set[str] = set()
         """Peers whose silence was logged."""
         self._lock = asyncio.Lock()
+        self._turns = {name: asyncio.Semaphore(MARKS_AT_ONCE_MAX) for name in peers}
+        self._session: aiohttp.ClientSession | None = None
+        """Session of the questions about single topics. It is there while there are such questions."""
+        self._asking = 0
+        """Number of these questions."""
 
     async def of(self, topic: str) -> Copies:
-        """Return the positions in ``topic`` at the peers, and the peers that are silent."""
+        """Return the positions in ``topic`` at the peers, and the peers that are silent.
+
+        Raises :class:`BridgeError` if a peer that has the topic does not say which message is its newest.
+        """
         clock = asyncio.get_running_loop().time
-        async with self._lock:
-            now = clock()
-            due = [name for name in self._peers if now - self._answered_at.get(name, -inf) >= MARKS_KEPT_SECONDS]
-            if self._began is None:
-                self._began, self._asked_at = now, -inf
-            if due and now - self._asked_at >= self._pause_seconds(now - self._began):
-                async with worker_session() as session:
-                    await asyncio.gather(*(self._ask(session, name) for name in due))
-                self._asked_at = clock()
-                if self._keep is not None and (new := self._answers.keys() - self._kept.keys()):
-                    self._kept |= {name: _shown(self._answers[name]) for name in new}
-                    await self._keep(self._kept)
-            silent = tuple(sorted(self._peers.keys() - self._answers.keys()))
-            waits = bool(silent) and clock() - self._began < self._first_seconds
+        if not self._lock.locked() or self._began is None or clock() - self._began < self._first_seconds:
+            async with self._lock:
+                await self._ask_those_due(clock)
+        # Else another topic asks the peers again: what is known counts, so that no topic waits for a silent peer.
+        silent = tuple(sorted(self._peers.keys() - self._answers.keys()))
+        waits = bool(silent) and (self._began is None or clock() - self._began < self._first_seconds)
         having = [name for name, marks in self._answers.items() if topic in marks]
         known = list(await asyncio.gather(*(self._copy(name, topic) for name in having)))
         return Copies(tuple(sorted(known, key=lambda each: each.mark, reverse=True)), silent, waits)
+
+    async def _ask_those_due(self, clock: Callable[[], float]) -> None:
+        """Ask the peers whose answer is old or missing, and keep first answers."""
+        now = clock()
+        due = [name for name in self._peers if now - self._answered_at.get(name, -inf) >= MARKS_KEPT_SECONDS]
+        if self._began is None:
+            self._began, self._asked_at = now, -inf
+        if due and now - self._asked_at >= self._pause_seconds(now - self._began):
+            async with worker_session() as session:
+                await asyncio.gather(*(self._ask(session, name) for name in due))
+            self._asked_at = clock()
+        if self._keep is not None and (new := self._answers.keys() - self._kept.keys()):
+            kept = self._kept | {name: _shown(self._answers[name]) for name in new}
+            await self._keep({"restore_id": self._restore_id, "answers": kept})
+            self._kept = kept
 
     def _pause_seconds(self, waited_seconds: float) -> float:
         """Return the pause before silent peers are asked again."""
@@ -245,19 +269,40 @@ class MarksElsewhere:
         return MARKS_SOON_SECONDS if waited_seconds < self._first_seconds else MARKS_LATER_SECONDS
 
     async def _copy(self, name: str, topic: str) -> Copy:
-        """Return what a peer has of ``topic``, with its newest message if it tells that."""
-        copy = Copy(self._answers[name][topic])
+        """Return what a peer has of ``topic``, with its newest message.
+
+        A peer of an earlier version does not tell that message. Raises :class:`BridgeError` if there is no answer.
+        """
         query = {"origin": self._origin, "topic": topic, "newest": "true"}
         try:
-            async with timeout(MARKS_SECONDS_MAX), worker_session() as session:
+            async with self._turns[name], self._shared_session() as session, timeout(MARKS_SECONDS_MAX):
                 status, body = await _get(session, self._peers[name], _MARKS, query)
-            if status == HTTPStatus.OK and (row := body["topics"].get(topic)) is not None:
-                newest = row.get("newest")  # older workers do not tell it
-                content = newest and Expected(int(newest["publish_time_ms"]), int(newest["sequence_id"]))
-                return Copy(_mark_of(row), Position.parse(row["messages"]), content or None)
-        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, InvalidPosition):
-            pass
-        return copy
+            if status == HTTPStatus.OK:
+                row = body["topics"].get(topic)
+                return Copy(self._answers[name][topic], untold=True) if row is None else _copy_of(row)
+            reason = f"status {status}: {_message(body)}"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reason = why_no_answer(error)
+        except (*UNREADABLE, InvalidPosition) as error:
+            reason = f"its answer cannot be read: {error!r:.100}"
+        raise BridgeError(
+            f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which is "
+            f"its newest one ({reason[:REASON_CHARS_MAX]}). The brokers keep all messages meanwhile. Start that worker, "
+            "and reading goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
+        )
+
+    @asynccontextmanager
+    async def _shared_session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """Give the session that all questions of the moment share. The last one closes it."""
+        session = self._session = self._session or worker_session()
+        self._asking += 1
+        try:
+            yield session
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._session = None
+                await session.close()
 
     async def _ask(self, session: aiohttp.ClientSession, name: str) -> None:
         try:
@@ -281,6 +326,13 @@ class MarksElsewhere:
 def marks_of(rows: Mapping[str, Any]) -> dict[str, HighWater]:
     """Return the marks in an answer about one origin, by topic."""
     return {topic: _mark_of(row) for topic, row in rows.items()}
+
+
+def _copy_of(row: Mapping[str, Any]) -> Copy:
+    """Return what a peer has of one topic. Only a row of an earlier version has no ``newest``."""
+    told = row.get("newest")
+    content = None if told is None else Expected(int(told["publish_time_ms"]), int(told["sequence_id"]))
+    return Copy(_mark_of(row), Position.parse(row["messages"]), content, "newest" in row and told is None)
 
 
 def _mark_of(row: Mapping[str, Any]) -> HighWater:

@@ -16,6 +16,7 @@ from replicator.apache.native_replication import NativeOrigins
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import MovedTo, NotAllowedError
+from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.failover.service import FailoverService
 from replicator.index.database import Database
@@ -114,11 +115,13 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         f"the worker of {cluster.name} serves no clients: they use the Apache Pulsar brokers that it runs beside, at "
         f"{cluster.apache.service_url}"
     )
+    restored = restored_mark(engine.store)
     elsewhere = MarksElsewhere(
         other_addresses(topology, cluster.name),
         cluster.broker_origin,
         engine.store.meta(MARKS_ELSEWHERE),
         partial(engine.remember, MARKS_ELSEWHERE),
+        restore_id="" if restored is None else restored.restore_id,
     )
     try:
         natives = NativeOrigins(topology, cluster.name)
