@@ -36,8 +36,8 @@ class Copy(NamedTuple):
     content: Expected | None = None
     """The message at :attr:`newest`; None if the cluster does not say."""
     untold: bool = False
-    """Whether the cluster cannot say it, such as because it has trimmed that message. A cluster of an earlier version
-    is never asked."""
+    """Whether the cluster cannot say it, such as because it has trimmed that message. False for a cluster of an earlier
+    version, which does not know the question."""
 
 
 class Copies(NamedTuple):

@@ -76,11 +76,16 @@ class BrokersPutBack(BridgeHalted):
     positions that were read.
 
     ``elsewhere`` is the last of these positions that another cluster has, if the worker's store has none of them.
+    ``goes_on`` is the incarnation of a life that an earlier store has begun and that goes on; 0 if a new one begins.
+    ``subscription`` is the incarnation that the bridge's subscription bears, if the store has nothing of the topic. The
+    subscription keeps it in later lives.
     """
 
-    def __init__(self, text: str, elsewhere: HighWater | None = None) -> None:
+    def __init__(self, text: str, elsewhere: HighWater | None = None, *, goes_on: int = 0) -> None:
         super().__init__(text)
         self.elsewhere = elsewhere
+        self.goes_on = goes_on
+        self.subscription: int | None = None
 
 
 def entries_hidden(topic: str) -> str:

@@ -14,7 +14,8 @@ published there and the brokers lost is published again.
    log as closed history, and links take the new life up by themselves (docs/adr/0080).
 4. If no entry is the same, as at brokers that were set up anew, the life begins before the first entry.
 5. If the worker's store is new, too, the other clusters say which positions are taken. The new life lies above them. So
-   their links stop with a gap that ``keep-both`` ends, and nothing that they have is deleted.
+   their links stop with a gap that ``keep-both`` ends, and nothing that they have is deleted. If an earlier store had
+   begun a life, and the brokers have what the other clusters have of it, that life goes on from the first entry.
 """
 
 from __future__ import annotations
@@ -143,21 +144,21 @@ async def _count_same(items: Sequence[_ItemT], same: Callable[[_ItemT], Awaitabl
 
 
 def begin_life(
-    topic: Topic, entries: EntryMap, after: Position, now_ms: int, elsewhere: HighWater | None = None
+    topic: Topic, entries: EntryMap, after: Position, now_ms: int, put_back: BrokersPutBack | None = None
 ) -> list[RowWrite]:
     """Begin the life behind ``after``, a place, in ``entries``. Return the rows to be stored for it.
 
-    ``elsewhere`` is the end of the earlier life in another cluster, if the log has nothing of it.
+    ``put_back`` says what the brokers and other clusters have of earlier lives, if the log has nothing of the topic.
     """
     read, first = entries.read, entries.first_read
     origin = entries.broker_origin
-    known = topic.origins.high_water(origin) or elsewhere
+    told = put_back or BrokersPutBack("")
+    known = topic.origins.high_water(origin) or told.elsewhere
     lost = BEFORE_ALL if known is None else known.position
     former = 0 if known is None else known.incarnation
-    life = BrokerLife(
-        after, max([now_ms, former + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)]), lost
-    )
-    lives = entries.lives.began(life, former)
+    above = max([now_ms, former + 1, lost.ledger + 1, *(i + 1 for i in entries.lives.incarnations)])
+    life = BrokerLife(after, told.goes_on or above, lost)
+    lives = entries.lives.began(life, former if told.subscription is None else told.subscription)
     gone, cut = entries.begin_life(lives)
     return [
         *(removal_of(topic.topic_id, identity, run) for identity, run in gone),
@@ -186,14 +187,15 @@ class NewLife:
         """
         try:
             return await cursor.standing()
-        except BrokersPutBack as put_back:
-            reason, elsewhere = str(put_back), put_back.elsewhere
+        except BrokersPutBack as error:
+            put_back = error
         internals = await self._admin.internals(self._topic.name)
         async with self._states.lock:
             after = await last_common(self._admin, self._topic, self._entries, internals)
-            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000, elsewhere)
+            self._unstored += begin_life(self._topic, self._entries, after, time.time_ns() // 1_000_000, put_back)
             self._unstored += self._states.put_back(after, internals.cursors.keys())
-        log.warning("a new life of the brokers' data begins", topic=self._topic.name, after=str(after), reason=reason)
+        what = "a life of the brokers' data goes on" if put_back.goes_on else "a new life of the brokers' data begins"
+        log.warning(what, topic=self._topic.name, after=str(after), reason=str(put_back))
         await self.store()
         return await cursor.standing()
 

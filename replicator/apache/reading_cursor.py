@@ -11,7 +11,8 @@ Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
    first entry that the brokers still have. Entries that bear the bridge's stamp say what was published. What the other
    clusters have of the topic says whether something may be missing that the brokers have deleted, and whether the
    brokers give positions of former messages to others. A cluster that has never answered is unknown. Reading waits for
-   it where the brokers may be the former ones. Else it begins above all positions that the cluster can have.
+   it where the brokers may be the former ones. Else it begins above all positions that the cluster can have
+   (:mod:`replicator.apache.positions_elsewhere`).
 5. If no message comes after the cursor passed over some, no gap shows that. So each comparison of the topic's
    subscriptions checks the cursor, too.
 6. A broker may be put back to an older copy of its data. It then gives positions that were read before to other
@@ -29,13 +30,14 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
-from replicator.apache.copies_elsewhere import Copies, Copy, Elsewhere
+from replicator.apache.copies_elsewhere import Copies, Elsewhere
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack, entries_hidden
+from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, acknowledged, noted
 from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
 from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.apache.positions_elsewhere import check_positions_are_free, life_elsewhere
 from replicator.apache.published import may_be_missing_row
 from replicator.apache.shown import SubscriptionShown, TopicInternals
 from replicator.engine.log.store_tables import HighWater
@@ -109,7 +111,11 @@ class ReadingCursor:
         await self._is_what_was_read(internals)
         at = self.mark_delete(internals)
         if self._nothing_read() and not lives:
-            return Standing(incarnation, await self._begin(internals, at, incarnation), self._is_first)
+            try:
+                return Standing(incarnation, await self._begin(internals, at, incarnation), self._is_first)
+            except BrokersPutBack as put_back:
+                put_back.subscription = incarnation
+                raise
         if at > reached:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
@@ -137,7 +143,8 @@ class ReadingCursor:
             await self.make(incarnation)
             raise self._unanswered(copies.silent)
         if copies.known:
-            await self._check_positions_are_free(copies.known, await self._admin.internals(self._topic.name))
+            internals = await self._admin.internals(self._topic.name)
+            await check_positions_are_free(self._admin, self._topic.name, copies.known, internals, moved=False)
         if copies.silent:
             raise self._begins_above(copies)
 
@@ -155,47 +162,32 @@ class ReadingCursor:
             max((each.mark for each in copies.known), default=HighWater(0, BEFORE_ALL)),
         )
 
-    async def _check_positions_are_free(self, copies: Sequence[Copy], internals: TopicInternals) -> None:
-        """Raise :class:`BrokersPutBack` if the brokers reuse a position at which another cluster has a message, or
-        would.
-
-        Brokers that were restored from an older copy, or set up anew, do that. ``copies`` has the last position of
-        these brokers in each other cluster, and the message there. Raises :class:`BridgeHalted` if the brokers do not
-        show the worker which message they have.
-        """
-        first = min(internals.ledgers, default=0)
-        taken: list[Position] = []
-        for mark, newest, content in copies:
-            at = mark.position
-            if at.ledger >= first and at.entry > internals.last_entries.get(at.ledger, -1):
-                taken.append(at)
-            elif content is not None and newest.ledger in internals.ledgers:
-                found = await self._admin.seen_entry(self._topic.name, newest)
-                if found is None:
-                    raise BridgeHalted(f"{entries_hidden(self._topic.name)}; reading goes on by itself then")
-                if not content.is_same(found):
-                    taken.append(at)
-        if taken:
-            raise BrokersPutBack(
-                f"{self._topic.name}: another cluster has messages of these brokers up to {max(taken)}, and neither "
-                "they nor the store of this worker has those. They were put back to an older copy of their data, or "
-                "set up anew. A new life of their data begins",
-                HighWater(max(each.mark.incarnation for each in copies), max(each.mark.position for each in copies)),
-            )
-
     async def _begin(self, internals: TopicInternals, at: Position, incarnation: int) -> Position:
         """Return the position behind which reading begins. The store has nothing of the topic.
 
         ``at`` is the mark-delete position of the bridge's subscription at the brokers. If a worker with an earlier
-        store has moved it, it is put back to the first entry that the brokers still have.
+        store has moved it, it is put back to the first entry that the brokers still have. A subscription that this
+        process has made was moved by an expiry or a quota, which says nothing about earlier stores.
         """
         topic = self._topic.name
         copies = await self._copies()
         if copies.waits:
             raise self._unanswered(copies.silent)
-        await self._check_positions_are_free(copies.known, internals)
         missed = await first_passed_over(self._admin, topic, [Gap(BEFORE_ALL, at)], internals, at)
         moved = missed is not None or (at.entry >= 0 and at.ledger not in internals.ledgers)
+        moved = moved and not self._is_first
+        if copies.known and (life := await life_elsewhere(self._admin, topic, copies.known, internals)):
+            if moved and copies.silent:
+                raise self._unanswered(copies.silent)
+            if not copies.silent:
+                copied = min(each.mark.position for each in copies.known)
+                await self._note_not_copied(Position(copied.ledger - life, copied.entry), at, internals)
+                raise BrokersPutBack(
+                    f"{topic}: the store of this worker has nothing of it, and the other clusters have the life {life} "
+                    "of these brokers' data, which goes on",
+                    goes_on=life,
+                )
+        await check_positions_are_free(self._admin, topic, copies.known, internals, moved=moved)
         if copies.silent:
             raise self._unanswered(copies.silent) if moved else self._begins_above(copies)
         marks = [each.mark for each in copies.known]
@@ -209,10 +201,14 @@ class ReadingCursor:
         if missed is not None:
             log.warning("the store is new: reading again what the brokers have", topic=topic, first=str(missed))
             at = await self._put_back(missed, internals, at)
-        copied = min((each.position for each in marks), default=at)
+        await self._note_not_copied(min((each.position for each in marks), default=at), at, internals)
+        return at
+
+    async def _note_not_copied(self, copied: Position, at: Position, internals: TopicInternals) -> None:
+        """Note that messages between ``copied``, up to where all other clusters have them, and the cursor ``at`` may
+        have been deleted at the brokers."""
         if copied < at and (copied.ledger < at.ledger or at.ledger not in internals.ledgers):
             await self._note_may_be_missing(Gap(copied, at), 0)
-        return at
 
     async def _copies(self) -> Copies:
         """Return what other clusters have of the brokers' own messages."""
@@ -384,8 +380,8 @@ class ReadingCursor:
             await self._keep_may_be_missing(places)
 
     async def _keep_may_be_missing(self, places: list[MayBeMissing]) -> None:
-        self._may_be_missing = places
         await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
+        self._may_be_missing = places
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
         """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""

@@ -287,7 +287,7 @@ class MarksElsewhere:
             reason = f"its answer cannot be read: {error!r:.100}"
         raise BridgeError(
             f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which is "
-            f"its newest one ({reason[:REASON_CHARS_MAX]}). The brokers keep all messages meanwhile. Start that worker, "
+            f"its newest one ({reason[:REASON_CHARS_MAX]}). The brokers keep all messages meanwhile. Start its worker, "
             "and reading goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
         )
 

@@ -1,9 +1,7 @@
 """Types of the JSON of the admin paths, which has Pulsar's names, with one line of meaning for each field.
+
 docs/reference/json.md is made from here; a second text of a field is its unit. Fields that the engine does not count
 are 0, because Pulsar's tools expect them.
-
-docs/reference/json.md is made from here; a second text of a field is its unit. What the engine does not count is there
-as 0, as Pulsar's tools expect it.
 """
 
 from __future__ import annotations

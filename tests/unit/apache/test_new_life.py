@@ -17,7 +17,7 @@ from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.copies_elsewhere import Copies, Copy, Expected
 from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
-from replicator.apache.errors import BridgeError, BrokersPutBack
+from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
 from replicator.apache.published import FIRST_READ, load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
@@ -52,6 +52,10 @@ class Brokers:
             if entry >= len(ids):
                 return web.Response(status=404)
             return web.Response(headers={"X-Pulsar-sequence-id": str(ids[entry])})
+        if path.endswith("/resetcursor"):
+            to = await request.json()
+            self.cursor = f"{to['ledgerId']}:{to['entryId'] - 1}"
+            return web.Response(status=204)
         if request.method == "PUT":
             self.cursor, self.incarnation = "1:-1", int((await request.json())["properties"]["incarnation"])
             return web.Response(status=204)
@@ -293,9 +297,15 @@ async def test_invariant_2_a_cluster_that_has_never_answered_does_not_count_as_o
         with pytest.raises(BrokersPutBack, match="above all former ones"):
             await bridge.cursor.standing()
         standing = await bridge.life.standing(bridge.cursor)
-        assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(1_700_000_000_000, 0)
+        first = bridge.entries.lives.origin_of(Position(1, 0))
+        assert first > Position(1_700_000_000_000, 0)
         bridge.begin()
         assert await bridge.cursor.standing() == standing
+        assert brokers.incarnation < standing.incarnation  # the subscription keeps the properties that it was made with
+        await bridge.copy(first, 10, 20, incarnation=standing.incarnation)
+        brokers.cursor = "1:1"
+        bridge.begin()
+        assert await bridge.cursor.standing() == (standing.incarnation, Position(1, 1), False)
 
 
 @asynchronous
@@ -308,6 +318,122 @@ async def test_invariant_2_a_lost_store_is_not_replaced_while_a_cluster_has_neve
         with pytest.raises(BridgeError, match="c did not say yet"):
             await bridge.cursor.standing()
         assert brokers.cursor == "1:1"
+
+
+@asynchronous
+async def test_invariant_2_an_expiry_during_the_wait_for_a_silent_cluster_does_not_hold_a_new_topic(
+    tmp_path: Path,
+) -> None:
+    """This start made the subscription, so no earlier store moved it. What it passed over is read."""
+    brokers = Brokers(l1=[10, 20])
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies(silent=("b",), waits=True)
+        with pytest.raises(BridgeError, match="b did not say yet"):
+            await bridge.cursor.standing()
+        brokers.cursor = "1:1"
+        bridge.copies = Copies(silent=("b",))
+        standing = await bridge.life.standing(bridge.cursor)
+        assert (standing.reached, brokers.cursor) == (Position(1, -1), "1:-1")
+        assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(1_700_000_000_000, 0)
+
+
+def _raised(incarnation: int, entry: int, sequence_id: int) -> Copy:
+    """Messages up to an entry of ledger 1, in a life that was begun while a cluster was silent."""
+    at = Position(1 + incarnation, entry)
+    return Copy(HighWater(incarnation, at), at, Expected(PUBLISH_TIME_MS, sequence_id))
+
+
+RAISED: Final = 1_700_000_000_000
+
+
+@asynchronous
+async def test_a_lost_store_takes_over_the_raised_life_that_the_other_clusters_have(tmp_path: Path) -> None:
+    """All that the brokers have is read again under the names that it had, so no link stops."""
+    brokers = Brokers(l1=[1, 2, 3, 4])
+    brokers.cursor = "1:2"
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies((_raised(RAISED, 2, 3), _raised(RAISED, 0, 1)))
+        standing = await bridge.life.standing(bridge.cursor)
+        assert (standing.incarnation, standing.reached) == (RAISED, Position(1, -1))
+        for _ in range(2):
+            assert bridge.entries.lives.origin_of(Position(1, 2)) == Position(1 + RAISED, 2)
+            assert await bridge.cursor.standing() == standing
+            bridge.begin()
+        await bridge.copy(Position(1 + RAISED, 0), 1, 2, 3, incarnation=RAISED)
+        brokers.cursor = "1:2"
+        bridge.begin()
+        assert await bridge.cursor.standing() == (RAISED, Position(1, 2), False)
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        [_raised(RAISED, 2, 30)],  # another message has its place
+        [_raised(RAISED, 4, 5)],  # behind the brokers' end
+        [_raised(RAISED + 1, 0, 1), _raised(RAISED, 2, 3)],  # of another life
+        [_raised(RAISED, 2, 3)._replace(content=None), _raised(RAISED, 1, 2)],  # nobody knows of the last one
+        [_raised(RAISED, 2, 3), Copy(HighWater(RAISED, Position(1, 2)))],  # it has nothing of the life yet
+    ],
+)
+@asynchronous
+async def test_invariant_2_a_raised_life_that_other_clusters_have_ends_unless_the_brokers_have_all_of_it(
+    tmp_path: Path, copies: list[Copy]
+) -> None:
+    brokers = Brokers(l1=[1, 2, 3, 4])
+    brokers.cursor = "1:2"
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies(tuple(copies))
+        standing = await bridge.life.standing(bridge.cursor)
+        assert standing.incarnation > RAISED + 1
+        assert bridge.entries.lives.origin_of(Position(1, 0)) > max(each.mark.position for each in copies)
+
+
+@asynchronous
+async def test_invariant_2_a_raised_life_is_not_taken_over_while_a_cluster_has_never_answered(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[1, 2, 3])
+    brokers.cursor = "1:2"
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.copies = Copies((_raised(RAISED, 2, 3),), silent=("c",))
+        with pytest.raises(BridgeError, match="c did not say yet"):
+            await bridge.life.standing(bridge.cursor)
+        assert bridge.entries.lives.later == []
+
+
+@asynchronous
+async def test_a_lost_store_that_takes_over_a_life_names_what_nobody_may_have(tmp_path: Path) -> None:
+    """The brokers have deleted ledgers before 3. Another cluster lacks some of that."""
+    brokers = Brokers(l3=[1, 2, 3])
+    brokers.cursor = "3:2"
+    async with beside(tmp_path, brokers) as bridge:
+        at = Position(3 + RAISED, 1)
+        first = Copy(HighWater(RAISED, at), at, Expected(PUBLISH_TIME_MS, 2))
+        bridge.copies = Copies((first, Copy(HighWater(RAISED, Position(2 + RAISED, 7)))))
+        assert (await bridge.life.standing(bridge.cursor)).incarnation == RAISED
+        assert [each.after for each in bridge.cursor.may_be_missing()] == [Position(2, 7)]
+
+
+@asynchronous
+async def test_invariant_2_a_cluster_that_cannot_tell_its_newest_message_is_none_that_has_the_same(
+    tmp_path: Path,
+) -> None:
+    """Where an earlier store has read, an operator decides. After a renewal, and in a new topic, a life begins."""
+    brokers = Brokers(l1=[1, 2, 30, 40])
+    brokers.cursor = "1:1"
+    async with beside(tmp_path, brokers) as bridge:
+        untold = Copy(HighWater(7, Position(1, 2)), Position(1, 2), untold=True)
+        bridge.copies = Copies((untold,))
+        with pytest.raises(BridgeHalted, match="bridge renew") as halted:
+            await bridge.cursor.standing()
+        assert not isinstance(halted.value, BrokersPutBack)
+        further = Copy(HighWater(7, Position(1, 3)), Position(1, 3), Expected(PUBLISH_TIME_MS, 40))
+        bridge.copies = Copies((further, untold))
+        assert (await bridge.cursor.standing()).incarnation == 7  # all before a message that is the same is the same
+        bridge.copies = Copies((untold,))
+        brokers.cursor = "1:-1"
+        standing = await bridge.life.standing(bridge.cursor)
+        assert standing.reached == Position(1, -1)
+        assert bridge.entries.lives.origin_of(Position(1, 0)) > Position(1, 2)
 
 
 @asynchronous

@@ -22,6 +22,7 @@ from replicator.apache.passed_over import Gap
 from replicator.apache.published import load_map, load_may_be_missing
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
+from replicator.engine.errors import EngineError
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store_tables import HighWater
 from snapshots.position import BEFORE_ALL, Position
@@ -404,6 +405,17 @@ async def test_a_new_store_reads_again_what_the_brokers_have_and_names_what_nobo
         assert (await bridge.cursor.standing()).reached == Position(5, -1)
         assert brokers.reset_to == []
         assert len(bridge.cursor.may_be_missing()) == len(missing_after)
+
+
+@asynchronous
+async def test_what_the_store_did_not_take_is_not_acknowledged(tmp_path: Path) -> None:
+    brokers = Brokers(at=7)
+    brokers.ledgers = [5]
+    async with reading(tmp_path, brokers, stored=0, copies=[HighWater(7, Position(4, 3))]) as bridge:
+        await bridge.cursor.standing()
+    with pytest.raises(EngineError):  # it is closed
+        await bridge.cursor.acknowledge_missing()
+    assert [each.after for each in bridge.cursor.may_be_missing()] == [Position(4, 3)]
 
 
 @asynchronous
