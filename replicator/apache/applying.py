@@ -28,7 +28,7 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
-"""Types of subscriptions in which a consumer of ours keeps out no consumer of an application, if it has the same type."""
+"""Types of subscriptions that a consumer of ours can join without keeping applications' consumers out."""
 EXCLUSIVE: Final = "Exclusive"
 """Type of a subscription that one consumer has, or had last. Brokers show ``None`` if nobody has used it."""
 AT_ONCE: Final = 20
@@ -75,9 +75,10 @@ class Applying:
         self._fence = fence
 
     async def apply(self, wanted: Mapping[str, Wanted], internals: TopicInternals) -> dict[str, Applied]:
-        """Acknowledge the lowest :data:`~replicator.apache.acknowledging.ACKS_MAX` wanted positions of each subscription.
+        """Acknowledge for each subscription the lowest wanted positions, at most
+        :data:`~replicator.apache.acknowledging.ACKS_MAX`. Return, by subscription, what the brokers have confirmed.
 
-        Return, by subscription, what the brokers have confirmed. ``internals`` are those that showed the cursors."""
+        ``internals`` are the statistics that showed the cursors."""
         applied: dict[str, Applied] = {}
         for some in _in_parts(wanted):
             held = [name for name in some if self._fence.holder(name) is not None]

@@ -43,7 +43,7 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
 DISCOVER_SECONDS: Final = 2.0
-"""Time between two looks for new topics at the brokers. A look makes one request for each tenant and partitioned topic,
+"""Longest time between two looks for new topics at the brokers. A look makes one request for each tenant and partitioned topic,
 and two for each namespace."""
 LOOK_PAUSE_SECONDS: Final = 0.1
 """Shortest pause between two looks for topics, because many topics may come one after the other."""
@@ -103,7 +103,7 @@ class ApacheBridge(TopicListener[Topic]):
         self._renewing: set[str] = set()
         """Topics that are not bridged for a moment, while their reading is renewed."""
         self._too_many: dict[str, str] = {}
-        """Topics of the engine that are not bridged because there are too many, each with a text."""
+        """Topics of the engine that are not bridged because there are too many, each with the reason as text."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
         self._native = NativeReplication(self._admin)
@@ -347,7 +347,7 @@ class ApacheBridge(TopicListener[Topic]):
                 each.hurry()
 
     async def _hear(self) -> None:
-        """Keep watching namespaces. This is a task of its own: the binary protocol may hang while the admin API answers."""
+        """Watch namespaces, in a task of its own: the binary protocol may hang while the admin API answers."""
         while True:
             await self._watches.keep([name for name, size in self._sizes.items() if size <= WATCHED_TOPICS_MAX])
             await asyncio.sleep(DISCOVER_SECONDS)
