@@ -1,4 +1,4 @@
-"""Acknowledging at a broker what was acknowledged in other clusters, without taking a message from anybody.
+"""Acknowledgements at a broker of messages acknowledged in other clusters. No consumer loses a message by that.
 
 Invariants (DESIGN §3): 5 and 6, acknowledgements only add: no position is moved back, no message is delivered again.
 

@@ -94,7 +94,7 @@ class BrokerAdmin(ClosedAtExit):
         """Return how many answers told the worker to wait."""
         return self._turns.refusals
 
-    # What there is.
+    # Namespaces and topics.
 
     async def tenants(self) -> list[str]:
         return [str(tenant) for tenant in await self._ask("GET", "tenants")]

@@ -43,8 +43,8 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
 DISCOVER_SECONDS: Final = 2.0
-"""Longest time between two looks for new topics at the brokers. A look makes one request for each tenant and partitioned topic,
-and two for each namespace."""
+"""Longest time between two looks for new topics at the brokers. A look makes one request for
+each tenant and partitioned topic, and two for each namespace."""
 LOOK_PAUSE_SECONDS: Final = 0.1
 """Shortest pause between two looks for topics, because many topics may come one after the other."""
 LOOK_SHARE: Final = 5
@@ -236,7 +236,7 @@ class ApacheBridge(TopicListener[Topic]):
         """
         return await self._bridged(topic).acknowledge_missing()
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         bridged = self._topics.get(topic.name)

@@ -48,7 +48,7 @@ class Confirmed:
         self._gap = False
         self._wake: Callable[[], None] | None = None
 
-    # Who publishes.
+    # For the publisher.
 
     def sent(self) -> None:
         """Record that one more entry is under way."""
@@ -72,7 +72,7 @@ class Confirmed:
         if self._wake is not None:
             self._wake()
 
-    # Who reads.
+    # For the reader.
 
     def open(self, wake: Callable[[], None]) -> None:
         """Keep confirmations from now on. ``wake`` is called when something has changed."""

@@ -115,8 +115,8 @@ class ConsumerFence:
                 if self.held < len(self._holders):
                     self.closed.clear()
         except (BridgeError, PulsarException):
-            # What is held stays so, and is looked at again soon: brokers that are away for a moment, or a topic that
-            # moves from one to another, let nobody in on the subscriptions that are there.
+            # Held subscriptions stay held, and are checked again soon: while brokers are away for a moment, or a topic
+            # moves from one to another, nobody else gets in.
             self.closed.clear()
             raise
         except BaseException:

@@ -98,7 +98,7 @@ class EntryMap:
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
-    # What happens.
+    # Events.
 
     def copied(
         self,
@@ -260,7 +260,7 @@ class EntryMap:
         copied = self._copied.get(origin)
         if copied is None:
             return through
-        # What is not wanted lies behind what stands there. All between is to be published first.
+        # Unwanted entries may lie behind the last published one. Entries between the two are published first.
         here = copied.local_between(through, last, above=BEFORE_ALL)
         due = copied.to_origin_set(self._messages_of(here))
         due.difference_update(self.unwanted(origin))

@@ -27,7 +27,8 @@ class Gap(NamedTuple):
 
 
 def gaps_among(reached: Position, positions: Iterable[Position]) -> list[Gap]:
-    """Return the gaps in ``positions``, which came after ``reached``. The first entry ever read follows no gap. Pure."""
+    """Return the gaps in ``positions``, which came after ``reached``. The first entry ever read has no gap before it.
+    Pure."""
     gaps: list[Gap] = []
     for at in positions:
         if at <= reached:

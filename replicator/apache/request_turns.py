@@ -64,7 +64,7 @@ class RequestTurns:
         except AdminLimited:
             if self._too_late(deadline):
                 raise
-        # Few come here: what tries again is costly beside a request.
+        # Few requests get here: the retrying costs much compared with a request.
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(AdminLimited), stop=lambda _: self._too_late(deadline), reraise=True
         )

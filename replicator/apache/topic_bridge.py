@@ -184,7 +184,7 @@ class TopicBridge:
         self._outgoing.fenced.set()
         self._consumer_fence.closed.set()
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
         for appended in blocks:

@@ -1,5 +1,5 @@
-"""Reading all that one topic of the brokers holds, and changing nothing: by a consumer of a subscription that does not
-last, without an acknowledgement.
+"""Reader of all entries that the brokers have of a topic. It changes nothing there: it uses a non-durable subscription,
+and acknowledges nothing.
 
 Its name is reserved (:mod:`replicator.apache.names`), so that no bridge takes it for a subscription of applications.
 """

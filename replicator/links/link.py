@@ -194,7 +194,7 @@ class Link(TopicListener[Topic]):
         copies = self._topics.copier.topics.items()
         return {name: copy.acknowledged for name, copy in copies if copy.gap is None}
 
-    # What an operator asks.
+    # For operators.
 
     @property
     def paused(self) -> bool:

@@ -109,7 +109,7 @@ class LinkTopics:
         """Return the topics for which the link holds back more from retention than it may."""
         return self._holding.exceeded(self.copier.topics)
 
-    # Which topics.
+    # Choice of topics.
 
     def carries(self, topic: Topic) -> bool:
         return self.carried.has(topic.name)
@@ -211,7 +211,7 @@ class LinkTopics:
         if len(self.deleted_here) > DELETED_SHOWN_MAX:
             del self.deleted_here[next(iter(self.deleted_here))]
 
-    # Where they start, and which stop.
+    # Starts and stops.
 
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
         """Start all topics at the marks that the destination has. ``there`` has its marks by topic and origin."""
@@ -439,7 +439,7 @@ class LinkTopics:
         if self._index is not None:
             self._index.audit(OPERATOR, action, f"link {self._route.link.key}", detail or None)
 
-    # How far they are.
+    # Progress.
 
     def reached(self, moved: Mapping[str, Position]) -> None:
         """Record that the destination has everything that it should have of the topics in ``moved``, up to these

@@ -1,16 +1,17 @@
-"""Transfer by others: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
+"""Transfer by carriers: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
 
-Invariants (DESIGN §3): 2, what was handed out counts as copied only when it is reported, and is planned again when
-nobody will report it any more: that repeats at worst what the destination then drops; 11, answers, plans and waiting
+Invariants (DESIGN §3): 2, a block that was handed out counts as copied only when its carrier reports it. If nobody will
+report it any more, it is planned again; at worst the destination drops the repetition. 11, answers, plans and waiting
 requests are bounded.
 
 1. What goes into a segment is chosen as for a frame (:mod:`replicator.links.segment_chooser`), with the same gaps,
    refusals and partitions announced before.
-2. A request for a segment waits until there is something, for as long as it says, and while the rate is paid off.
+2. A request for a segment waits until there is something to carry and the rate limit allows it, for the time that it
+   states at most.
 3. The link keeps a connection of its own to the destination, so that it notices at once when that goes away. Then all
    plans are gone; the first after it starts where the destination says.
-4. A carrier whose tasks come in shifts asks for plans that relieve one another (:mod:`replicator.links.plans`); what is
-   asked under the number of a plan that is being relieved, its old tasks ask.
+4. A carrier whose tasks come in shifts asks for plans that relieve one another (:mod:`replicator.links.plans`). If a
+   request has the number of a plan that is being relieved, it comes from one of its old tasks.
 5. What a carrier does after its plan is gone does no harm: the destination takes a block only after its predecessor,
    and only once.
 """
@@ -77,7 +78,7 @@ class Planner:
         self._waits_for = NOBODY_ASKED
         self._last_error = ""
 
-    # What the link's shell asks.
+    # For the link's shell.
 
     def wake(self) -> None:
         """Wake the waiting requests: there is something to copy or to announce."""
@@ -128,7 +129,7 @@ class Planner:
                 log.warning("link: its carrier is silent", link=self._key, carrier=gone)
                 self._lost_carrier(was_backfilling)
 
-    # What carriers ask.
+    # For carriers.
 
     @property
     def backfilling(self) -> bool:

@@ -1,10 +1,10 @@
-"""Telling a destination which schemas topics have here, ahead of the messages that need them.
+"""Announcements of topics' schemas to a link's destination, ahead of the messages that need them.
 
 A message carries the version of its schema, and the version means the same everywhere (ADR 40). So nothing is
 translated: the destination only has to know the schema before it has a message of it.
 
-1. Connected: the schemas of every topic that the link carries are announced, some in each request; it is not known what
-   the destination has. What it has already changes nothing there.
+1. Connected: the schemas of every topic that the link carries are announced, some in each request, because the link
+   does not know what the destination has. Schemas that it has already change nothing there.
 2. A schema that is registered here (or was announced here by another cluster, so that it goes on along the links) is
    announced before the next frame of blocks. A schema is durable before a producer hears its version, so no block that
    is sent after that request holds a version that the destination does not know.

@@ -121,7 +121,7 @@ class StartPositions:
         ]
 
     def _here(self, topic: Topic) -> Here:
-        # Of a source that was restored, and knows what it lost.
+        # A restored source knows what it lost.
         own_holes = topic.origins.left_out(self._engine.cluster)
 
         def has(position: Position) -> bool:

@@ -40,7 +40,7 @@ class WaitingRequests:
         self._stopped = False
 
     def stop(self) -> None:
-        """End all waiting requests, and let no new ones wait."""
+        """End all waiting requests, and let no new request wait."""
         self._stopped = True
         self.wake()
 

@@ -111,7 +111,7 @@ class SubscriptionSync(TopicListener[Topic]):
             if topic_name in (None, name):
                 sync.announce_all()
 
-    # What may be asked.
+    # Questions.
 
     def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
         """Yield all known snapshot mappings with their topics, to refill an index that lost them."""

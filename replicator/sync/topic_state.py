@@ -84,7 +84,7 @@ class TopicState:
         unproven = BEFORE_ALL if below is None else Position.parse(below)
         return ExactState(acks, pending, topic.origins.high_waters, exact=self._shared.exact, unproven_through=unproven)
 
-    # What updates are made of.
+    # Content of updates.
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
         """See :class:`~snapshots.announcing.AckSource`."""
@@ -109,7 +109,7 @@ class TopicState:
         state = subscription.cursor.state
         return Description(dict(state.properties), state.read_compacted)
 
-    # What happens in the log.
+    # Events in the log.
 
     def copied(self, block: AppendedBlock) -> None:
         """Record that a block of another cluster was appended."""
