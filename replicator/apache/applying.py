@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
 
 
 Applied = list[Position] | BridgeError | PulsarException
-"""Result for one subscription: the positions that were acknowledged, or the error."""
+"""Result for one subscription: the acknowledged positions, or the error that prevented it."""
 
 
 class Applying:

@@ -38,7 +38,7 @@ class Arrivals:
     async def take(self) -> list[Delivery]:
         """Wait for entries, and return all that came; nothing only after :meth:`wake`.
 
-        Raises the error that ended the channel."""
+        Raises the error that ended the channel, after all entries were taken."""
         while not (self._arrived or self._woken):
             if self._lost is not None:
                 raise self._lost

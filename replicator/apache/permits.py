@@ -56,7 +56,7 @@ class Permits:
         self._left -= used
 
     def grant(self) -> None:
-        """Grant more messages, if less than half of the permits are left."""
+        """Grant more messages, if at most half of the permits are left."""
         if self._left > self._wanted // 2:
             return
         if self._at_once * GROWTH >= self._wanted:

@@ -1,4 +1,4 @@
-"""JSON objects of links: the name, type and meaning of each field. docs/reference/json.md is generated from this."""
+"""JSON of links: names, types, and one line of meaning for each field. docs/reference/json.md is made from it."""
 
 from __future__ import annotations
 
