@@ -46,12 +46,13 @@ test: venv lint  ## lint, type check and the tests
 e2e: venv  ## the tests of whole systems: drills, the tutorial, kills under Spark; ARGS="…" goes to pytest
 	$(BIN)/python -m pytest -n $(PROCESSES) --no-loadscope-reorder $(or $(ARGS),tests/e2e)
 
-lint: venv  ## ruff, mypy strict, import contracts
+lint: venv  ## ruff, mypy strict, import contracts, docstrings that open with a sentence
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/bare_tasks.py
+	$(BIN)/python .ci/plain_docstrings.py
 
 sbom: venv  ## write sbom.json: what the lock file installs, as CycloneDX
 	@$(BIN)/python -m pip install --quiet cyclonedx-bom

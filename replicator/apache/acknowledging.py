@@ -1,4 +1,4 @@
-"""Acknowledging at a broker what was acknowledged in other clusters, without taking a message from anybody.
+"""Acknowledgements at a broker of messages acknowledged in other clusters. No consumer loses a message by that.
 
 Invariants (DESIGN §3): 5 and 6, acknowledgements only add: no position is moved back, no message is delivered again.
 
@@ -28,7 +28,7 @@ from snapshots.position_set import PositionSet
 
 IDS_PER_COMMAND: Final = 1_000
 ACKS_MAX: Final = 100_000
-"""Of one subscription in one go; what is left comes with the next comparison."""
+"""Most entries of a subscription that are acknowledged at once. The next comparison acknowledges the rest."""
 PRIORITY_LAST: Final = 1_000_000
 ANSWER_SECONDS_MAX: Final = 30.0
 _TYPES: Final = {
@@ -42,8 +42,9 @@ _TYPES: Final = {
 async def acknowledge_at_broker(
     connector: BrokerConnector, cluster: str, topic: str, subscription: str, kind: str, positions: PositionSet
 ) -> list[Position] | None:
-    """Acknowledge the lowest :data:`ACKS_MAX` of ``positions``; returns which, when the broker has confirmed them. None
-    if an Exclusive consumer has the subscription. ``kind`` is the type of the subscription, as the broker shows it.
+    """Acknowledge the lowest :data:`ACKS_MAX` of ``positions``, and return them once the broker has confirmed them.
+
+    Return None if an Exclusive consumer has the subscription. ``kind`` is its type, as the broker shows it.
 
     Raises :class:`BridgeError`, :class:`PulsarException`.
     """
@@ -67,10 +68,10 @@ async def acknowledge_at_broker(
 
 
 class Acknowledger:
-    """Acknowledges by one consumer that grants no permits. ``lost`` says why the consumer is over."""
+    """Acknowledges by one consumer that grants no permits. ``lost`` says why the consumer has ended."""
 
     def __init__(self, channel: ConsumerChannel, what: str, news: asyncio.Event | None = None) -> None:
-        """``news`` is set when the consumer is over."""
+        """Start the consumer on ``channel``. ``news`` is set when it ends."""
         self._channel = channel
         self._what = what
         self._events = _Confirmations(news)
@@ -81,7 +82,7 @@ class Acknowledger:
         return self._events.error
 
     async def acknowledge(self, positions: PositionSet) -> list[Position]:
-        """Acknowledge the lowest :data:`ACKS_MAX`; returns which, when the broker has confirmed them."""
+        """Acknowledge the lowest :data:`ACKS_MAX` positions, and return them once the broker has confirmed them."""
         chosen = positions.head(ACKS_MAX)
         for at in range(0, len(chosen), IDS_PER_COMMAND):
             self._events.asked += 1
@@ -94,7 +95,7 @@ class Acknowledger:
 
 
 class _Confirmations:
-    """How many of the acknowledgements of one channel are confirmed. ``over`` is set when the channel is over."""
+    """Counts the confirmed acknowledgements of one channel. ``over`` is set when the channel has ended."""
 
     def __init__(self, over: asyncio.Event | None) -> None:
         self.asked = 0
@@ -104,7 +105,7 @@ class _Confirmations:
         self._over = over
 
     async def all(self, what: str) -> None:
-        """Wait until all are. Raises :class:`BridgeError`, and why the channel is over."""
+        """Wait until all are confirmed. Raises :class:`BridgeError`, or the error that ended the channel."""
         try:
             async with timeout(ANSWER_SECONDS_MAX):
                 while self._confirmed < self.asked:
@@ -129,16 +130,16 @@ class _Confirmations:
             self._over.set()
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
-        """Nothing was asked for: what comes all the same goes to others when the channel closes."""
+        """Ignore messages, which were not asked for: they go to others when the channel closes."""
 
     def on_redelivery_started(self) -> None:
-        """Nobody asks for one."""
+        """Do nothing: nobody asks for a redelivery."""
 
     def on_restarted(self) -> None:
-        """Somebody put the subscription elsewhere; the next comparison finds it."""
+        """Do nothing: somebody moved the cursor, and the next comparison finds that."""
 
     def on_active_change(self, active: bool) -> None:
-        """No difference: nothing is received."""
+        """Do nothing: this consumer receives nothing."""
 
     def on_reached_end(self) -> None:
-        """No difference."""
+        """Do nothing: this consumer receives nothing."""

@@ -34,12 +34,12 @@ from snapshots.position import Position
 
 REQUEST_SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The statistics of a topic with a thousand subscriptions have about 1 MB."""
+"""Largest answer that is read. The statistics of a topic with a thousand subscriptions have about 1 MB."""
 REASON_CHARS_MAX: Final = 300
 HIDDEN_AT_ONCE: Final = 4
-"""Entries that are looked at at the same time."""
+"""Most entries of a topic that are looked at at the same time."""
 REDIRECTS_MAX: Final = 5
-"""A broker sends on to the one that has a topic, at most."""
+"""Most redirects that are followed for one request. A broker redirects to the broker that has the topic."""
 _REDIRECTS: Final = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 _JSON: Final = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -49,7 +49,7 @@ class _Unreachable(Exception):
 
 
 class _Broken(Exception):
-    """A host took a request, and did not answer."""
+    """Error after a host took a request: it did not answer."""
 
 
 class _Answer(NamedTuple):
@@ -58,14 +58,15 @@ class _Answer(NamedTuple):
 
 
 class BrokerAdmin(ClosedAtExit):
-    """Asks the admin API at ``settings.admin_url``, whichever of its hosts answers. To be used on one event loop, and
-    closed."""
+    """Client of the admin API at ``settings.admin_url``. It asks whichever host answers.
+
+    Use it on one event loop, and close it."""
 
     def __init__(self, settings: ApacheSettings) -> None:
-        """Raises :class:`AdminFailed` for files that cannot be used."""
+        """Read the files that ``settings`` names. Raises :class:`AdminFailed` if one cannot be used."""
         self._urls = settings.admin_urls
         self._asked = 0
-        """The number of the host that answered last."""
+        """Number of the host that answered last."""
         showing = showing_of(settings)
         self._shown = showing.authentication
         self._tls = TlsOfFiles(showing) if settings.admin_url.startswith("https") else None
@@ -90,10 +91,10 @@ class BrokerAdmin(ClosedAtExit):
 
     @property
     def refusals(self) -> int:
-        """Answers that told the worker to wait."""
+        """Return how many answers told the worker to wait."""
         return self._turns.refusals
 
-    # What there is.
+    # Namespaces and topics.
 
     async def tenants(self) -> list[str]:
         return [str(tenant) for tenant in await self._ask("GET", "tenants")]
@@ -107,7 +108,7 @@ class BrokerAdmin(ClosedAtExit):
         return [str(name) for name in await self._ask("GET", f"namespaces/{quote(namespace)}/replication") or ()]
 
     async def topics(self, namespace: str) -> list[str]:
-        """The persistent topics with a log in a namespace: partitions, and topics that have none."""
+        """Return the persistent topics with a log in a namespace: partitions, and topics that have none."""
         found = await self._ask("GET", f"persistent/{quote(namespace)}")
         return [str(name) for name in found if str(name).startswith("persistent://")]
 
@@ -125,12 +126,13 @@ class BrokerAdmin(ClosedAtExit):
         return int(answer["partitions"])
 
     async def create_partitioned(self, topic: str, partitions: int) -> None:
-        """Make a partitioned topic, unless it is there."""
+        """Create a partitioned topic, unless it exists."""
         await self._make(f"{_path(topic)}/partitions", partitions)
 
     async def grow_partitioned(self, topic: str, partitions: int) -> None:
-        """Give a partitioned topic that has fewer so many partitions, and these the topic's subscriptions. Refused
-        while another one does the same; ask :meth:`partitions` then."""
+        """Raise the number of a topic's partitions. The new partitions get the topic's subscriptions.
+
+        Brokers refuse this while somebody else does the same; ask :meth:`partitions` then."""
         await self._make(f"{_path(topic)}/partitions", partitions, method="POST")
 
     async def create_topic(self, topic: str) -> None:
@@ -163,7 +165,7 @@ class BrokerAdmin(ClosedAtExit):
         return EntryLimits(size if isinstance(size, int) else 0, delay_ms if isinstance(delay_ms, int) else 0)
 
     async def _policy(self, path: str) -> Any:
-        """Return a policy; None where there is none, or the brokers do not know or show it."""
+        """Return a policy; None if it is not set, or the brokers do not know or show it."""
         try:
             return await self._ask("GET", path)
         except AdminFailed as error:
@@ -172,8 +174,9 @@ class BrokerAdmin(ClosedAtExit):
             return None
 
     async def all_hidden(self, topic: str, after: Position, upto: Position) -> bool:
-        """Whether the brokers show none of the entries between two positions of one ledger to any consumer. They are
-        looked at one by one, up to the first that is shown."""
+        """Return whether brokers hide from all consumers all entries in (``after``, ``upto``], which is in one ledger.
+
+        The entries are looked at a few at a time, up to the first that is shown."""
         entries = range(after.entry + 1, upto.entry + 1)
 
         async def hidden(entry: int) -> bool:
@@ -186,7 +189,7 @@ class BrokerAdmin(ClosedAtExit):
         return True
 
     async def seen_entry(self, topic: str, at: Position) -> SeenEntry | None:
-        """Return what the brokers show of an entry; None if they show nobody like the worker any."""
+        """Return what the brokers show of an entry; None if they show the worker no entries."""
         try:
             headers = await self._headers_of(f"{_path(topic)}/ledger/{at.ledger}/entry/{at.entry}")
         except AdminFailed as error:
@@ -244,8 +247,9 @@ class BrokerAdmin(ClosedAtExit):
         return [name for name, shown in answer.get("subscriptions", {}).items() if shown.get("isDurable", True)]
 
     async def unload(self, topic: str) -> None:
-        """Have its broker let go of the topic, and so of all that are connected to it. Who looks it up has it loaded
-        again. Returns when the broker has let go."""
+        """Have its broker unload ``topic``, which disconnects all clients. Return when that is done.
+
+        The next client that looks the topic up has it loaded again."""
         await self._ask("PUT", f"{_path(topic)}/unload")
 
     async def create_subscription(
@@ -284,8 +288,9 @@ class BrokerAdmin(ClosedAtExit):
         await self._ask("POST", path, _place(first))
 
     async def expire_through(self, topic: str, subscription: str, last: Position) -> bool:
-        """Have a subscription count all up to ``last`` as acknowledged, soon after; whether the broker takes it up. It
-        needs no consumer, and moves nothing back."""
+        """Ask the broker to count all entries up to ``last`` as acknowledged. Return whether it accepts that.
+
+        It does so soon afterwards. It needs no consumer, and never moves the cursor back."""
         path = f"{_path(topic)}/subscription/{_subscription_in_path(subscription)}/expireMessages"
         try:
             await self._ask("POST", path, _place(last) | {"partitionIndex": _partition_index(topic)})
@@ -331,9 +336,10 @@ class BrokerAdmin(ClosedAtExit):
         return await self._turns.take(lambda: self._send(method, path, body))
 
     async def _send(self, method: str, path: str, body: Any) -> _Answer:
-        """Ask the host that answered last. Where it cannot be reached, ask the others in turn. Where it took the
-        request and fails, the next one is asked from now on: what the request did is not known, and whoever made it
-        makes it again."""
+        """Send a request to the host that answered last. If it cannot be reached, try the others in turn.
+
+        If a host took the request and fails, later requests go to the next host. Nobody knows what this request did,
+        so the caller must repeat it."""
         errors: list[str] = []
         first, count = self._asked, len(self._urls)
         for number in range(first, first + count):
@@ -350,7 +356,7 @@ class BrokerAdmin(ClosedAtExit):
         raise AdminFailed("; ".join(errors))
 
     async def _send_to(self, base: str, method: str, path: str, body: Any) -> _Answer:
-        """Each broker on the way is shown the same: a client that follows by itself leaves that out for another one."""
+        """Send a request, and follow redirects with the same credentials, which an HTTP client would drop."""
         url = f"{base}/admin/v2/{path}"
         what = f"{method} {url}"
         for sent_on in range(REDIRECTS_MAX + 1):
@@ -401,7 +407,7 @@ class BrokerAdmin(ClosedAtExit):
         raise AdminFailed(text, status)
 
     def _headers(self) -> dict[str, str]:
-        """What the worker shows there."""
+        """Return the headers with the worker's credentials."""
         if self._shown.method == TOKEN:
             return {"Authorization": f"Bearer {self._shown.credentials().decode()}"}
         if self._shown.method == BASIC:
@@ -412,7 +418,7 @@ class BrokerAdmin(ClosedAtExit):
         return True if self._tls is None else self._tls.context()
 
     def _refused_by_tls(self, error: aiohttp.ClientError) -> str:
-        """A broker that does not trust a certificate ends the connection, with or without a word."""
+        """Return a hint if the broker may not trust the worker's certificate: then it just ends the connection."""
         there = isinstance(error, aiohttp.ClientSSLError) or not isinstance(error, aiohttp.ClientConnectorError)
         if there and isinstance(self._shown, AuthenticationTLS):
             return f" ({self._named('the brokers may refuse what the worker shows')})"
@@ -438,8 +444,9 @@ def _partition_index(topic: str) -> int:
 
 
 def _reason(said: bytes, status_text: str | None) -> str:
-    """What an answer says: brokers give a ``reason``, what stands before them a ``message``, or a page of which nothing
-    is shown but what its status is called."""
+    """Return the reason that an answer gives. Brokers call it ``reason``, and proxies ``message``.
+
+    For an HTML page, return the text of its status."""
     text = said[:REASON_CHARS_MAX].decode(errors="replace").strip()
     try:
         answer = json.loads(said)

@@ -1,13 +1,13 @@
-"""Applying to the subscriptions of one topic at the brokers what other clusters acknowledged: many of them in one go.
+"""Acknowledging at the brokers what other clusters acknowledged, for many subscriptions of one topic at once.
 
 Invariant (DESIGN §3): 5, nothing is acknowledged that is not asked for here.
 
-1. Where the worker keeps consumers out, it acknowledges through the consumer by which it does so.
-2. Else beside the applications' consumers. One of ours keeps out whoever wants a subscription for itself, or with
-   another type. So where it is not known to share, the admin API passes over what leaves no hole. A consumer of ours,
-   which is there for milliseconds, acknowledges beyond a hole.
-3. What is asked of the brokers is asked once for :data:`AT_ONCE` subscriptions: which types they have, and whether
-   those that were passed over have moved.
+1. If the worker keeps consumers out of a subscription, it acknowledges through the consumer that it does so with.
+2. Otherwise it acknowledges beside the applications' consumers. A consumer of ours would keep out those that want the
+   subscription alone, or with another type. So if the subscription is not known to be shared, the admin API moves the
+   cursor as far as that leaves no hole. Beyond a hole, a consumer of ours acknowledges, and is there for milliseconds.
+3. Brokers are asked once for :data:`AT_ONCE` subscriptions: which types they have, and whether the moved cursors have
+   arrived.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 SHARING: Final = frozenset({"Shared", "Key_Shared", "Failover"})
-"""Types of subscriptions in which a consumer of ours keeps none of the applications' out, if it has the same type."""
+"""Types of subscriptions that a consumer of ours can join without keeping applications' consumers out."""
 EXCLUSIVE: Final = "Exclusive"
-"""Somebody has it, or had it last. Of a subscription that nobody has used brokers show ``None``."""
+"""Type of a subscription that one consumer has, or had last. Brokers show ``None`` if nobody has used it."""
 AT_ONCE: Final = 20
-"""Subscriptions of one topic: few, so that the types are still so when the last consumer connects."""
+"""Subscriptions handled at once. They are few, so that their types are still right when the last consumer connects."""
 PASSING_SECONDS_MAX: Final = 2.0
 PASSING_POLL_SECONDS: Final = 0.02
-"""The first time; each time twice as long."""
+"""First pause between two looks at the cursors. Each further pause is twice as long."""
 
 
 class Wanted(NamedTuple):
-    """What is to be acknowledged at a subscription whose cursor is ``broker``."""
+    """Positions to acknowledge at a subscription whose cursor is ``broker``."""
 
     broker: BrokerCursor
     positions: PositionSet
 
     def passable(self, kind: str, last_entries: Mapping[int, int]) -> Position | None:
-        """Up to where the admin API is to move the cursor of a subscription of that type; None if a consumer does it
-        all. Where a hole is left, and a consumer has to connect all the same, it is worth the request only if somebody
-        else has the subscription. ``last_entries`` has the last entry of each of the topic's ledgers."""
+        """Return the position to which the admin API must move the cursor; None if a consumer acknowledges everything.
+
+        If a hole is left, a consumer must connect anyway. Then the request is worth it only if somebody else has the
+        subscription. ``last_entries`` has the last entry of each of the topic's ledgers."""
         if kind in SHARING:
             return None
         chosen = self.positions.head(ACKS_MAX)
@@ -58,11 +59,11 @@ class Wanted(NamedTuple):
 
 
 Applied = list[Position] | BridgeError | PulsarException
-"""What was acknowledged, or why nothing was."""
+"""Result for one subscription: the acknowledged positions, or the error that prevented it."""
 
 
 class Applying:
-    """To the subscriptions of ``topic``."""
+    """Acknowledges at the brokers for the subscriptions of ``topic``."""
 
     def __init__(
         self, connector: BrokerConnector, admin: BrokerAdmin, cluster: str, topic: str, fence: ConsumerFence
@@ -74,9 +75,10 @@ class Applying:
         self._fence = fence
 
     async def apply(self, wanted: Mapping[str, Wanted], internals: TopicInternals) -> dict[str, Applied]:
-        """By subscription, what was acknowledged when the brokers have confirmed it: the lowest
-        :data:`~replicator.apache.acknowledging.ACKS_MAX` of what is wanted. ``internals`` are those in which the
-        cursors were seen."""
+        """Acknowledge for each subscription the lowest wanted positions, at most
+        :data:`~replicator.apache.acknowledging.ACKS_MAX`. Return, by subscription, what the brokers have confirmed.
+
+        ``internals`` are the statistics that showed the cursors."""
         applied: dict[str, Applied] = {}
         for some in _in_parts(wanted):
             held = [name for name in some if self._fence.holder(name) is not None]
@@ -100,8 +102,9 @@ class Applying:
     async def _beside(
         self, names: Sequence[str], wanted: Mapping[str, Wanted], internals: TopicInternals
     ) -> dict[str, Applied]:
-        """Beside the applications' consumers. What needs a consumer comes first, while the types are as they were
-        shown."""
+        """Acknowledge beside the applications' consumers.
+
+        Subscriptions that need a consumer come first, while their types are still as the brokers showed them."""
         kinds = await self._kinds()
         through = {
             name: reached
@@ -139,7 +142,7 @@ class Applying:
         return await _each(names, acknowledge)
 
     async def _passed(self, through: Mapping[str, Position]) -> tuple[set[str], dict[str, Applied]]:
-        """Those subscriptions that the broker has moved over all up to there; and those of which it refuses that."""
+        """Have the broker move the cursors to ``through``. Return the subscriptions that it moved, and the refusals."""
 
         async def ask(name: str) -> list[Position]:
             taken_up = await self._admin.expire_through(self._topic, name, through[name])
@@ -166,7 +169,7 @@ class Applying:
 
 
 def cursor_of(internals: TopicInternals, name: str) -> BrokerCursor | None:
-    """Of a subscription; None if it is not there. Raises :class:`BridgeError` for one that cannot be read."""
+    """Return the cursor of a subscription; None if there is none. Raises :class:`BridgeError` if it is malformed."""
     shown = internals.cursors.get(name)
     return None if shown is None else parse_cursor(shown, internals.last_entries)
 
@@ -178,7 +181,7 @@ def _in_parts(wanted: Mapping[str, Wanted]) -> Iterator[list[str]]:
 
 
 async def _each(names: Sequence[str], work: Callable[[str], Awaitable[list[Position]]]) -> dict[str, Applied]:
-    """All at the same time. What the brokers refuse of one is no matter of the others."""
+    """Do ``work`` for all ``names`` at once, and return the results. A failure of one does not affect the others."""
     results = await asyncio.gather(*map(work, names), return_exceptions=True)
     applied: dict[str, Applied] = {}
     for name, result in zip(names, results, strict=True):

@@ -1,4 +1,4 @@
-"""What comes of a topic by one consumer.
+"""Queue of the entries that one consumer has received and the bridge has not taken yet.
 
 Invariant (DESIGN §3): 11, what is sent by a broker and not taken here is bounded: by permits
 (:mod:`replicator.apache.permits`), and where a broker does not keep to them, by leaving it.
@@ -17,8 +17,8 @@ from snapshots.position import Position
 
 ENTRIES_MAX: Final = 200_000
 BYTES_MAX: Final = 256 * 1024 * 1024
-"""More waits only where a broker sends what it was not asked for, or messages are far larger than those before them.
-Then its consumer is left, and what was not taken is read again."""
+"""Most bytes that wait. A broker exceeds it only if it sends too much, or if messages are far larger than before.
+Then the bridge closes the consumer, and reads again what was not taken."""
 SILENCE_SECONDS: Final = 5.0
 """Time for which brokers may have entries and send none of them, before the bridge subscribes anew."""
 SILENCE_SECONDS_MAX: Final = 600.0
@@ -26,7 +26,7 @@ SILENCE_SECONDS_MAX: Final = 600.0
 
 
 class Arrivals:
-    """What came of one channel and was not taken yet."""
+    """Entries that came over one channel and were not taken yet."""
 
     def __init__(self) -> None:
         self._arrived: deque[Delivery] = deque()
@@ -36,7 +36,9 @@ class Arrivals:
         self._lost: Exception | None = None
 
     async def take(self) -> list[Delivery]:
-        """All that came, nothing only after :meth:`wake`; raises why the channel is over."""
+        """Wait for entries, and return all that came; nothing only after :meth:`wake`.
+
+        Raises the error that ended the channel, after all entries were taken."""
         while not (self._arrived or self._woken):
             if self._lost is not None:
                 raise self._lost
@@ -49,7 +51,7 @@ class Arrivals:
         return taken
 
     def wake(self) -> None:
-        """Whoever takes what came has something else to look at."""
+        """End a waiting :meth:`take`, because its caller has something else to look at."""
         self._woken = True
         self._news.set()
 
@@ -65,19 +67,19 @@ class Arrivals:
         self._news.set()
 
     def on_redelivery_started(self) -> None:
-        """Nobody asks for one."""
+        """Do nothing: nobody asks for a redelivery."""
 
     def on_restarted(self) -> None:
-        """Only the bridge could seek, and does not."""
+        """Do nothing: only the bridge could seek, and it does not."""
 
     def on_active_change(self, active: bool) -> None:
-        """An Exclusive consumer is the only one."""
+        """Do nothing: an Exclusive consumer is the only one."""
 
     def on_reached_end(self) -> None:
-        """The topic takes nothing more; what is in it stays."""
+        """Do nothing: the topic takes no more messages, and keeps those that it has."""
 
     def on_ack_confirmed(self, request_id: int) -> None:
-        """The broker's cursor has moved, if only in its memory."""
+        """Do nothing: the broker's cursor has moved, perhaps only in its memory."""
 
     def on_ack_refused(self, request_id: int, error: PulsarException) -> None:
         self.on_lost(error)

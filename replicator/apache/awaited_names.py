@@ -1,8 +1,7 @@
-"""How long what waits for several names waits: for each of them a limited time, and only once. Pure.
+"""Waiting for missing names: a limited time for each name, and only once. Pure.
 
-While a name stays missing it is not waited for again, whatever comes meanwhile: of what is done again and again, only
-the first time is late. Another name that comes to be missing then has its own time. One that was there, and is missing
-again, is waited for again.
+While a name stays missing, nobody waits for it again, so repeated work is late only the first time. Each name that is
+missing later has its own time. A name that was there, and is missing again, is waited for again.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Set
 
 
 class AwaitedNames:
-    """Waits for each name ``seconds_max`` at most."""
+    """Decides how long to wait for missing names: at most ``seconds_max`` for each."""
 
     __slots__ = ("_missing_since", "_seconds_max")
 
@@ -20,6 +19,6 @@ class AwaitedNames:
         self._missing_since: dict[str, float] = {}
 
     def wait(self, missing: Set[str], now: float) -> bool:
-        """Whether to wait still, while these are missing."""
+        """Return whether to go on waiting while the names ``missing`` are missing."""
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         return any(now - since < self._seconds_max for since in self._missing_since.values())

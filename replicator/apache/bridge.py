@@ -43,16 +43,16 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
 DISCOVER_SECONDS: Final = 2.0
-"""So long a new topic at the brokers waits at most. It costs a request for each tenant and partitioned topic,
-and two for each namespace."""
+"""Longest time between two looks for new topics at the brokers. A look makes one request for
+each tenant and partitioned topic, and two for each namespace."""
 LOOK_PAUSE_SECONDS: Final = 0.1
-"""Between two looks at least: many topics may come one after the other."""
+"""Shortest pause between two looks for topics, because many topics may come one after the other."""
 LOOK_SHARE: Final = 5
-"""So many times as long as a look took, nothing is looked at again, but for :data:`DISCOVER_SECONDS`."""
+"""Pause after a look, as a multiple of the time that the look took; at most :data:`DISCOVER_SECONDS`."""
 WATCHED_TOPICS_MAX: Final = 5_000
-"""A namespace with more is not watched: each change would cost milliseconds, also of topics that are not bridged."""
+"""Most topics of a watched namespace. With more, each change would cost milliseconds, even of unbridged topics."""
 TOPICS_MAX: Final = 5_000
-"""Bridged by one worker. Each has a consumer, and may have a producer, at the brokers."""
+"""Most topics that one worker bridges. Each has a consumer, and may have a producer, at the brokers."""
 ASKED_AT_ONCE: Final = 16
 """Topics whose consumers are asked for at the brokers at the same time."""
 CONNECTION_SECONDS_MAX: Final = 10.0
@@ -64,8 +64,8 @@ log = structlog.get_logger(__name__)
 class ApacheBridge(TopicListener[Topic]):
     """Bridges the topics of ``settings`` between the engine of ``broker_origin``'s cluster and the brokers.
 
-    ``elsewhere`` returns what other clusters have of ``broker_origin``'s messages of a topic. ``natives`` says which
-    clusters links copy to what the brokers' own geo-replication brought; all of them without it.
+    ``elsewhere`` returns what other clusters have of ``broker_origin``'s messages of a topic. ``natives`` decides to
+    which clusters links copy messages that the brokers' own geo-replication brought; without it, to all.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class ApacheBridge(TopicListener[Topic]):
         self._found_all = False
         """Whether all topics of the brokers were looked for once."""
         self._refused: dict[str, str] = {}
-        """Topics at the brokers that cannot be bridged, and why."""
+        """For each topic at the brokers that cannot be bridged, the reason."""
         self._renewing: set[str] = set()
         """Topics that are not bridged for a moment, while their reading is renewed."""
         self._too_many: dict[str, str] = {}
-        """Topics of the engine that are not bridged, as too many are."""
+        """Topics of the engine that are not bridged because there are too many, each with the reason as text."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
         self._native = NativeReplication(self._admin)
@@ -115,13 +115,13 @@ class ApacheBridge(TopicListener[Topic]):
         )
         self._watches = TopicWatches(self._connector)
         self._sizes: dict[str, int] = {}
-        """By namespace, how many topics it has."""
+        """Number of topics of each namespace."""
         self._hearing: SupervisedTask = engine.supervisor.task(
             "apache-bridge", "hearing of new topics from the brokers", self._hear
         )
 
     def start(self) -> None:
-        """Bridge what the engine has, and look for more. The brokers need not be there."""
+        """Bridge the engine's topics, and look for more. The brokers need not run."""
         self._engine.add_listener(self)
         for topic in self._engine.topics():
             self._bridge_if_needed(topic)
@@ -236,7 +236,7 @@ class ApacheBridge(TopicListener[Topic]):
         """
         return await self._bridged(topic).acknowledge_missing()
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, topic: Topic, blocks: Sequence[AppendedBlock]) -> None:
         bridged = self._topics.get(topic.name)
@@ -347,7 +347,7 @@ class ApacheBridge(TopicListener[Topic]):
                 each.hurry()
 
     async def _hear(self) -> None:
-        """Apart from looking: the binary protocol may hang while the admin API answers."""
+        """Watch namespaces, in a task of its own: the binary protocol may hang while the admin API answers."""
         while True:
             await self._watches.keep([name for name, size in self._sizes.items() if size <= WATCHED_TOPICS_MAX])
             await asyncio.sleep(DISCOVER_SECONDS)
@@ -366,8 +366,7 @@ class ApacheBridge(TopicListener[Topic]):
         )
 
     async def _find_once(self) -> None:
-        """Look everywhere. What the brokers refuse to show hides nothing else; the first refusal is raised at the
-        end."""
+        """Look for topics in all namespaces. A refusal does not end the look; the first one is raised at the end."""
         refusals: list[AdminFailed] = []
         namespaces: list[str] = []
         for tenant in await self._admin.tenants():
@@ -398,7 +397,7 @@ class ApacheBridge(TopicListener[Topic]):
                 await self._take(name)
 
     async def _adopt(self, name: str) -> None:
-        """A partitioned topic is partitioned in the engine as well, so that links say so to other clusters."""
+        """Partition a topic in the engine as it is at the brokers, so that links tell other clusters."""
         try:
             partitions = await self._admin.partitions(name)
             if partitions > self._engine.partitioned.count(name):
@@ -425,7 +424,7 @@ class ApacheBridge(TopicListener[Topic]):
 
 @contextmanager
 def _answered(refusals: list[AdminFailed]) -> Iterator[None]:
-    """Collect what the brokers refuse. Without an answer nothing else is asked for: the error is raised."""
+    """Collect refusals of the brokers. If they do not answer, raise the error, so that nothing else is asked for."""
     try:
         yield
     except AdminFailed as error:

@@ -1,5 +1,4 @@
-"""The applications that are connected to the brokers, as a failover sees them: turning them away, and knowing what they
-have done.
+"""Applications connected to the brokers, as a failover sees them: it turns them away, and learns what they have done.
 
 Who is to be kept out follows from the gate (:mod:`replicator.apache.fence`). Brokers know nothing of failovers, so each
 bridged topic is closed one by one (:mod:`replicator.apache.outgoing` keeps producers out,
@@ -24,17 +23,19 @@ from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 SETTLE_SECONDS_MAX: Final = 12.0
-"""Less than the lease of who asks for it."""
+"""Longest time for keeping all clients out. It is shorter than the lease of the switch that asks for it."""
 GRACE_SECONDS: Final = 1.0
-"""So long consumers may acknowledge what they hold."""
+"""Time that consumers get to acknowledge what they hold."""
 GRACE_STEP_SECONDS: Final = 0.2
 NAMED_MAX: Final = 3
 FIND_AGAIN_SECONDS: Final = 1.0
 
 
 class BrokerClients:
-    """Of the topics that ``topics`` gives; ``find`` looks for those that were made lately. ``error`` says why the
-    brokers do not answer, ``unfound`` which topics of theirs are not known, ``limited`` that they limit requests."""
+    """Clients of the bridged topics that ``topics`` returns. ``find`` looks for new topics.
+
+    ``error`` says why the brokers do not answer, ``unfound`` which of their topics are not known, and ``limited`` that
+    they limit requests."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class BrokerClients:
         self._fence = Fence()
 
     def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
-        """Brokers send nobody elsewhere: clients ask a worker."""
+        """Do nothing: brokers redirect nobody to other clusters. Clients ask a worker."""
 
     def set_gate(self, gate: Gate) -> None:
         self._fence = self._fence.after(gate)
@@ -68,11 +69,13 @@ class BrokerClients:
             self.fence(each)
 
     def fence(self, bridged: TopicBridge) -> None:
-        """Close or open one topic, as it is now."""
+        """Apply the present fence to one topic."""
         bridged.fence(self._fence)
 
     async def settle(self, operation: str, *, keep_consumers: bool) -> int:
-        """Raises :class:`ClientsRemain`."""
+        """Wait until all clients are out, and record the barrier of ``operation``. Raises :class:`ClientsRemain`.
+
+        With ``keep_consumers``, only producers must be out. Return how many messages consumers still held."""
         held = 0
         waits: Collection[TopicBridge] = ()
         try:
@@ -154,8 +157,9 @@ class BrokerClients:
             await asyncio.sleep(GRACE_STEP_SECONDS)
 
     async def _let_consumers_finish(self, topics: Collection[TopicBridge]) -> int:
-        """Returns when they hold nothing that is not acknowledged, or had their time; how much they hold, of those
-        subscriptions for which brokers count it."""
+        """Wait until consumers have acknowledged what they hold, for :data:`GRACE_SECONDS` at most.
+
+        Return how many messages they still hold, as far as brokers count them."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + GRACE_SECONDS
         before = None

@@ -1,13 +1,13 @@
-"""What the brokers have confirmed of the bridge's own entries: the bridge need not read these again. Sans-IO.
+"""The bridge's own entries that the brokers have confirmed. The bridge need not read them again. Sans-IO.
 
-Invariants (DESIGN §3): 2, an entry is passed over only where the broker's confirmation says that it is the very next
-one, so that nobody else's lies before it; 11, what is kept is bounded.
+Invariants (DESIGN §3): 2, an entry is passed over only if the broker's confirmation says that it is the very next
+one, so that nobody else's entry lies before it; 11, what is kept is bounded.
 
 The bridge reads a topic through one cursor, and publishes into the same topic. Its own entries would all come back to
 it, which costs a broker as much as another consumer. A confirmation says where an entry lies. While entries of its own
-follow one another without a gap, the bridge moves its cursor over them, and grants the broker no permits: what is
-acknowledged before the broker has sent it is never sent. A gap is an entry of somebody else, the end of a ledger, or
-what brokers show to nobody. Then, and some time after the last confirmation, the bridge reads on from there.
+follow one another without a gap, the bridge moves its cursor over them, and grants the broker no permits: brokers never
+send entries that were acknowledged before. A gap is an entry of somebody else, the end of a ledger, or an entry that
+brokers show to nobody. At a gap, and some time after the last confirmation, the bridge reads on from there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from replicator.apache.stamps import Identity
 from snapshots.position import BEFORE_ALL, Position
 
 HOLD_SECONDS: Final = 0.05
-"""So long after the last confirmation the bridge waits for another entry to be published, and then reads on."""
+"""Time after the last confirmation for which the bridge waits for another own entry, before it reads on."""
 HOLD_UNDER_WAY_SECONDS: Final = 1.0
-"""So long it waits for a confirmation of what is published. A message of an application that was stored before that is
-seen as a gap as soon as the confirmation comes, so that it is late by no more than a broker takes to confirm."""
+"""Longest wait for the confirmation of a published entry, before the bridge reads on. If an application's message was
+stored before that entry, the confirmation shows a gap. So the message is late by the time of one confirmation only."""
 AHEAD_MAX: Final = 10_000
-"""Confirmations beyond a gap that are kept; past it all of them are forgotten, and the entries are read."""
+"""Most confirmations kept beyond a gap. If there are more, all are forgotten, and the entries are read."""
 LEDGERS_END: Final = 1 << 63
-"""A broker that drops an entry as a duplicate confirms it at a position that is none."""
+"""Bound of real ledger ids. A broker that drops an entry as a duplicate confirms it at a position beyond this."""
 
 
 class Confirmation(NamedTuple):
-    """An entry of the bridge's own, and where it lies at the brokers."""
+    """Confirmed entry of the bridge, with its position at the brokers."""
 
     position: Position
     identity: Identity
@@ -39,23 +39,23 @@ class Confirmation(NamedTuple):
 
 
 class Confirmed:
-    """Between who publishes into a topic and who reads it."""
+    """Confirmed entries of one topic. The bridge's publisher adds them, and its reader takes them."""
 
     def __init__(self) -> None:
         self._ahead: deque[Confirmation] = deque()
-        """In the order of the brokers; the reader has not got there."""
+        """Confirmations that the reader has not reached, in the order of the brokers."""
         self._under_way = 0
         self._gap = False
         self._wake: Callable[[], None] | None = None
 
-    # Who publishes.
+    # For the publisher.
 
     def sent(self) -> None:
-        """One more entry is under way."""
+        """Record that one more entry is under way."""
         self._under_way += 1
 
     def confirm(self, position: Position, identity: Identity, messages: int) -> None:
-        """The entry lies there. They come in the order in which they were sent, each after its :meth:`sent`."""
+        """Record that the entry lies at ``position``. Confirmations come in the order in which entries were sent."""
         self._under_way -= 1
         if self._wake is None:
             return
@@ -67,15 +67,15 @@ class Confirmed:
         self._wake()
 
     def over(self) -> None:
-        """The producer has ended: nothing of it is confirmed any more."""
+        """Record that the producer has ended: its other entries will not be confirmed."""
         self._under_way = 0
         if self._wake is not None:
             self._wake()
 
-    # Who reads.
+    # For the reader.
 
     def open(self, wake: Callable[[], None]) -> None:
-        """From now on confirmations are kept; ``wake`` is called when something has changed."""
+        """Keep confirmations from now on. ``wake`` is called when something has changed."""
         self._wake = wake
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Confirmed:
         self._ahead.clear()
 
     def after(self, reached: Position) -> list[Confirmation]:
-        """The entries of the bridge's own that follow ``reached`` without a gap; they are the caller's."""
+        """Remove and return the own entries that follow ``reached`` without a gap."""
         ahead, following = self._ahead, []
         while ahead and ahead[0].position <= reached:
             ahead.popleft()
@@ -94,10 +94,11 @@ class Confirmed:
         return following
 
     def expected(self, found: bool) -> bool:
-        """Whether what comes next is likely to be an entry of the bridge's own, which a confirmation is going to tell:
-        some are under way, or some were ``found`` just now, and :meth:`after` saw no gap before others."""
+        """Return whether the next entry is likely the bridge's own, so that a confirmation will tell of it.
+
+        It is if own entries are under way or were ``found`` just now, and :meth:`after` saw no gap."""
         return (found or self._under_way > 0) and not self._gap
 
     def hold_seconds(self) -> float:
-        """How long the bridge waits for what is :meth:`expected`, before it reads on."""
+        """Return how long the bridge waits for the :meth:`expected` entry, before it reads on."""
         return HOLD_UNDER_WAY_SECONDS if self._under_way > 0 else HOLD_SECONDS

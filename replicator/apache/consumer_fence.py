@@ -1,16 +1,15 @@
-"""Keeping the applications' consumers out of one topic of the brokers, while another cluster serves them.
+"""Fence of one topic at the brokers: it keeps the applications' consumers out while another cluster serves them.
 
-Invariant (DESIGN §3): 5 and 6, nothing is acknowledged by this and no cursor is moved.
+Invariant (DESIGN §3): 5 and 6, the fence acknowledges nothing and moves no cursor.
 
 1. A consumer of ours with the type Exclusive on each subscription keeps everybody else out. It grants no permits, so
-   nothing is delivered to it. What other clusters acknowledge goes through it, as nobody else gets in.
-2. A broker refuses it while an application's consumer is connected, and has no call that lets go of one. So the topic
-   is unloaded: its broker lets go of all that are connected, and they look the topic up again after a pause of their
-   own. Ours asks again and again meanwhile, and so is there first; if it is not, the topic is unloaded once more.
-3. By that the bridge's producer is lost as well, and others may have come in: ``unloaded`` says so.
+   nothing is delivered to it. Acknowledgements of other clusters go through it, because no other consumer gets in.
+2. A broker refuses it while an application's consumer is connected, and has no call that disconnects one. So the topic
+   is unloaded: its broker disconnects all clients, and they look the topic up again after a pause of their own. Our
+   consumer tries all the time, and so is there first. If it is not, the topic is unloaded once more.
+3. Unloading also disconnects the bridge's producer, and others may have come in: ``unloaded`` is called.
 
-Subscriptions that are made meanwhile are found every :data:`LOOK_SECONDS`. Readers have no subscription that lasts, and
-are not kept out.
+New subscriptions are looked for every :data:`LOOK_SECONDS`. Readers have no durable subscription, and are not kept out.
 """
 
 from __future__ import annotations
@@ -32,16 +31,17 @@ from replicator.running.timeouts import timeout
 
 LOOK_SECONDS: Final = 1.0
 UNLOADS_MAX: Final = 3
-"""In one go; then the status says who is in the way, and it is tried again later."""
+"""Most unloads in one attempt. After them the status says who is in the way, and the attempt is repeated later."""
 TRY_SECONDS: Final = 0.01
-"""Clients come back after 100 ms, by their default."""
+"""Pause between two tries to connect. It is short, because clients by default come back after 100 ms."""
 COME_BACK_SECONDS_MAX: Final = 5.0
-"""So long a topic may take to be loaded again."""
+"""Longest time for which an unloaded topic may take to be loaded again."""
 OPENED_AT_ONCE: Final = 50
 
 
 class ConsumerFence:
-    """Of the topic ``name``. ``bridged`` says which subscriptions are fenced."""
+    """Fence of the topic ``name``. ``bridged`` returns whether a subscription is fenced. ``unloaded`` is called after
+    an unload."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ConsumerFence:
         self._news = asyncio.Event()
         self._room = asyncio.Semaphore(OPENED_AT_ONCE)
         self.lock = asyncio.Lock()
-        """Of whoever connects a consumer of ours, or takes a subscription away."""
+        """Held while a consumer of ours is connected, or a subscription is taken away."""
         self.closed = asyncio.Event()
         """Set while no application's consumer is connected, and none gets in."""
         self.unloads = 0
@@ -78,23 +78,24 @@ class ConsumerFence:
 
     @property
     def held(self) -> int:
-        """Subscriptions that are kept."""
+        """Return on how many subscriptions a consumer of ours keeps others out."""
         return sum(each.lost is None for each in self._holders.values())
 
     def holder(self, subscription: str) -> Acknowledger | None:
-        """Ours on a subscription, if it is there."""
+        """Return the consumer of ours that holds a subscription; None if there is none."""
         found = self._holders.get(subscription)
         return None if found is None or found.lost is not None else found
 
     async def release(self, subscription: str) -> None:
-        """Let go of one subscription; with :attr:`lock`."""
+        """Let go of one subscription. The caller must hold :attr:`lock`."""
         held = self._holders.pop(subscription, None)
         if held is not None:
             await held.close()
 
     async def run(self, well: Callable[[], None]) -> None:
-        """For ever; ``well`` is called when all is as it is wanted. Raises :class:`BridgeError` and
-        :class:`PulsarException`."""
+        """Hold or release the subscriptions, for ever. ``well`` is called whenever all are as wanted.
+
+        Raises :class:`BridgeError` and :class:`PulsarException`."""
         try:
             while True:
                 self._news.clear()
@@ -114,8 +115,8 @@ class ConsumerFence:
                 if self.held < len(self._holders):
                     self.closed.clear()
         except (BridgeError, PulsarException):
-            # What is held stays so, and is looked at again soon: brokers that are away for a moment, or a topic that
-            # moves from one to another, let nobody in on the subscriptions that are there.
+            # Held subscriptions stay held, and are checked again soon: while brokers are away for a moment, or a topic
+            # moves from one to another, nobody else gets in.
             self.closed.clear()
             raise
         except BaseException:
@@ -145,7 +146,7 @@ class ConsumerFence:
             )
 
     async def _hold_after_unload(self, names: Collection[str]) -> set[str]:
-        """Returns those on which an application's consumer was there first."""
+        """Unload the topic, and connect to its subscriptions. Return those that an application's consumer got first."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + COME_BACK_SECONDS_MAX
         self.unloads += 1
@@ -169,8 +170,9 @@ class ConsumerFence:
         raise BridgeError(f"{self._name} was unloaded and is not back within {COME_BACK_SECONDS_MAX:g} s: {error}")
 
     async def _hold(self, names: Collection[str]) -> set[str]:
-        """Connect to those on which ours is not there; returns the busy ones. Raises :class:`PulsarException` when all
-        were tried."""
+        """Connect to the subscriptions that we do not hold. Return those that an application's consumer has.
+
+        Raises :class:`PulsarException`, after all were tried."""
         wanted = [name for name in names if self.holder(name) is None]
         results = await asyncio.gather(*map(self._open, wanted), return_exceptions=True)
         busy = {name for name, result in zip(wanted, results, strict=True) if isinstance(result, ConsumerBusy)}

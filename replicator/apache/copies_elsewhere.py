@@ -44,7 +44,7 @@ class Copies(NamedTuple):
     """Answers about one topic."""
 
     known: tuple[Copy, ...] = ()
-    """Of each cluster that has something, the newest life first."""
+    """State of the topic in each cluster that has something of it, the newest life first."""
     silent: tuple[str, ...] = ()
     """Clusters that have never answered this store."""
     waits: bool = False

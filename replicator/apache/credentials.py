@@ -1,8 +1,8 @@
-"""What the worker shows to the brokers, and whom it trusts to be one: ``auth`` and ``tls`` of a cluster's ``apache``.
+"""Credentials and TLS of the worker's connections to the brokers: ``auth`` and ``tls`` of a cluster's ``apache``.
 
 Files are read when they are needed: for each connection, for each request to the admin API, and whenever a broker asks
-again. So they may be replaced at any time. An error names the field and the file, whether the file cannot be used or
-the brokers refuse what is in it.
+again. So they may be replaced at any time. An error names the field and the file, both if the file cannot be used and
+if the brokers refuse its content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BASIC: Final = "basic"
 
 
 class _OfFile(Authentication):
-    """What stands in the file that a field of ``auth`` names."""
+    """Credentials from the file that a field of ``auth`` names."""
 
     field = ""
 
@@ -39,14 +39,14 @@ class _OfFile(Authentication):
 
 
 class BrokerToken(_OfFile):
-    """The token of a file."""
+    """Token from a file."""
 
     method = TOKEN
     field = "token_file"
 
 
 class BrokerPassword(_OfFile):
-    """The name and the password of a file."""
+    """Name and password from a file."""
 
     method = BASIC
     field = "password_file"
@@ -60,7 +60,7 @@ class BrokerPassword(_OfFile):
 
 
 class BrokerCertificate(AuthenticationTLS):
-    """The certificate of a file, and its key."""
+    """Certificate and key, each from a file."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         super().__init__(str(certificate), str(key))
@@ -68,7 +68,7 @@ class BrokerCertificate(AuthenticationTLS):
 
 
 def showing_of(settings: ApacheSettings) -> Showing:
-    """What the worker shows to the brokers. Files are read when something is shown."""
+    """Return the credentials that the worker shows to the brokers. Files are read when they are shown."""
     auth = settings.auth
     shown = Authentication()
     if auth.token_file is not None:
@@ -82,7 +82,7 @@ def showing_of(settings: ApacheSettings) -> Showing:
 
 
 class TlsOfFiles:
-    """The TLS of ``showing``, made anew when one of its files is another one."""
+    """TLS context of ``showing``. It is made anew when one of its files was replaced."""
 
     def __init__(self, showing: Showing) -> None:
         self._showing = showing
@@ -91,7 +91,9 @@ class TlsOfFiles:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """As the files are now. Connections of another one are not used for it. Raises :class:`AuthenticationError`."""
+        """Return a context with the present files. Raises :class:`AuthenticationError`.
+
+        Do not use connections of an earlier context with a new one."""
         found = _marks(self._files)
         if self._context is None or found is None or found != self._made_of:
             self._context, self._made_of = self._showing.ssl_context(), found
@@ -99,7 +101,7 @@ class TlsOfFiles:
 
 
 def _marks(files: list[Path]) -> list[tuple[int, int, int]] | None:
-    """What differs when a file was replaced; None if one cannot be looked at."""
+    """Return values that change when a file is replaced; None if a file cannot be looked at."""
     try:
         return [(found.st_ino, found.st_mtime_ns, found.st_size) for found in (each.stat() for each in files)]
     except OSError:

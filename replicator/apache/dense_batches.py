@@ -1,10 +1,10 @@
-"""Batches of which a link left messages out, as they are published to brokers: without gaps. Pure.
+"""Batches without gaps: the form in which brokers get a batch from which a link left messages out. Pure.
 
-In logs such a batch keeps the place of each message, and those that are absent are marked ``compacted_out`` (ADR 33).
-Our engine tells clients which these are; brokers know nothing of them. Then some clients hand them to the application,
-empty, and others pass over them and never acknowledge them, so that the batch stays open for good. Therefore a batch is
-published with the messages that it has, one after the other. Brokers show batches as a whole only, so nothing is asked
-of the places that messages had; the entry's stamp says how many are absent.
+In logs such a batch keeps the place of each message, and absent messages are marked ``compacted_out`` (ADR 33). Our
+engine tells clients which these are, but brokers do not. Then some clients hand them to the application, empty. Others
+skip them and never acknowledge them, so that the batch stays open for good. Therefore a batch is published with only
+the messages that it has. Brokers show only whole batches, so nobody needs the messages' former places. The entry's
+stamp says how many are absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replicator.engine.log.entry import append_to_batch, decode_entry, encode_en
 
 
 def dense(entry: bytes | memoryview, absent: BitMap) -> bytes:
-    """The entry of a batch without the messages at the indexes ``absent``; some are left.
+    """Return the entry of a batch without the messages at the indexes ``absent``. At least one message must be left.
 
     Raises :class:`~replicator.engine.errors.EntryCorrupt`, :class:`~replicator.engine.errors.MessageTooLarge`.
     """

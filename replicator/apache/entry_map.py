@@ -35,7 +35,7 @@ from snapshots.position_set import PositionSet
 READ_LEDGERS_MAX: Final = 200
 """Number of ledgers for which the first and the last entry that were read are kept."""
 _NONE: Final = PositionSet()
-"""Nothing; not to be changed."""
+"""Empty set that must not be changed."""
 
 
 class _Both(NamedTuple):
@@ -50,10 +50,9 @@ class _Both(NamedTuple):
 
 
 class ReadEntry(NamedTuple):
-    """What identifies an entry of the brokers that was read: its number in the ledger, publish time and sequence id.
+    """Identity of an entry that was read from the brokers: its number in the ledger, publish time and sequence id.
 
-    Compared with the entry that the brokers have now at that place, it shows whether they still have the same one. The
-    worker's own copy may have been trimmed.
+    It shows whether the brokers still have the same entry at that place, even if the worker's own copy was trimmed.
     """
 
     entry: int
@@ -99,7 +98,7 @@ class EntryMap:
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
-    # What happens.
+    # Events.
 
     def copied(
         self,
@@ -111,7 +110,7 @@ class EntryMap:
         messages: bool = True,
         incarnation: int = 0,
     ) -> None:
-        """Entries of an origin were appended to the engine's log; others than messages are never at the brokers."""
+        """Record that entries of an origin were appended to the engine's log. Only messages get to the brokers."""
         self.changes += messages
         if incarnation > self._newest.get(origin, (0, BEFORE_ALL))[0]:
             self._newest[origin] = incarnation, origin_first
@@ -229,8 +228,9 @@ class EntryMap:
         return gone, cut
 
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
-        """The engine's log was trimmed up to there. Returns the runs at the brokers that are forgotten by that; the
-        last of each origin stays, as it says how far publishing is."""
+        """Forget entries that were trimmed from the engine's log. Return the runs at the brokers that are forgotten.
+
+        The last run of each origin stays, because it says how far publishing has got."""
         self.changes += 1
         gone: list[tuple[Identity, Extent]] = []
         for table in self._copied.values():
@@ -249,7 +249,9 @@ class EntryMap:
     # Questions.
 
     def published_through(self, origin: str) -> Position:
-        """All of an origin up to there is at the brokers, as far as it was to be. Later entries may be there, too."""
+        """Return the position of an origin up to which the brokers have everything that they should have.
+
+        They may have later entries, too."""
         if (first := self.missing(origin).first()) is not None:
             return _before(first)
         through = self.seen_through(origin)
@@ -258,7 +260,7 @@ class EntryMap:
         copied = self._copied.get(origin)
         if copied is None:
             return through
-        # What is not wanted lies behind what stands there. All between is to be published first.
+        # Unwanted entries may lie behind the last published one. Entries between the two are published first.
         here = copied.local_between(through, last, above=BEFORE_ALL)
         due = copied.to_origin_set(self._messages_of(here))
         due.difference_update(self.unwanted(origin))
@@ -294,11 +296,11 @@ class EntryMap:
         return [(origin, run) for origin, runs in self._published.items() for run in runs.late()]
 
     def last_published(self) -> Position:
-        """The last position of the brokers at which an entry of the bridge's own was found."""
+        """Return the last position of the brokers at which an entry of the bridge's own was found."""
         return max((runs.last_local or BEFORE_ALL for runs in self._published.values()), default=BEFORE_ALL)
 
     def published_ends(self) -> dict[str, tuple[int, Extent, Extent]]:
-        """By origin: its incarnation, and the first and the last run of it that is known to lie at the brokers."""
+        """Return, by origin, its incarnation, and its first and last run that is known to lie at the brokers."""
         return {
             origin: (self._life_of(origin, runs.main.last), runs.main.first, runs.main.last)
             for origin, runs in self._published.items()
@@ -306,7 +308,7 @@ class EntryMap:
         }
 
     def publish_from(self, origin: str) -> Position:
-        """A position in the engine's log up to which nothing of an origin is left to be published."""
+        """Return a position in the engine's log up to which nothing of an origin is left to publish."""
         first = self.missing(origin).first()
         if first is None:
             return self.copied_to(origin, self.seen_through(origin))

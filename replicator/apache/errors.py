@@ -1,4 +1,4 @@
-"""What goes wrong between a worker and the brokers that it runs beside."""
+"""Errors between a worker and the brokers that it runs beside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replicator.engine.log.store_tables import HighWater
 
 
 class BridgeError(Exception):
-    """Time or an operator may heal it: it is shown in the status, and tried again."""
+    """Error that time or an operator may heal. The status shows it, and the worker tries again."""
 
 
 class AdminFailed(BridgeError):
@@ -18,7 +18,7 @@ class AdminFailed(BridgeError):
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
-        """Of the answer; 0 if there was none."""
+        """HTTP status of the answer; 0 if there was none."""
 
     @property
     def is_refusal(self) -> bool:
@@ -34,7 +34,7 @@ class AdminLimited(AdminFailed):
     ) -> None:
         super().__init__(text, status)
         self.said_seconds = said_seconds
-        """When to come back, if the answer said so."""
+        """Seconds after which to try again, as the answer said; None if it did not say."""
 
     @property
     def is_refusal(self) -> bool:
@@ -61,7 +61,7 @@ class NotBridged(EngineError):
 
 
 class BridgeHalted(BridgeError):
-    """Going on would lose or repeat messages. An operator has to look.
+    """Error where going on would lose or repeat messages. An operator has to look.
 
     ``remedy`` is the command that ends it; the text ends with it.
     """

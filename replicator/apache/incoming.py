@@ -56,20 +56,21 @@ log = structlog.get_logger(__name__)
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 NAMED_MAX: Final = 5
 BEGIN_SECONDS: Final = 1.0
-"""Reading has begun when something was stored, or when nothing went wrong for so long."""
+"""Time without an error after which reading counts as begun. It also does once something was stored."""
 
 
 class _Found(NamedTuple):
     others: bool
-    """Whether something was not the bridge's own."""
+    """Whether some entry was not the bridge's own."""
     confirmed: int
     """Messages of the bridge's own that were not read."""
 
 
 class Incoming:
-    """Reads one topic; ``incarnation`` is that of the topic at the brokers. ``begins`` is called when reading goes
-    well; ``stored`` when something new of what the bridge published was found. ``check`` raises :class:`BridgeError`
-    where messages were passed over."""
+    """Reads one topic, whose incarnation at the brokers is ``incarnation``.
+
+    ``begins`` is called when reading goes well, and ``stored`` when new entries of the bridge's own were found.
+    ``check`` raises :class:`BridgeError` if messages were passed over."""
 
     def __init__(
         self,
@@ -107,10 +108,10 @@ class Incoming:
         self.waiting = False
         """Whether all that came is stored, and reading waits for more."""
         self.reached = reached
-        """All up to there is durable here, as a position of the brokers."""
+        """Position of the brokers up to which everything is durable here."""
         self.messages = 0
         self.messages_confirmed = 0
-        """Of them: those of the bridge's own that did not have to be read."""
+        """Number of :attr:`messages` that are the bridge's own and did not have to be read."""
         self.copied_to_all = 0
         """Entries that their producers wanted in some clusters only, or that native replication brought to more."""
         self.replicated_natively = 0
@@ -185,8 +186,9 @@ class Incoming:
                 permits.pause()
 
     async def _store(self, arrived: Sequence[Delivery]) -> _Found:
-        """Store what arrived, and what is confirmed to follow it; all of it is durable when it returns. Where that
-        fails, it is read again from :attr:`reached` on."""
+        """Store what arrived, and what is confirmed to follow it. All of it is durable on return.
+
+        If that fails, the entries after :attr:`reached` are read again."""
         if gaps := gaps_among(self.reached, (delivery.position for delivery in arrived)):
             await self._check(gaps)
         marks = [marks_of(delivery.entry) for delivery in arrived]
@@ -266,10 +268,10 @@ class Incoming:
             yield read_row(topic_id, ledger, read)
 
     def _not_brought_elsewhere(self, only: frozenset[str] | None, replicated_from: str) -> frozenset[str] | None:
-        """Return which clusters of ``only``, where None is all, get an entry that native replication brought.
+        """Return the clusters of ``only`` that get an entry brought by native replication. None stands for all.
 
-        Those that get it by a link of their own do not. If links cannot keep to that, all get it: twice rather than
-        never.
+        Clusters that get it by a link of their own are left out. If links cannot keep to that, all get it: twice rather
+        than never.
         """
         found = None if self._natives is None else self._natives.clusters_for(self._topic.name, replicated_from)
         if found is None:
@@ -283,9 +285,10 @@ class Incoming:
             return only
 
     def _only(self, clusters: frozenset[str]) -> frozenset[str] | None:
-        """The clusters that may have an entry for which its producer names ``clusters``; None for all, where links
-        cannot keep to it, or nobody here is named: brokers may call clusters otherwise. The broker has taken it, and
-        its producer cannot be told."""
+        """Return the clusters that may get an entry whose producer names ``clusters``; None for all.
+
+        All get it if links cannot keep to the names, or if none of the names is known: brokers may call clusters
+        otherwise. The broker has accepted the entry, so nobody can tell its producer."""
         reason = f"none of {', '.join(sorted(map(str, clusters))[:NAMED_MAX])} is a cluster of the topology"
         try:
             if self._topic.writing.knows_of(clusters):
@@ -299,13 +302,14 @@ class Incoming:
 
 
 class _Blocks:
-    """Entries of applications, in their order, as blocks: runs of neighbours that are for the same clusters."""
+    """Builder of blocks from applications' entries, in order. A block has adjacent entries for the same clusters."""
 
     def __init__(
         self, origin: str, incarnation: int, stored: Position, origin_of: Callable[[Position], Position]
     ) -> None:
-        """``stored`` is the last of them that is in the log. ``origin_of`` returns what the position of an entry at the
-        brokers is called in all clusters."""
+        """Begin after ``stored``, the last entry in the log.
+
+        ``origin_of`` translates a position at the brokers to the origin position that all clusters use."""
         self._origin = origin
         self._incarnation = incarnation
         self._stored = stored
@@ -329,7 +333,7 @@ class _Blocks:
         self._bytes += size
 
     def end(self) -> list[CopiedBlock]:
-        """All that was added."""
+        """Return the blocks of all entries that were added."""
         if self._run:
             self._end_run()
         return self._blocks

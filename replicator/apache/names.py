@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 RESERVED: Final = "replicator."
-"""How every name of ours begins."""
+"""Prefix of all names of ours."""
 _OTHERS: Final = ("pulsar.repl.", "pulsar.dedup", "__")
-"""How the subscriptions begin that the brokers make for themselves: geo-replication, deduplication, compaction."""
+"""Prefixes of the brokers' own subscriptions: geo-replication, deduplication, compaction."""
 
 
 def reading_subscription(cluster: str) -> str:
-    """The durable subscription by which the worker of ``cluster`` reads a topic."""
+    """Return the name of the durable subscription by which the worker of ``cluster`` reads a topic."""
     return f"{RESERVED}bridge.{cluster}"
 
 
 def publishing_producer(cluster: str) -> str:
-    """The producer by which it publishes. A broker refuses a second one of that name on a topic, so it is a fence."""
+    """Return the name of the worker's producer. The name is a fence: a topic's broker refuses a second one."""
     return f"{RESERVED}bridge.{cluster}"
 
 
 def applying_consumer(cluster: str) -> str:
-    """The consumer by which it acknowledges what was acknowledged elsewhere."""
+    """Return the name of the consumer by which the worker acknowledges what was acknowledged in other clusters."""
     return f"{RESERVED}state.{cluster}"
 
 
@@ -31,5 +31,5 @@ def renewing_command(topic: str) -> str:
 
 
 def is_reserved(subscription: str) -> bool:
-    """Whether a subscription is no application's."""
+    """Return whether a subscription belongs to the bridge or to the brokers, and not to an application."""
     return subscription.startswith((RESERVED, *_OTHERS))

@@ -65,11 +65,11 @@ from snapshots.position_set import PositionSet
 READ_BYTES: Final = 4 * 1024 * 1024
 BARRIER_POLL_SECONDS: Final = 0.05
 ADMIN_POLL_SECONDS: Final = 0.5
-"""Where it did not answer."""
+"""Pause before the admin API is asked again that did not answer."""
 SUBSCRIPTIONS_SECONDS_MAX: Final = 10.0
-"""So long publishing waits for the brokers to have a subscription that links brought."""
+"""Longest time for which publishing waits until the brokers have a subscription that links brought."""
 BARRIER_SECONDS_MAX: Final = 60.0
-"""Past it the producer begins anew, and the status says why."""
+"""Longest wait for reading back what was published before. Then the producer begins anew, and the status says why."""
 LIMITS_SECONDS: Final = 10.0
 """Time after which the brokers' limits are asked for again, by two requests for each topic that is published to."""
 LIMITS_WAIT_SECONDS: Final = 1.0
@@ -98,11 +98,11 @@ class Outgoing:
         missing: Callable[[], frozenset[str]],
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
     ) -> None:
-        """``ensure`` raises if the topic is not at the brokers, because a producer would have them make it.
+        """Prepare publishing. ``ensure`` raises if the brokers lack the topic: a producer would make them create it.
 
-        ``begins`` is called when publishing has begun, or there is nothing to publish; ``fails`` when it waits for what
-        the admin API does not answer; ``missing`` names the subscriptions that the brokers lack and that are to be made
-        before; ``has_read`` says whether the bridge has read all up to a position of the brokers.
+        ``begins`` is called when publishing has begun, or there is nothing to publish. ``fails`` is called while the
+        admin API does not answer. ``missing`` returns the subscriptions that the brokers must get first. ``has_read``
+        returns whether the bridge has read everything up to a position of the brokers.
         """
         self._connector = connector
         self._admin = admin
@@ -124,11 +124,11 @@ class Outgoing:
         self.refused: LeftOut | None = None
         """The entry that the brokers refused last; None if they have taken it since, or if it was passed over."""
         self.fenced = asyncio.Event()
-        """Set while nobody else can publish, and all that others published was read."""
+        """Set while nobody else can publish, and everything that others published was read."""
         self.messages = 0
 
     def fence(self, fencing: bool) -> None:
-        """Keep other producers out, or let them in, from the next producer on, which is opened at once."""
+        """Keep other producers out, or let them in. A new producer is opened for that at once."""
         if fencing != self._fencing:
             self._fencing = fencing
             self.renew()
@@ -140,7 +140,7 @@ class Outgoing:
         self._news.set()
 
     def wake(self) -> None:
-        """There may be something to publish."""
+        """Look whether there is something to publish."""
         self._news.set()
 
     def passed_over(self) -> None:
@@ -149,17 +149,17 @@ class Outgoing:
         self.renew()
 
     def origins(self) -> list[str]:
-        """The origins of which messages are to be published."""
+        """Return the origins whose messages are published at the brokers."""
         own = (self._cluster, self._entries.broker_origin)
         return [origin for origin in self._topic.origins.message_vector() if origin not in own]
 
     def waiting(self) -> bool:
-        """Whether there are messages that were not found at the brokers yet."""
+        """Return whether there are messages that were not found at the brokers yet."""
         vector = self._topic.origins.message_vector()
         return any(self._entries.published_through(origin) < vector[origin] for origin in self.origins())
 
     def done_through(self) -> Position:
-        """Up to there in the log nothing is left to be published."""
+        """Return the position in the log up to which nothing is left to publish."""
         vector = self._topic.origins.message_vector()
         behind = [origin for origin in self.origins() if self._entries.published_through(origin) < vector[origin]]
         return min((self._entries.publish_from(origin) for origin in behind), default=self._topic.log.last)
@@ -175,7 +175,7 @@ class Outgoing:
                 await self._publish_by_one()
 
     async def _publish_by_one(self) -> None:
-        """By one producer; raises what it ends with, :class:`_Renewed` among that."""
+        """Publish by one producer. Raises the error that ends it, which may be :class:`_Renewed`."""
         renewals, fencing = self._renewals, self._fencing
         settings = ProducerSettings(
             self._topic.name,
@@ -212,8 +212,9 @@ class Outgoing:
             await channel.close()
 
     async def _opened(self, settings: ProducerSettings) -> BrokerProducerChannel:
-        """A namespace may refuse producers without a schema to topics that have one: then it is shown the topic's own.
-        What each message has is said by the message."""
+        """Open a producer without a schema. If the namespace requires one, open it with the topic's own schema.
+
+        Each message names its own schema in any case."""
         try:
             return await self._connector.open_producer(settings)
         except IncompatibleSchema:
@@ -223,8 +224,9 @@ class Outgoing:
             return await self._connector.open_producer(replace(settings, schema=schema))
 
     async def _read_back(self, flight: _Flight, *, alone: bool) -> None:
-        """Returns when all that a former producer of ours published was read; ``alone``, all that anybody did, and
-        nobody else is connected."""
+        """Wait until everything that a former producer of ours published was read.
+
+        With ``alone``, wait until nobody else is connected, and everything that anybody published was read."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + BARRIER_SECONDS_MAX
         target: Position | None = None
@@ -290,8 +292,10 @@ class Outgoing:
         return LIMITS_SECONDS
 
     async def _subscriptions_made(self, flight: _Flight) -> None:
-        """Returns when the brokers have the subscriptions that are here, or have not got them for too long: the status
-        says why, and messages do not wait for ever."""
+        """Wait until the brokers have the subscriptions that are here.
+
+        Each missing one is waited for at most :data:`SUBSCRIPTIONS_SECONDS_MAX`. Then messages go on without it, and
+        the status says why."""
         loop = asyncio.get_running_loop()
         while self._awaited.wait(self._missing(), loop.time()):
             flight.check()
@@ -348,11 +352,11 @@ class Outgoing:
 
 
 class _Renewed(Exception):
-    """The producer is to be opened anew."""
+    """Signal that the producer must be opened anew."""
 
 
 class _Sent(NamedTuple):
-    """An entry that was sent."""
+    """Entry that was sent."""
 
     bytes: int
     identity: Identity
@@ -369,7 +373,7 @@ class _Refused(Exception):
 
 
 class _Sending:
-    """What one producer still has to send: it knows by origin what is at the brokers or was sent."""
+    """State of one producer: by origin, the entries that are at the brokers or were sent."""
 
     def __init__(
         self, channel: BrokerProducerChannel, flight: _Flight, schemas: BrokerSchemas, entries: EntryMap
@@ -443,14 +447,14 @@ class _Flight:
         return bool(self._sent)
 
     def check(self) -> None:
-        """Raises why the producer is over."""
+        """Raise the error that ended the producer, if it has ended."""
         if self._error is not None:
             raise self._error
         if self._renewed():
             raise _Renewed
 
     async def room(self, size: int) -> None:
-        """Wait until so much more may be sent. Raises as :meth:`check`."""
+        """Wait until an entry of this size may be sent. Raises the same errors as :meth:`check`."""
         while not self._room.fits(size):
             self.check()
             self._answered.clear()

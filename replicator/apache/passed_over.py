@@ -1,11 +1,11 @@
-"""Noticing that brokers have passed over messages which the bridge has not read.
+"""Detection of messages that the brokers have passed over before the bridge read them.
 
 Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 
-An expiry, a backlog quota or an operator moves the bridge's cursor at the brokers. They say nothing of it: a consumer
-that is connected gets what follows. So wherever positions do not follow each other the cursor is asked for. Positions
-are also left out where nothing is missing: at the end of a ledger, and where entries are shown to nobody (ends of
-transactions, and what was aborted). An entry up to the cursor is one that was passed over unless it is such a one.
+An expiry, a backlog quota or an operator may move the bridge's cursor at the brokers. They do not report that: a
+connected consumer gets the messages behind it. So wherever positions do not follow each other, the bridge asks for the
+cursor. Positions also have gaps where nothing is missing: at the end of a ledger, and where entries are shown to nobody
+(ends of transactions, and aborted messages). All other entries in a gap up to the cursor were passed over.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class Gap(NamedTuple):
-    """Between two entries that came one after the other, and are not known to be neighbours."""
+    """Range between two entries that came one after the other, and are not known to be neighbours."""
 
     after: Position
     through: Position
-    """The last position that something may have been at."""
+    """Last position at which an entry may be missing."""
 
 
 def gaps_among(reached: Position, positions: Iterable[Position]) -> list[Gap]:
-    """The gaps in what came after all up to ``reached``. Before the first entry that was ever read is none. Pure."""
+    """Return the gaps in ``positions``, which came after ``reached``. The first entry ever read has no gap before it.
+    Pure."""
     gaps: list[Gap] = []
     for at in positions:
         if at <= reached:
@@ -39,8 +40,9 @@ def gaps_among(reached: Position, positions: Iterable[Position]) -> list[Gap]:
 
 
 def runs_in(gap: Gap, last_entries: Mapping[int, int]) -> Iterator[tuple[Position, Position]]:
-    """The first and the last entry of each run of a gap, as far as the topic still has the ledgers: ``last_entries``
-    has the last entries of those. Pure."""
+    """Yield the first and last entry of each ledger's part of a gap, for the ledgers that the topic still has. Pure.
+
+    ``last_entries`` has the last entry of each such ledger."""
     for ledger in sorted(last_entries):
         if not gap.after.ledger <= ledger <= gap.through.ledger:
             continue
@@ -53,8 +55,10 @@ def runs_in(gap: Gap, last_entries: Mapping[int, int]) -> Iterator[tuple[Positio
 async def first_passed_over(
     admin: BrokerAdmin, topic: str, gaps: Sequence[Gap], internals: TopicInternals, moved_to: Position
 ) -> Position | None:
-    """The first entry in the gaps that a cursor has passed over, which brokers would have shown; ``moved_to`` is its
-    mark-delete position in ``internals``, which are to be younger than the gaps. Raises :class:`AdminFailed`."""
+    """Return the first entry in ``gaps`` that a cursor passed over although brokers would show it; None without one.
+
+    ``moved_to`` is the mark-delete position of that cursor in ``internals``, which must be younger than the gaps.
+    Raises :class:`AdminFailed`."""
     there = {ledger: last for ledger, last in internals.last_entries.items() if ledger in internals.ledgers}
     for gap in gaps:
         for first, last in runs_in(gap, there):

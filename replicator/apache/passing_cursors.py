@@ -1,9 +1,8 @@
-"""Which cursors of a topic at the brokers go with their reader. They are no subscriptions: nothing of them is for other
-clusters.
+"""Cursors of readers at the brokers, which end with their reader. They are no subscriptions, so they are not copied.
 
-A broker shows such a cursor among the others, and there it looks like any. Whether it lasts is in the statistics, a
-second request. So that is asked for only where a name comes up that nobody knows, and again after :data:`KNOWN_SECONDS`
-while there are such names: a subscription may be made by the name of a reader that has gone.
+A broker shows such a cursor among the others, and it looks like any. Only the statistics, a second request, say whether
+it is durable. So the bridge asks for them only if it sees an unknown name, and again after :data:`KNOWN_SECONDS` while
+there are such names: a subscription may be created with the name of a reader that has gone.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ KNOWN_SECONDS: Final = 10.0
 
 
 class Lasting(Protocol):
-    """What is asked of the brokers."""
+    """Interface of the brokers, as :class:`PassingCursors` uses it."""
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
-        """The names of those that last."""
+        """Return the names of the durable subscriptions of ``topic``."""
 
 
 class PassingCursors:
-    """Those of one topic."""
+    """Readers' cursors of one topic at the brokers."""
 
     def __init__(self, admin: Lasting, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
@@ -34,7 +33,7 @@ class PassingCursors:
         self._asked_at = 0.0
 
     async def among(self, unknown: Set[str]) -> Set[str]:
-        """Those of the names ``unknown`` that go with their reader. Raises :class:`AdminFailed`."""
+        """Return those names in ``unknown`` whose cursors end with their reader. Raises :class:`AdminFailed`."""
         now = self._clock()
         if unknown and (unknown - self._passing or now - self._asked_at >= KNOWN_SECONDS):
             lasting = await self._admin.durable_subscriptions(self._topic)

@@ -1,4 +1,4 @@
-"""How much of a topic a broker may send before the bridge has stored it, and of all topics of a worker. Pure.
+"""Permits: how much a broker may send before the bridge has stored it, for one topic and for all of a worker. Pure.
 
 Invariant (DESIGN §3): 11, what a broker sends and is not stored here is bounded.
 
@@ -20,20 +20,20 @@ TOPIC_BYTES_MAX: Final = 64 * 1024 * 1024
 TOPIC_BYTES_MIN: Final = 1024 * 1024
 PERMITS_MAX: Final = 100_000
 PERMITS_FIRST: Final = 50
-"""Until the size of its messages is known."""
+"""Permits of a consumer until the size of its messages is known."""
 PERMITS_PAUSED: Final = 4
-"""After a pause, where what comes may be the bridge's own."""
+"""Permits after a pause. They are few, because the next entries may be the bridge's own."""
 GROWTH: Final = 4
-"""So many times more are granted where a quarter came at once."""
+"""Factor by which the permits grow if at least a quarter of them was used at once."""
 
 
 def read_room() -> SharedRoom:
-    """What all topics of a worker share."""
+    """Return the room for received messages that all topics of a worker share."""
     return SharedRoom(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
 
 
 class Permits:
-    """Those of one consumer that has begun; ``flow`` grants it so many more messages."""
+    """Permits of one consumer that has begun. ``flow`` grants it more messages."""
 
     def __init__(self, flow: Callable[[int], None], room: SharedRoom) -> None:
         self._flow = flow
@@ -41,12 +41,12 @@ class Permits:
         self._left = PERMITS_FIRST
         self._wanted = PERMITS_FIRST
         self._at_once = 0
-        """The most that came at once since the last grant."""
+        """Most messages that came at once since the last grant."""
         self._bytes_per_message = 1.0
         flow(PERMITS_FIRST)
 
     def used(self, arrived: Sequence[Delivery]) -> None:
-        """These came at once, and are handled."""
+        """Record that the messages in ``arrived`` came at once, and are handled."""
         if not arrived:
             return
         used = sum(delivery.batch_size for delivery in arrived)
@@ -56,7 +56,7 @@ class Permits:
         self._left -= used
 
     def grant(self) -> None:
-        """More may come."""
+        """Grant more messages, if at most half of the permits are left."""
         if self._left > self._wanted // 2:
             return
         if self._at_once * GROWTH >= self._wanted:
@@ -72,11 +72,10 @@ class Permits:
         self._share.have(int(max(0, self._left) * self._bytes_per_message))
 
     def pause(self) -> None:
-        """Nothing more need come for now; what was granted still may. Few are granted after it: what comes may be what
-        need not."""
+        """Grant only few messages next time: they may be the bridge's own. Granted messages still come."""
         self._wanted = PERMITS_PAUSED
         self._at_once = 0
 
     def close(self) -> None:
-        """The consumer has ended."""
+        """Free the room of a consumer that has ended."""
         self._share.have(0)

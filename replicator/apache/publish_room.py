@@ -1,8 +1,8 @@
-"""How much may be on its way to the brokers, of one topic and of all topics of a worker. Pure.
+"""Limit of the entries that are on their way to the brokers, for one topic and for all topics of a worker. Pure.
 
 Invariant (DESIGN §3): 11, what is sent and not confirmed is bounded.
 
-A broker syncs what came meanwhile at once, so it takes more a second the more is on its way to it.
+A broker syncs together all entries that came during the last sync. So its throughput grows with what is on its way.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ SHARED_BYTES: Final = 128 * 1024 * 1024
 TOPIC_BYTES_MAX: Final = 32 * 1024 * 1024
 TOPIC_BYTES_MIN: Final = 1024 * 1024
 TOPIC_ENTRIES_MAX: Final = 1_000
-"""A broker holds more than that back, by its default of ``maxPendingPublishRequestsPerConnection``."""
+"""Most entries of a topic on their way: the default of the brokers' ``maxPendingPublishRequestsPerConnection``."""
 
 
 def publish_room() -> SharedRoom:
-    """What all topics of a worker share."""
+    """Return the room for entries on their way to the brokers that all topics of a worker share."""
     return SharedRoom(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
 
 
 class UnderWay:
-    """What one producer of one topic has on its way."""
+    """Entries that one producer of one topic has on their way."""
 
     def __init__(self, room: SharedRoom) -> None:
         self._share = TopicShare(room)
@@ -35,8 +35,9 @@ class UnderWay:
         return self._share.bytes
 
     def fits(self, size: int) -> bool:
-        """Whether an entry of so many bytes may be sent; one alone always may. Where it does not fit, some of the
-        topic's own are on their way, so that one of their confirmations makes room."""
+        """Return whether an entry of ``size`` bytes may be sent. A single entry always may.
+
+        If it does not fit, entries of the topic are on their way, so one of their confirmations makes room."""
         if self.entries == 0:
             return True
         return self.entries < TOPIC_ENTRIES_MAX and self.bytes + size <= self._share.fitting()
@@ -50,6 +51,6 @@ class UnderWay:
         self._share.have(self.bytes - size)
 
     def close(self) -> None:
-        """The producer has ended: nothing of it is on its way any more."""
+        """Free the room of a producer that has ended."""
         self.entries = 0
         self._share.have(0)

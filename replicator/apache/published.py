@@ -47,13 +47,13 @@ READ_ENTRY: Final = struct.Struct(">QQQ")
 
 
 def write_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
-    """The row of a run, for :meth:`Writer.put_many`; a run that became longer keeps its key."""
+    """Return the row of a run, for :meth:`Writer.put_many`. A run that became longer keeps its key."""
     key, value = extent_row(topic_id, identity.origin, identity.incarnation, run)
     return "published", key, value
 
 
 def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
-    """What deletes the row of a run that :meth:`EntryMap.trim` gave."""
+    """Return the write that deletes the row of ``run``, which :meth:`EntryMap.trim` returned."""
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
 
 
@@ -89,12 +89,12 @@ def load_may_be_missing(store: Store, topic_id: int) -> list[MayBeMissing]:
 
 
 def removals_of_all(store: Store, topic_id: int) -> list[RowWrite]:
-    """Return what deletes all rows of a topic: nothing of it is known to lie at the brokers then."""
+    """Return the writes that delete all rows of a topic. Then none of its entries counts as published."""
     return [removal_of(topic_id, identity, run) for identity, run in _published(store, topic_id)]
 
 
 def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
-    """All that the store knows of where a topic's entries lie."""
+    """Return the map of a topic's entries, as the store has it."""
     topic_id = topic.topic_id
     found = EntryMap(broker_origin, topic.log.messages_of)
     with store.env.begin(db=store.tables["broker_notes"]) as txn:

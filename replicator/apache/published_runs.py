@@ -1,4 +1,4 @@
-"""Where the entries of one origin stand at the brokers, including entries that stand behind later ones. Pure.
+"""Places of one origin's entries at the brokers, including entries that stand behind later ones. Pure.
 
 Invariant (DESIGN §3): 3, entries of one origin have the same order everywhere. A broker breaks this if it refuses an
 entry, and takes others that were under way behind it. The refused entry is published later, and must be found all the

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReadingCursor:
-    """That of one topic."""
+    """Cursor by which the bridge reads one topic."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class ReadingCursor:
         may_be_missing: list[MayBeMissing],
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        """``read_through`` says up to where this process has read; None if it has not begun. ``may_be_missing`` has the
-        places that the store knows of. ``elsewhere`` returns what other clusters have of the brokers' own
-        messages of a topic."""
+        """``read_through`` returns the position up to which this process has read; None if it has not begun.
+
+        ``may_be_missing`` has the places that the store knows of. ``elsewhere`` returns what other clusters have of the
+        messages published at these brokers."""
         self._admin = admin
         self._name = reading_subscription(cluster)
         self._topic = topic
@@ -71,21 +72,23 @@ class ReadingCursor:
         self._elsewhere = elsewhere
         self._put_back_to: Position | None = None
         self._ahead: tuple[Position, Position] | None = None
-        """Up to where this process had read and where the cursor stood, at the last check; None if it was not ahead."""
+        """Positions of reading and of the cursor at the last check; None if the cursor was not ahead."""
         self._harmless: tuple[Position, Position] | None = None
-        """Such a pair of positions, between which no message is missing."""
+        """A pair of positions as in :attr:`_ahead`, between which no message is missing."""
         self._left_out: Position | None = None
-        """What did not come although the cursor was put back to it, and what follows did."""
+        """First entry that the cursor had passed over, as the last :meth:`check` found it; None if there is none."""
         self.times_put_back = 0
         self._is_first = False
         """Whether this process made the subscription before it knew what the other clusters have."""
         self._same_load: str | None = None
-        """The loading of the topic in which the brokers were last seen to have what was read."""
+        """Loading of the topic in which the brokers were last seen to have what was read."""
         self._ends = LedgerEnds()
         self._may_be_missing = may_be_missing
 
     async def standing(self) -> Standing:
-        """To be asked while the bridge does not read. Raises :class:`BridgeHalted` where messages are missing."""
+        """Return where reading goes on. Call it while the bridge does not read.
+
+        Raises :class:`BridgeHalted` if messages are missing."""
         topic = self._topic.name
         reached = self.reached()
         shown = await self._admin.subscription(topic, self._name)
@@ -251,7 +254,7 @@ class ReadingCursor:
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
 
     async def check(self, gaps: Sequence[Gap]) -> None:
-        """Raises :class:`BridgeError` if messages in the gaps were passed over: :meth:`standing` sees to them then."""
+        """Raise :class:`BridgeError` if messages in ``gaps`` were passed over. Then :meth:`standing` repairs that."""
         internals = await self._admin.internals(self._topic.name)
         moved_to = self.mark_delete(internals)
         missed = await self._missed(gaps, internals, moved_to)
@@ -281,8 +284,9 @@ class ReadingCursor:
         return None
 
     async def has_read(self, upto: Position, internals: TopicInternals) -> bool:
-        """Whether all up to there was read, but for what brokers show to nobody. It counts what this process has read,
-        after what was acknowledged before.
+        """Return whether everything up to ``upto`` was read, except entries that brokers show to nobody.
+
+        Only entries count that this process has read, and those that were acknowledged before.
 
         Raises :class:`AdminFailed`.
         """
@@ -384,7 +388,10 @@ class ReadingCursor:
         self._may_be_missing = places
 
     async def _put_back(self, missed: Position, internals: TopicInternals, at: Position) -> Position:
-        """Where it stands then. Where what follows came, and not this entry, brokers do not have it any more."""
+        """Put the cursor back to ``missed``, and return its new mark-delete position.
+
+        Raises :class:`BridgeHalted` if the brokers may not have ``missed`` any more. That is so if the cursor was put
+        back to it before, and only later entries came."""
         reached, lives = self.reached(), self._entries.lives
         there = reached > BEFORE_ALL and reached.ledger in internals.ledgers
         there |= bool(lives.incarnations) and reached == lives.begin  # nothing of this life was read

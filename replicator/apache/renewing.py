@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 
 
 class Way(Enum):
-    """How reading goes on."""
+    """Way in which a halted reading goes on."""
 
     NOTHING = "nothing"
-    """It has not halted."""
+    """Reading has not halted."""
     BEHIND = "behind"
-    """Right behind what was read last."""
+    """Reading goes on right behind what was read last."""
     EARLIEST = "earliest"
-    """At the first entry that the brokers have."""
+    """Reading goes on at the first entry that the brokers have."""
     ANEW = "anew"
-    """At the first entry that the brokers have, and what other clusters published is published again."""
+    """Reading goes on at the brokers' first entry, and messages of other clusters are published again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ class Renewing:
         return plan_of(topic, reached, internals, same=same, matches=await self._cursor.matches(internals))
 
     async def carry_out(self, renewal: Renewal) -> None:
-        """Make the subscription that of this life, at its place, while nobody reads by it. Raises :class:`AdminFailed`.
+        """Make the subscription belong to this life, and move it to its place. Raises :class:`AdminFailed`.
 
-        Reading stays halted until the last step. A renewal that was cut off before may be tried again, and comes to the
-        same decision. A subscription that is there stays, because the brokers delete what no subscription needs. Only
-        brokers that cannot change its properties have it made anew.
+        Nobody may read by it meanwhile. Reading stays halted until the last step. A renewal that was cut off before may
+        be tried again, and comes to the same decision. A subscription that is there stays, because the brokers delete
+        what no subscription needs. Only for brokers that cannot change its properties is it made anew.
         """
         topic, subscription = self._topic.name, self._subscription
         await self._at_brokers.ensure(anew=renewal.way is Way.ANEW)

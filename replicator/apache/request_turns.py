@@ -1,7 +1,7 @@
-"""Requests to the admin API, each when it is its turn: see :mod:`replicator.apache.request_pace`.
+"""Turns of the requests to the admin API, at the pace of :mod:`replicator.apache.request_pace`.
 
-A request waits for its turn, and is sent again where it was told to wait, for :data:`TURN_SECONDS_MAX` in all. Then it
-fails, and whoever asked asks again later, as after any failure.
+A request waits for its turn, and is sent again if the answer says to wait, for :data:`TURN_SECONDS_MAX` in all. Then it
+fails, and its caller asks again later, as after any failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replicator.running.timeouts import timeout
 
 REQUESTS_AT_ONCE_MAX: Final = 8
 TURN_SECONDS_MAX: Final = 20.0
-"""A planned switch has less, and is refused; whatever else asks does so again."""
+"""Longest time for one request with its repetitions. A planned switch has less, and is refused; others ask again."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class RequestTurns:
-    """Of the requests to one API."""
+    """Turns of the requests to one admin API."""
 
     def __init__(self) -> None:
         self._pace = RequestPace()
@@ -42,11 +42,11 @@ class RequestTurns:
 
     @property
     def refusals(self) -> int:
-        """Answers that told the worker to wait."""
+        """Return how many answers told the worker to wait."""
         return self._pace.refusals
 
     def status(self) -> str:
-        """That requests are limited, and for how long still; empty if they are not."""
+        """Return a sentence that requests are limited, and for how long still; empty if they are not."""
         if not self._pace.limited:
             return ""
         wait = self._pace.wait_seconds(time.monotonic())
@@ -54,9 +54,9 @@ class RequestTurns:
         return f"the admin API limits requests, so {what}. The last refusal: {self._refusal}"
 
     async def take(self, send: Callable[[], Awaitable[T]]) -> T:
-        """What ``send`` returns, which raises :class:`AdminLimited` where it is told to wait, and is called again then.
+        """Call ``send`` in turn, and return its result. Call it again whenever it raises :class:`AdminLimited`.
 
-        Raises :class:`AdminLimited` when that takes too long, and whatever else ``send`` raises.
+        Raises :class:`AdminLimited` if that takes too long, and all other errors of ``send``.
         """
         deadline = time.monotonic() + TURN_SECONDS_MAX
         try:
@@ -64,7 +64,7 @@ class RequestTurns:
         except AdminLimited:
             if self._too_late(deadline):
                 raise
-        # Few come here: what tries again is costly beside a request.
+        # Few requests get here: the retrying costs much compared with a request.
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(AdminLimited), stop=lambda _: self._too_late(deadline), reraise=True
         )
@@ -74,7 +74,7 @@ class RequestTurns:
         raise AssertionError("tenacity ended without a result or an error")
 
     def _too_late(self, deadline: float) -> bool:
-        """Whether nothing can go out any more until then."""
+        """Return whether no request can go out before ``deadline``."""
         now = time.monotonic()
         return now + self._pace.wait_seconds(now) >= deadline
 
@@ -96,7 +96,7 @@ class RequestTurns:
             self._room.release()
 
     async def _entered(self, room: asyncio.Semaphore | asyncio.Lock, deadline: float) -> None:
-        """Raises :class:`AdminFailed` where that takes too long."""
+        """Acquire ``room``. Raises :class:`AdminFailed` if that takes until ``deadline``."""
         try:
             async with timeout(deadline - time.monotonic()):
                 await room.acquire()
@@ -130,13 +130,13 @@ class RequestTurns:
 
 
 def tells_to_wait(status: int, said_seconds: float | None) -> bool:
-    """Whether an answer is one to all requests, and not to this one alone."""
+    """Return whether an answer limits all requests, and not only this one."""
     unavailable = status == HTTPStatus.SERVICE_UNAVAILABLE and said_seconds is not None
     return status == HTTPStatus.TOO_MANY_REQUESTS or unavailable
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that ``Retry-After`` says, as a number or as a date; None if it says nothing that is understood."""
+    """Return the seconds that ``Retry-After`` says, as a number or a date; None if it is missing or malformed."""
     said = headers.get("Retry-After", "").strip()
     if said.isascii() and said.isdigit():
         return float(said[:9])

@@ -25,19 +25,19 @@ log = structlog.get_logger(__name__)
 
 
 class BrokerSchemas:
-    """Of one topic, or of one partition, which has its topic's."""
+    """Translation of schema versions for one topic. A partition has the schemas of its topic."""
 
     def __init__(self, connector: BrokerConnector, registry: SchemaRegistry, topic: str) -> None:
         self._connector = connector
         self._registry = registry
         self._topic = topic
         self._here: dict[bytes, bytes] = {b"": b""}
-        """The engine's versions by the brokers'."""
+        """Versions of the engine, by the brokers' version."""
         self._there: dict[bytes, bytes] = {b"": b""}
-        """The other way round."""
+        """Versions of the brokers, by the engine's version."""
 
     async def fetch(self, versions: Iterable[bytes]) -> None:
-        """Have the schemas of these versions of the brokers in the engine, durably."""
+        """Store in the engine the schemas that have these versions at the brokers. They are durable on return."""
         for version in sorted(set(versions) - self._here.keys()):
             schema = await self._connector.schema(self._topic, version)
             if schema is None:
@@ -50,11 +50,11 @@ class BrokerSchemas:
                 raise BridgeHalted(f"{self._topic}: a schema of the brokers cannot be kept: {error}") from None
 
     def here(self, version: bytes) -> bytes:
-        """The engine's version for one that was fetched; empty for one that the brokers have not kept."""
+        """Return the engine's version for a fetched version; empty if the brokers no longer have its schema."""
         return self._here[version]
 
     async def there(self, version: bytes) -> bytes:
-        """The brokers' version for one of the engine's; its schema is registered there if it is new."""
+        """Return the brokers' version for a version of the engine. Register the schema there if it is new."""
         found = self._there.get(version)
         if found is not None:
             return found

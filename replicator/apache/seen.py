@@ -23,7 +23,7 @@ from snapshots.starts import Start
 
 
 def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
-    """The row, for :meth:`Writer.put_many`; None deletes it."""
+    """Return the row of a subscription's state, for :meth:`Writer.put_many`. With None it deletes the row."""
     value = None
     if seen is not None:
         shown: dict[str, Any] = {"generation": seen.generation, "load": seen.load, "broker": seen.broker.to_json()}
@@ -38,7 +38,7 @@ def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
 
 
 def load_seen(store: Store, topic_id: int) -> dict[str, Seen]:
-    """By name of the subscription."""
+    """Return the stored states of a topic's subscriptions, by name."""
     prefix = TOPIC_KEY.pack(topic_id)
     found: dict[str, Seen] = {}
     with store.env.begin(db=store.tables["broker_cursors"]) as txn:
@@ -63,7 +63,7 @@ def _seen_of(row: Mapping[str, Any]) -> Seen:
 
 
 class SeenStates:
-    """The state of each subscription of one topic at its last comparison, and its rows in the store."""
+    """States of one topic's subscriptions at their last comparison, and their rows in the store."""
 
     def __init__(self, store: Store, topic: Topic) -> None:
         self._topic = topic

@@ -1,4 +1,4 @@
-"""What the admin API of Apache Pulsar's brokers shows of topics, as values. Pure."""
+"""Statistics of topics as the admin API of Apache Pulsar's brokers shows them, as values. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ConsumersShown:
 
 @dataclass(frozen=True, slots=True)
 class SeenEntry:
-    """What the brokers show of the entry at a position, to tell it from other entries. Unknown texts are empty."""
+    """Properties of the entry that the brokers show at a position, to tell it from others. Unknown texts are empty."""
 
     there: bool
     publish_time: str = ""

@@ -1,14 +1,14 @@
-"""What the bridge writes into an entry that it publishes to a broker, and reads again from it. Sans-IO.
+"""Stamp that the bridge writes into each entry that it publishes to a broker, and reads again from it. Sans-IO.
 
-Invariants (DESIGN §3): 2, an entry in a broker says whose it is and where it was published first, so what stands there
-can be told from what does not; 4, what bears a stamp came through a bridge and is nobody's new message.
+Invariants (DESIGN §3): 2, an entry at a broker names its origin and first position, so the bridge knows which entries
+the broker has; 4, an entry with a stamp came through a bridge and is nobody's new message.
 
-The entry stays as it came but for its metadata: payload, batch, compression and encryption are the producer's. Only a
-batch of which a link left messages out is made anew (:mod:`replicator.apache.dense_batches`). Into the metadata goes
-``copied_from``, a field that other programs skip, and ``replicated_from``, by which a broker's own geo-replication sees
-that it must not carry the entry further. The version of its schema becomes the one that the schema has there
-(:mod:`replicator.apache.schemas`). Out of it go the ids of a transaction: it was one of the cluster where the entry
-comes from, and means nothing to other brokers.
+Only the metadata of the entry changes: payload, batch, compression and encryption stay the producer's. The exception is
+a batch without the messages that a link left out (:mod:`replicator.apache.dense_batches`). The metadata gets
+``copied_from``, a field that other programs skip, and ``replicated_from``, which tells a broker's own geo-replication
+not to carry the entry further. The schema version becomes the version that the schema has there
+(:mod:`replicator.apache.schemas`). Ids of a transaction are removed: the transaction belongs to the cluster where the
+entry comes from, and means nothing to other brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from snapshots.position import Position
 
 
 class Identity(NamedTuple):
-    """Where an entry was first published."""
+    """Identity of an entry: the place where it was first published."""
 
     origin: str
     incarnation: int
@@ -33,26 +33,26 @@ class Identity(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What the bridge has to know of an entry."""
+    """Metadata of an entry that the bridge needs."""
 
     identity: Identity | None
-    """Whose it is; None if its producer published it here."""
+    """Identity from the entry's stamp; None if its producer published it here."""
     schema_version: bytes
-    """The version of its schema, in the cluster where it lies; empty if it has none."""
+    """Version of the entry's schema in the cluster where it lies; empty if it has none."""
     clusters: frozenset[str] | None = None
-    """The clusters that its producer wants it copied to; None for all."""
+    """Clusters to which the producer wants the entry copied; None for all."""
     delay_ms: int = 0
-    """How long after its publish time its producer wants it delivered."""
+    """Delay after the publish time with which the producer wants it delivered."""
     publish_time_ms: int = 0
     sequence_id: int = 0
     replicated_from: str = ""
-    """The brokers' name of the cluster from which their own geo-replication, or a bridge, brought it."""
+    """Brokers' name of the cluster from which their own geo-replication, or a bridge, brought the entry."""
 
 
 def stamped(
     entry: bytes | memoryview, identity: Identity, schema_version: bytes, absent: BitMap | None = None
 ) -> bytes:
-    """The entry as it is published to a broker; ``absent`` are the indexes of the messages that links left out of it.
+    """Return the entry as it is published to a broker. ``absent`` has the indexes of messages that links left out.
 
     Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`.
     """
@@ -71,14 +71,14 @@ def stamped(
 
 
 def with_schema_version(entry: bytes | memoryview, schema_version: bytes) -> bytes:
-    """The entry with another version of its schema, or without, if that is empty. Raises as :func:`stamped`."""
+    """Return the entry with another schema version; without one if it is empty. Raises as :func:`stamped`."""
     metadata, payload = decode_entry(entry, check=False)
     _set_schema_version(metadata, schema_version)
     return encode_entry(metadata, payload)
 
 
 def marks_of(entry: bytes | memoryview) -> Marks:
-    """None of them for an entry that nobody can read."""
+    """Return the marks of an entry. An entry that nobody can read has empty marks."""
     try:
         metadata, _ = decode_entry(entry, check=False)
     except (EntryCorrupt, MessageTooLarge):
@@ -96,7 +96,7 @@ def marks_of(entry: bytes | memoryview) -> Marks:
 
 
 def identity_of(metadata: MessageMetadata) -> Identity | None:
-    """Of an entry's stamp; None if it has none."""
+    """Return the identity in an entry's stamp; None if it has no stamp."""
     if not metadata.HasField("copied_from"):
         return None
     copied = metadata.copied_from
@@ -106,7 +106,7 @@ def identity_of(metadata: MessageMetadata) -> Identity | None:
 
 
 def clusters_of(metadata: MessageMetadata) -> frozenset[str] | None:
-    """The clusters that an entry's producer wants it copied to; None for all."""
+    """Return the clusters to which an entry's producer wants it copied; None for all."""
     return frozenset(metadata.replicate_to) if metadata.replicate_to else None
 
 

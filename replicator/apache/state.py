@@ -89,21 +89,21 @@ class _State(NamedTuple):
 
 
 class _Idle(NamedTuple):
-    """A state in which nothing was to be done."""
+    """State for which a comparison found nothing to do."""
 
     state: _State
     quiet: bool
-    """Whether all was acknowledged, on both sides."""
+    """Whether everything was acknowledged, on both sides."""
 
 
 class _Merged(NamedTuple):
-    """A subscription whose merge has begun."""
+    """Subscription whose merge has begun."""
 
     subscription: Subscription
     seen: Seen
     merge: Merge
     idle: _Idle | None
-    """Once it is merged in the engine, if nothing is to be done at the brokers."""
+    """State of the subscription after the merge in the engine; None if the brokers need changes, too."""
 
 
 class SubscriptionStates:
@@ -144,15 +144,15 @@ class SubscriptionStates:
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self._gone: dict[str, float] = {}
-        """By subscription that the brokers no longer have, when that was seen first."""
+        """For each subscription that the brokers no longer have, the time when that was seen first."""
         self.merging = False
-        """Whether the engine is just told what brokers have: then it tells nothing that is new here."""
+        """Whether the bridge is changing the engine's subscriptions. Then their changes are no news for the brokers."""
         self.quiet = False
-        """Whether all is acknowledged, on both sides."""
+        """Whether everything is acknowledged, on both sides."""
         self.internals: TopicInternals | None = None
-        """What the brokers said of the topic at the last comparison."""
+        """Statistics of the topic that the brokers showed at the last comparison."""
         self.errors: dict[str, str] = {}
-        """By subscription, why its state does not travel now."""
+        """For each subscription that is not kept in step now, the reason."""
         self.counters = {"acknowledged_in_engine": 0, "acknowledged_at_broker": 0}
         self._moves = CursorMoves(
             admin, topic, entries, fence, self._side, self._states, self._applying, self._merge_in_engine
@@ -252,11 +252,11 @@ class SubscriptionStates:
         return f"{missing} entries are not acknowledged at the brokers yet" if missing else ""
 
     def bridged(self, name: str) -> bool:
-        """Whether the subscriptions of that name are kept in step."""
+        """Return whether the subscriptions of that name are kept in step."""
         return not is_reserved(name) and self._settings.bridges_subscription(name)
 
     async def _compare(self, name: str, internals: TopicInternals) -> bool | _Merged:
-        """Whether anything was to be done; or what :meth:`_finish_merges` is to finish."""
+        """Compare one subscription, and act. Return whether there was work, or a merge for :meth:`_finish_merges`."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
             raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")

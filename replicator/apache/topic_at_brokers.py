@@ -1,7 +1,7 @@
-"""Making a topic at the brokers that links brought, unless it was deleted there.
+"""Creation of a topic at the brokers that links brought, unless it was deleted there.
 
-A topic that the worker has read from, or published to, or of which it has seen subscriptions, and that the brokers do
-not have, was deleted. Nothing is made anew then: the topic halts, and the other clusters keep their copies.
+The brokers had a topic if the worker has read from it, published to it, or seen its subscriptions. If they lack it now,
+it was deleted. Then it is not made anew: the topic halts, and the other clusters keep their copies.
 
 A partition is made with its partitioned topic, so that no broker makes it as a topic of its own.
 """

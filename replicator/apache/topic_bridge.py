@@ -48,24 +48,25 @@ from replicator.topology.apache import ApacheSettings
 from snapshots.position import BEFORE_ALL, Position
 
 COMPARE_SECONDS_MIN: Final = 0.1
-"""Between two comparisons of a topic whose state moves: at most ten requests a second for it."""
+"""Shortest time between two comparisons of a topic: it gets at most ten requests a second."""
 COMPARE_SECONDS_MAX: Final = 1.0
-"""Of one with messages that are not acknowledged: so late an acknowledgement at the brokers is seen at the latest."""
+"""Longest time between comparisons of a topic with unacknowledged messages. Acknowledgements at the brokers are seen
+within it."""
 QUIET_SECONDS_MAX: Final = 5.0
-"""Of one whose messages are all acknowledged, on both sides. A new message, or a change in another cluster, ends it at
-once; a seek back at the brokers, or a new subscription there, is seen so late."""
+"""Longest time between comparisons of a topic whose messages are all acknowledged, on both sides. A new message, or a
+change in another cluster, ends it at once. A seek back or a new subscription at the brokers is seen within it."""
 NAMED_MAX: Final = 5
-"""Runs of entries that the status names."""
+"""Most runs of entries that the status names."""
 LEFT_OUT_SHOWN_MAX: Final = 1_000
-"""Entries that an operator passed over, in the status."""
+"""Most entries in the status that an operator passed over."""
 HOLDER: Final = "apache-bridge"
-"""Who holds the topic's log back while something of it is not at the brokers."""
+"""Name under which the bridge holds the topic's log back while the brokers lack something of it."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicBridge:
-    """One topic."""
+    """Bridge of one topic."""
 
     def __init__(
         self,
@@ -150,9 +151,9 @@ class TopicBridge:
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()
         self._comparisons = 0
-        """That were begun."""
+        """Number of comparisons that were begun."""
         self._last_idle = 0
-        """The number of the last one that found nothing to be done, and no error."""
+        """Number of the last comparison that found nothing to do, and no error."""
         self._producers_out = False
         self._silence = Silence()
         self._new_life = NewLife(admin, topic, self._entries, self._states)
@@ -183,7 +184,7 @@ class TopicBridge:
         self._outgoing.fenced.set()
         self._consumer_fence.closed.set()
 
-    # What the engine tells.
+    # Events of the engine.
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
         for appended in blocks:
@@ -203,7 +204,7 @@ class TopicBridge:
             self._compare_now.set()
 
     def on_state(self, subscription: Subscription | None = None) -> None:
-        """This subscription of the engine has changed, or there is one more or less."""
+        """Record that a subscription of the engine has changed, or was created or deleted."""
         if subscription is None or not (self._states.merging or self._states.knows(subscription)):
             self._compare_now.set()
 
@@ -264,7 +265,7 @@ class TopicBridge:
         await self._consumer_fence.closed.wait()
 
     async def compared(self) -> None:
-        """Returns when what was acknowledged at the brokers until now is in the engine."""
+        """Return when the engine has everything that was acknowledged at the brokers until now."""
         after = self._comparisons
         self.hurry()
         while self._last_idle <= after:
@@ -273,7 +274,7 @@ class TopicBridge:
                 await self._compared.wait()
 
     def in_the_way(self, *, consumers: bool) -> str:
-        """What of the fence is not closed, and why; empty if all is."""
+        """Return which part of the fence is not closed, and why; empty if all of it is."""
         open_ = [] if self._outgoing.fenced.is_set() else ["producers"]
         open_ += ["consumers"] if consumers and not self._consumer_fence.closed.is_set() else []
         if not open_ and not (self._work.errors or self._states.errors):
@@ -282,16 +283,16 @@ class TopicBridge:
         return f"{self.topic.name} ({', '.join(open_) or 'subscriptions'}): {why}"
 
     async def consumers(self) -> dict[str, ConsumersShown]:
-        """By bridged subscription that has some, what they hold. Raises :class:`BridgeError`."""
+        """Return the consumers of each bridged subscription that has any. Raises :class:`BridgeError`."""
         shown = await self._admin.unacknowledged(self.topic.name)
         return {name: each for name, each in shown.items() if self._states.bridged(name)}
 
     def in_log(self, position: Position) -> Position:
-        """Where an entry that was published at the brokers lies in the engine's log; before all if it was trimmed."""
+        """Return the position in the engine's log of an entry published at brokers; BEFORE_ALL if it was trimmed."""
         return self._entries.copied_to(self._entries.broker_origin, position)
 
     def served_through(self, origin: str) -> Position | None:
-        """Up to where the brokers have the messages of an origin, where that is not all that the engine has."""
+        """Return the position up to which the brokers have an origin's messages; None if they have all of them."""
         if origin not in self._outgoing.origins():
             return None
         through = self._entries.published_through(origin)
@@ -415,7 +416,7 @@ class TopicBridge:
         await self._consumer_fence.run(lambda: self._work.well("fencing"))
 
     async def _trim(self) -> None:
-        """Forget where entries lie that were trimmed here."""
+        """Forget the places of entries that were trimmed here."""
         if self._trimmed == self.topic.log.trimmed:
             return
         self._trimmed = self.topic.log.trimmed

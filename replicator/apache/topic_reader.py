@@ -1,5 +1,5 @@
-"""Reading all that one topic of the brokers holds, and changing nothing: by a consumer of a subscription that does not
-last, without an acknowledgement.
+"""Reader of all entries that the brokers have of a topic. It changes nothing there: it uses a non-durable subscription,
+and acknowledges nothing.
 
 Its name is reserved (:mod:`replicator.apache.names`), so that no bridge takes it for a subscription of applications.
 """
@@ -23,9 +23,9 @@ from replicator.running.timeouts import timeout
 from snapshots.position import BEFORE_ALL, Position
 
 SILENCE_SECONDS_MAX: Final = 30.0
-"""A broker that has more and sends nothing for so long is given up."""
+"""Longest silence of a broker that has more entries. Then reading fails."""
 HIDDEN_SECONDS: Final = 2.0
-"""After so long without a message it is asked whether the rest is shown to nobody."""
+"""Silence after which the brokers are asked whether they show the remaining entries to nobody."""
 
 
 async def read_topic(

@@ -1,8 +1,8 @@
-"""Hearing from the brokers that topics come, so that new ones need not wait to be looked for.
+"""Watches of namespaces at the brokers, which report new topics at once.
 
-One watcher a namespace, as pattern consumers have. What it says is taken as a hint alone: the lists say what there is,
-and are asked for now and then all the same. So nothing depends on it, and where brokers or a proxy watch nothing, or
-refuse it, new topics are found a little later.
+Each namespace has one watcher, as pattern consumers have. Its reports are hints only: the bridge still asks for the
+lists of topics now and then. So nothing depends on watches. If brokers or a proxy refuse them, new topics are found a
+little later.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.topic_watch_channel import BrokerTopicWatchChannel
 
 REFUSED_SECONDS: Final = 300.0
-"""A namespace whose watch was refused is asked for again then."""
+"""Time after which a refused watch of a namespace is tried again."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicWatches:
-    """Those of one worker."""
+    """Watches of one worker."""
 
     def __init__(self, connector: BrokerConnector) -> None:
         self._connector = connector
@@ -36,18 +36,18 @@ class TopicWatches:
 
     @property
     def count(self) -> int:
-        """How many namespaces are watched."""
+        """Return how many namespaces are watched."""
         return len(self._watches)
 
     def take(self) -> list[str]:
-        """The namespaces that have changed since this was asked."""
+        """Return the namespaces that have changed since the last call."""
         changed = sorted(self._changed)
         self._changed.clear()
         self.news.clear()
         return changed
 
     async def keep(self, namespaces: Collection[str]) -> None:
-        """Watch these and no others. What cannot be watched is tried again by a later call."""
+        """Watch these namespaces and no others. A later call tries again those that cannot be watched."""
         for gone in self._watches.keys() - set(namespaces):
             await self._watches.pop(gone).channel.close()
         for gone in self._refused_until.keys() - set(namespaces):
@@ -81,7 +81,7 @@ class TopicWatches:
 
 
 class _Watch:
-    """One namespace; see :class:`TopicWatchEvents`."""
+    """Watch of one namespace; see :class:`TopicWatchEvents`."""
 
     def __init__(self, watches: TopicWatches, namespace: str, channel: BrokerTopicWatchChannel) -> None:
         self._watches = watches
@@ -89,14 +89,14 @@ class _Watch:
         self.channel = channel
 
     def on_topics(self, names: Sequence[str] | None, names_hash: str) -> None:
-        """What there was when watching began, which was listed before: something may have come in between."""
+        """Report a change when watching begins: a topic may have come since the topics were listed."""
         self._watches.changed(self._namespace)
 
     def on_topics_changed(self, added: Sequence[str], deleted: Sequence[str], names_hash: str) -> None:
         self._watches.changed(self._namespace)
 
     def on_poll_refused(self, error: PulsarException) -> None:
-        """Nothing is polled."""
+        """Do nothing: this watch does not poll."""
         return
 
     def on_lost(self, error: PulsarException) -> None:

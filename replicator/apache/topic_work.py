@@ -29,7 +29,7 @@ PAUSE_MAX_SECONDS: Final = 30.0
 It ends early when the brokers answer again, and for a failover.
 """
 PAUSE_FENCED_SECONDS: Final = 0.5
-"""Between two attempts of work that keeps others out."""
+"""Pause between two attempts of work that keeps others out."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,11 +44,11 @@ class TopicWork:
         self._hurry = asyncio.Event()
         """Set, and cleared at once, to end all pauses."""
         self.errors: dict[str, str] = {}
-        """By part, why it fails."""
+        """For each failing part, the reason."""
         self.halted: set[str] = set()
         """Parts that an operator has to look at."""
         self.remedies: dict[str, str] = {}
-        """By part that halted, the command that ends it."""
+        """For each part that halted, the command that gets it going again."""
 
     def hurry(self) -> None:
         """Try at once again what failed: the brokers answer again, or somebody waits.

@@ -55,7 +55,7 @@ class Checked:
 
 
 class Left(Enum):
-    """What is left to do in the directory of a cluster that is to begin with a backup."""
+    """Steps left to do in the directory of a cluster that begins with a backup."""
 
     ALL = "all"
     """It has no store, or a restore was cut off before the store was in place."""
@@ -66,12 +66,24 @@ class Left(Enum):
 
 
 def left_of_restore(data: Path) -> Left:
-    """Return what is left to do in the directory ``data``. Raises :class:`StoreUnusable` if its store cannot be
-    read."""
-    if is_there(data / RESTORING) or not is_there(data / LOG):
+    """Return what is left to do in the directory ``data``.
+
+    If a restore was cut off right after it had moved its store into place, that restore is ended. Raises
+    :class:`StoreUnusable` if the store cannot be read, and :class:`DirectoryUnusable`.
+    """
+    if not is_there(data / LOG):
         return Left.ALL
     mark = mark_of(read_meta(data, (MARK,)).get(MARK))
-    return Left.RECLAIM if mark is not None and mark.backup and mark.settled_at_ms is None else Left.NOTHING
+    is_restored = mark is not None and bool(mark.backup) and mark.settled_at_ms is None
+    if is_there(data / RESTORING):
+        if not is_restored or is_there(data / RESTORING / LOG):
+            return Left.ALL
+        try:
+            shutil.rmtree(data / RESTORING)
+            sync_directory(data)
+        except OSError as error:
+            raise DirectoryUnusable(f"{data / RESTORING} cannot be removed: {error.strerror or error}") from error
+    return Left.RECLAIM if is_restored else Left.NOTHING
 
 
 def restore(

@@ -229,6 +229,7 @@ class ChunkAssembler:
         ):
             uuid, oldest = next(iter(self._incomplete.items()))
             self._forget(uuid)
+            self._missed.pop(hash(uuid), None)  # its later chunks miss what was here, and are not hopeless
             text = (
                 f"message {uuid!r:.80}: given up after {len(oldest.positions)} of {oldest.chunks} chunks for newer ones"
             )

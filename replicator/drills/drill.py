@@ -38,7 +38,7 @@ from replicator.running.short_tasks import awaited
 from snapshots.errors import SnapshotsError
 
 PREPARED_MESSAGES_MAX: Final = 250_000
-"""Some 100 MB of flights; of a larger input the rest is made on the way."""
+"""Messages made before the drill, some 100 MB of flights. The rest of a larger input is made during the drill."""
 COLLECTOR_THRESHOLDS: Final = (100_000, 50, 100)
 """Thresholds of the garbage collector during a drill. A drill holds hundreds of thousands of messages, and no
 garbage: with the default thresholds, collecting would take a quarter of its time."""

@@ -8,11 +8,11 @@ class DrillError(Exception):
 
 
 class InputError(DrillError):
-    """Input that cannot be replayed; names the file, and the line and field where there is one."""
+    """Input that cannot be replayed. The message names the file, and the line and field if there is one."""
 
 
 class ScenarioImpossible(DrillError):
-    """The topology has not what the scenario needs; with ``--scenario all`` it is left out."""
+    """The topology lacks something that the scenario needs. With ``--scenario all``, the scenario is left out."""
 
 
 class ClientMissing(ScenarioImpossible):
@@ -20,4 +20,4 @@ class ClientMissing(ScenarioImpossible):
 
 
 class NoPair(ScenarioImpossible):
-    """The topology has not the clusters and links that the scenario needs."""
+    """The topology lacks clusters or links that the scenario needs."""

@@ -18,12 +18,12 @@ from replicator.topology import Topology
 
 PIECE_BYTES: Final = 64 * 1024
 PIECES_HELD_MAX: Final = 256
-"""16 MiB on their way in one direction: more than a second's delay of a fast link; then the sender is slowed."""
+"""Most pieces on their way in one direction, 16 MiB: more than a fast link's second. Beyond it the sender is slowed."""
 BACKLOG: Final = 64
 
 
 class LinkProxy:
-    """Passes the connections of one directed link on, as its fault lets it."""
+    """Proxy of one directed link. It passes connections on as far as the link's fault allows."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self._target = (target_host, target_port)
@@ -39,13 +39,13 @@ class LinkProxy:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, on the same port each time."""
+        """Listen on the proxy's port, which is the same each time."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
         await self.set(HEALTHY)
 
     async def stop(self) -> None:
-        """Refuse and reset everything."""
+        """Reset all connections, and refuse new ones."""
         self._close()
         await self._reset()
 
@@ -94,7 +94,7 @@ class LinkProxy:
                     side.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: Flow) -> None:
-        """Pass one direction on until its end. Raises OSError when a side has gone."""
+        """Pass the bytes of one direction on until its end. Raise OSError if one side has gone."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES_HELD_MAX)
         shaper, passing = Shaper(), self._passing[flow]
 
@@ -124,7 +124,7 @@ class LinkProxy:
 
 
 class LinkFaults:
-    """The proxies of all pairs of clusters that are linked; :meth:`start` before :meth:`topology_of`."""
+    """Proxies of all pairs of linked clusters. Call :meth:`start` before :meth:`topology_of`."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

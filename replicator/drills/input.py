@@ -28,7 +28,7 @@ from replicator.drills.errors import InputError
 LINE_BYTES_MAX: Final = 5 * 1024 * 1024
 """The largest message that a producer may send."""
 KEY_BYTES_MAX: Final = 4096
-"""Keys are hashed and held in memory for the whole drill; a longer one was meant to be a payload."""
+"""Longest key. Keys stay in memory, hashed, for the whole drill; a longer one was meant to be a payload."""
 UNKNOWN_TAIL_NUMBER: Final = "unknown"
 """The key of the 2,512 flights without a tail number; cancelled flights, mostly. They share one key."""
 
@@ -52,7 +52,7 @@ class InputMessage(NamedTuple):
 
 
 class InputSource(Protocol):
-    """Messages in order; the same ones at each iteration."""
+    """Source of messages in order. Each iteration yields the same messages."""
 
     @property
     def description(self) -> str:

@@ -39,11 +39,11 @@ from replicator.topology.fields import ENGINES
 SYNC_MODES: Final = ("exact", "mark-delete")
 BOTH: Final = "both"
 CONSUMERS_MAX: Final = 4_000
-"""Consumers of a drill in all topics. Each is a task of this process, which has one core."""
+"""Most consumers of a drill, in all topics. Each is a task of this process, which has one core."""
 OFFICIAL_CONSUMERS_MAX: Final = 200
 """Most consumers of official clients. Each has threads and connections of its own."""
 TOPIC_MESSAGES_MIN: Final = 10
-"""Messages for each topic, so that there are some before, during and after a failover."""
+"""Fewest messages for each topic, so that there are some before, during and after a failover."""
 REMOVED_AT_ONCE: Final = 16
 """Topics of a running cluster that are removed at the same time."""
 
@@ -66,9 +66,9 @@ class DrillOptions:
     links: str = "both-ways"
     sync: str | None = None
     engine: str | None = None
-    """None: as the topology says; Spark for clusters of the drill's own."""
+    """Engine that carries the links. None means the topology's; for clusters of the drill's own it means Spark."""
     client: str | None = None
-    """None: as the scenario says, else this project's own."""
+    """Name of the client library. None means the scenario's, or else this project's own."""
     secure: bool = False
     kind: str = EMBEDDED_KIND
     topics: int = 1
@@ -78,7 +78,7 @@ class DrillOptions:
     json_path: Path | None = None
     store: str | None = None
     kept_by: str | None = None
-    """The cluster of the topology in whose database it is kept, where no store is given; None: the first one."""
+    """Cluster in whose database the drill is kept if no store is given. None means the topology's first cluster."""
     keep_data: bool = False
     quiet: bool = False
 

@@ -1,7 +1,6 @@
-"""Types of a drill's report in JSON, with one line of meaning for each field; docs/drills.md defines the figures.
-docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
+"""JSON of a drill's report: names, types, and one line of meaning for each field. docs/drills.md defines the figures.
 
-docs/reference/json.md is made from here; a second text of a field is its unit, where its name does not say it.
+docs/reference/json.md is made from this module. The second text of a field is its unit, if its name does not give it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ RATE_SHARE_MIN: Final = 0.75
 """Smallest share of the rate before that counts as the same rate, even on a busy machine."""
 LAG_FACTOR_MAX: Final = 2.0
 LAG_SLACK_MS: Final = 250.0
-"""Lags of milliseconds double by chance."""
+"""Growth of a lag that is always allowed, because lags of milliseconds double by chance."""
 
 Report = Mapping[str, Any]
 
@@ -110,11 +110,11 @@ def _of_traffic(report: Report) -> Iterator[str]:
 
 
 def _of_sync(report: Report) -> Iterator[str]:
-    """Between the pair: messages are copied and acknowledgements told at the rate of before, and workers go on with
-    updates and mappings.
+    """Judge the sync of the pair: messages are copied, and acknowledgements told, at the rate of before, and workers go
+    on with updates and mappings.
 
-    How many updates and mappings carry that, a worker decides by how busy it is: so they have no rate to compare.
-    Updates go from the primary, where the consumers are, to the secondary.
+    Updates and mappings have no rate to compare: a worker decides their number by how busy it is. Updates go from the
+    primary, where the consumers are, to the secondary.
     """
     before, during = _phase(report, BEFORE), _phase(report, DURING)
     if before is None or during is None:

@@ -10,12 +10,12 @@ from typing import Final
 
 
 class Flow(Enum):
-    """A direction of the bytes of a link's connections."""
+    """Direction of the bytes in a link's connections."""
 
     FORTH = "forth"
     """From the link's source to its destination."""
     BACK = "back"
-    """The destination's answers."""
+    """From the link's destination to its source: the answers."""
 
 
 BOTH: Final = frozenset(Flow)
@@ -23,18 +23,18 @@ BOTH: Final = frozenset(Flow)
 
 @dataclass(frozen=True, slots=True)
 class LinkFault:
-    """The state of a link; the default is a healthy one."""
+    """Fault of a link. By default the link is healthy."""
 
     cut: bool = False
-    """Open connections are reset, and new ones are refused."""
+    """Whether open connections are reset, and new ones are refused."""
     refuse: bool = False
-    """New connections are refused; open ones go on."""
+    """Whether new connections are refused, while open ones go on."""
     black_hole: frozenset[Flow] = frozenset()
-    """Nothing passes in these directions, and nobody is told: connections stay open and silent."""
+    """Directions in which nothing passes, unnoticed: connections stay open and silent."""
     delay_ms: int = 0
-    """Each way."""
+    """Delay in each direction."""
     rate_bytes: int | None = None
-    """Per second, each way and connection."""
+    """Bytes per second in each direction of each connection; None for no limit."""
 
     @property
     def refuses(self) -> bool:

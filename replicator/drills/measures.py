@@ -26,7 +26,7 @@ stranded             confirmed at a cluster before it was back after a failover 
                      the cluster that clients went to
 rpo_messages         distinct stranded ids
 late                 distinct stranded ids whose first delivery to some subscription came after one of a newer id of their key
-overtaken            the same of ids that were *not* stranded, for ordered subscriptions
+overtaken            distinct ids that were *not* stranded, counted as in late, for ordered subscriptions
 rto_seconds          from a failover's beginning to the last of: the first confirm at the other cluster, and each
                      subscription's first delivery there; with several topics that of the last topic
 copy_lag_ms          from confirmation to the tail reader's first sight of the message in another cluster, but for those
@@ -67,7 +67,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionMeasures:
-    """The measures of one subscription."""
+    """Measures of one subscription."""
 
     name: str
     type: str
@@ -82,7 +82,7 @@ class SubscriptionMeasures:
     repeated_acked_over_1s_before_kill: int
     repeated_acked_before_planned: int
     out_of_order: int | None
-    """None where the subscription does not promise order."""
+    """Number of deliveries out of order; None if the subscription does not promise order."""
     overtaken: int | None
     late: int
     sync_lag_ms: Percentiles
@@ -90,25 +90,25 @@ class SubscriptionMeasures:
 
 @dataclass(frozen=True, slots=True)
 class FailoverMeasures:
-    """One failover; times are seconds since the first send, durations since it was begun."""
+    """Measures of one failover. Times are seconds since the first send, durations since the failover was begun."""
 
     kind: str
     cluster: str
-    """The one that clients left."""
+    """Cluster that clients left."""
     to: str
     cut_at_seconds: float
     at_seconds: float
     returned_at_seconds: float | None
     rpo_messages: int
     rto_seconds: float | None
-    """None if nothing was confirmed or delivered elsewhere afterwards."""
+    """Recovery time of the failover; None if nothing was confirmed or delivered elsewhere afterwards."""
     first_confirm_seconds: float | None
     first_delivery_seconds: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Everything that is measured; see the module's docstring for each definition."""
+    """All measures of a drill. The docstring of the module defines each."""
 
     published: int
     confirmed: int
@@ -124,7 +124,7 @@ class Measures:
     late: int
     rpo_messages: int
     rto_seconds: float | None
-    """The longest of the failovers."""
+    """Longest recovery time of all failovers."""
     copy_lag_ms: Percentiles
     sync_lag_ms: Percentiles
     subscriptions: tuple[SubscriptionMeasures, ...]

@@ -52,7 +52,7 @@ class DrillSubscription:
     name: str
     type: SubscriptionType
     cumulative: bool
-    """Its consumers acknowledge cumulatively."""
+    """Whether the consumers of the subscription acknowledge cumulatively."""
 
     @property
     def ordered(self) -> bool:
@@ -61,7 +61,7 @@ class DrillSubscription:
 
 
 class FailoverKind(Enum):
-    """Why, and how, clients were moved from one cluster to another."""
+    """Way in which clients were moved from one cluster to another, and the reason."""
 
     KILL = "kill"
     PARTITION = "partition"
@@ -94,7 +94,7 @@ LAST_INDEX: Final = 2**31 - 1
 
 
 class Table:
-    """One kind of event: equally long typed columns, appended to row by row."""
+    """Table of the events of one kind: typed columns of equal length, to which rows are appended."""
 
     __slots__ = ("_columns", "_names")
 
@@ -159,7 +159,7 @@ _ORIGIN_POSITION: Final = {"origin_ledger": "Q", "origin_entry": "q", "batch_ind
 
 
 class Observations:
-    """The record of one drill. One thread or asyncio loop appends; columns are read when it is over."""
+    """Record of one drill. One thread or asyncio loop appends to it. Columns are read when the drill is over."""
 
     def __init__(self, subscriptions: tuple[DrillSubscription, ...], topics: int = 1) -> None:
         """Begin with no observations.

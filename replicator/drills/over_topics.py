@@ -48,7 +48,7 @@ class TopicMeasures:
     lost: OverTopics
     repeated: OverTopics
     recover_seconds: OverTopics
-    """The longest of the failovers."""
+    """Longest recovery time of the failovers."""
 
 
 def measure_topics(

@@ -25,7 +25,7 @@ def check_databases(topology: Topology) -> None:
 
 
 class OwnDatabases:
-    """One server for each cluster of a topology that :func:`check_databases` lets through."""
+    """Database servers of a topology that :func:`check_databases` accepts: one for each cluster."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -33,7 +33,7 @@ class OwnDatabases:
         self._urls: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Start all; raises :class:`EmbeddedPostgresError`."""
+        """Start all servers. Raise :class:`EmbeddedPostgresError` if one does not start."""
         for name, server in self._servers.items():
             url = await asyncio.to_thread(server.start)
             assert self._urls.setdefault(name, url) == url, "the worker knows the server by the URL of its first start"

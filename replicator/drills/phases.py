@@ -17,7 +17,7 @@ from replicator.drills.vectors import Percentiles, percentiles
 
 @dataclass(frozen=True, slots=True)
 class PhaseMeasures:
-    """One phase; times are seconds since the first send."""
+    """Measures of one phase. Times are seconds since the first send."""
 
     name: str
     at_seconds: float

@@ -11,7 +11,7 @@ import socket
 from typing import Final
 
 PORTS: Final = range(12_000, 32_000)
-"""Below the ports of outgoing connections: 32768 and up on Linux, 49152 and up elsewhere."""
+"""Ports of drills. They lie below those of outgoing connections: 32768 and up on Linux, 49152 and up elsewhere."""
 TRIES_MAX: Final = 1_000
 
 

@@ -13,7 +13,7 @@ from replicator.drills.scenarios.run import Progress
 
 
 class OnProgress:
-    """Moves the bars; does nothing where there are none."""
+    """Callback that moves the progress bars. It does nothing if there are none."""
 
     def __init__(self, bars: ProgressBars | None = None, tasks: Mapping[str, TaskID] | None = None) -> None:
         self._bars = bars

@@ -34,7 +34,7 @@ _VERIFY_FAULTS_MORE: Final = ("corrupted", "gaps")
 EXTRAS_NEEDED: Final = ("snapshot_mappings", "subscription_updates", "wall_seconds")
 
 DIFFERENCES_SHOWN_MAX: Final = 8
-"""Differences between two clusters on the screen; report.json has them all."""
+"""Most differences between two clusters on the screen. report.json has all of them."""
 OWN_FIELDS: Final = ("differences", "connections", "databases", "worker_tracebacks", "kinds")
 """Fields that only the replicator reports. They are null for another system."""
 
@@ -120,7 +120,7 @@ def render_table(report: Mapping[str, Any]) -> RenderableType:
 
 
 def write(report: Mapping[str, Any], series: Series, out_dir: Path) -> tuple[Path, Path]:
-    """Write ``report.json`` and ``report.html`` into ``out_dir``; each stands whole or not at all."""
+    """Write ``report.json`` and ``report.html`` into ``out_dir``, each as a whole or not at all."""
     out_dir.mkdir(parents=True, exist_ok=True)
     json_path, html_path = out_dir / "report.json", out_dir / "report.html"
     write_json(report, json_path)

@@ -21,13 +21,13 @@ from replicator.topology import EMBEDDED, Topology, database_of, mask_password
 from snapshots.repository import DrillRun, SnapshotRepository
 
 STORE_DIRECTORY: Final = "runs"
-"""Inside the directory that is named: the drill's own server and its files."""
+"""Name of the folder, in the given directory, with the drill's own database server and its files."""
 ID_PREFIX_CHARS_MIN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A database for drill runs: ``setting`` as in a topology file, with the directory of an embedded one."""
+    """Database for drill runs. ``setting`` is as in a topology file; an embedded database has a directory, too."""
 
     setting: str
     data: Path
@@ -39,7 +39,7 @@ class StorePlace:
 
 
 def find_place(store: str | None, out_dir: Path, topology: Topology | None, cluster: str | None = None) -> StorePlace:
-    """Return the place where a drill is kept, or runs are looked for."""
+    """Return the database in which a drill is kept, or in which runs are looked for."""
     if store is not None and "://" in store:
         return StorePlace(store, out_dir)
     if store is not None:

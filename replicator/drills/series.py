@@ -16,12 +16,12 @@ from replicator.drills.observations import Column
 from replicator.drills.vectors import nearest_ranks_by_group
 
 BUCKETS_MAX: Final = 3600
-"""More points than a chart has pixels say nothing more."""
+"""Most buckets of a series. A chart has no more pixels for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Counts in each bucket, and percentiles of the copy lag of messages first seen in it (None: no such message)."""
+    """Counts for each bucket of time, and percentiles of the copy lag of messages first seen in it, or None."""
 
     bucket_seconds: int
     published: list[int]

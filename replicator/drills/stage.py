@@ -46,7 +46,7 @@ class Setting:
     scenario: Scenario
     topology: Topology | None
     is_running: bool = False
-    """Whether the topology's workers are somebody else's."""
+    """Whether somebody else runs the topology's workers."""
     one_way: bool = False
     """Whether links go one way only, in a topology that the drill makes."""
     sync_mode: str | None = None
@@ -56,12 +56,12 @@ class Setting:
     kind: str = EMBEDDED_KIND
     """Kind of the clusters that the drill makes: :data:`replicator.drills.brokers.KINDS`."""
     secure: bool = False
-    """Whether the clusters that the drill makes ask who somebody is, and speak nothing but TLS."""
+    """Whether the clusters that the drill makes require authentication and TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage that is set: workers run, links and databases are in place."""
+    """Stage that is set: workers run, and links and databases are in place."""
 
     topology: Topology
     """Topology with the real addresses."""

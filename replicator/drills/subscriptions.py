@@ -18,9 +18,7 @@ BATCH_INDEX: Final = "batch-index"
 
 
 class LeftForLater(Enum):
-    """Messages that consumers leave unacknowledged at first, at random, so that there are holes behind the mark-delete
-    position.
-    """
+    """Messages that consumers at first leave unacknowledged, at random, as holes behind the mark-delete position."""
 
     NOTHING = "nothing"
     ENTRIES = "whole entries"
@@ -29,14 +27,14 @@ class LeftForLater(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TestedSubscription:
-    """A subscription under test and its consumers."""
+    """Subscription under test, and its consumers."""
 
     kind: str
     observed: DrillSubscription
     consumers: int
     left_for_later: LeftForLater
     replicated: bool = True
-    """Whether its state goes to other clusters."""
+    """Whether the subscription's state goes to other clusters."""
 
     @property
     def name(self) -> str:

@@ -20,13 +20,13 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 18, 44, 46
 _PLOT_WIDTH: Final = WIDTH - _LEFT - _RIGHT
 _PLOT_HEIGHT: Final = HEIGHT - _TOP - _BOTTOM
 _LOG_WHEN_SPREAD_OVER: Final = 50
-"""A linear axis hides everything below a fiftieth of its height."""
+"""Spread of the values from which an axis is logarithmic. A linear axis hides values below a fiftieth of its height."""
 _LABEL_CHAR_WIDTH: Final = 6.6
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series: a value for each bucket, None where there is none. ``style`` numbers its colour."""
+    """Series of a chart: one value for each bucket, or None. ``style`` is the number of its colour."""
 
     label: str
     values: Sequence[float | None]
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A cluster was down, or cut off, from one moment to another (None: to the end), in seconds of the chart."""
+    """Time in which a cluster was down or cut off, in seconds of the chart. None as its end means to the end."""
 
     cluster: str
     start_seconds: float
@@ -47,7 +47,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart's content. ``bars`` stacks the series; ``may_be_log`` allows a logarithmic axis for a wide spread."""
+    """Content of a chart. ``bars`` stacks the series; ``may_be_log`` allows a logarithmic axis for a wide spread."""
 
     id: str
     title: str

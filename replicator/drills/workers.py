@@ -82,7 +82,7 @@ class RunningWorkers:
         return {}
 
     async def stop(self) -> None:
-        """Leave them alone."""
+        """Do nothing: workers that somebody else started go on."""
 
 
 class OwnWorkers(RunningWorkers):
@@ -108,8 +108,7 @@ class OwnWorkers(RunningWorkers):
             running.set()
 
     async def _until(self, name: str, waiting_for: Callable[[Mapping[str, Any]], str | None]) -> None:
-        """Wait until a worker's links are carried, which with Spark takes longer than everything else; before, nothing
-        that is measured would be of the drill."""
+        """Wait until a worker's links are carried. Measures make no sense before that. With Spark it takes longest."""
         deadline = time.monotonic() + LINKS_SECONDS_MAX
         async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while waiting := waiting_for(await fetch(session, self._topology.cluster(name).address)):
@@ -149,7 +148,7 @@ class OwnWorkers(RunningWorkers):
         return found
 
     async def stop(self) -> None:
-        """Stop every worker, and what a killed one left running."""
+        """Stop every worker, and all processes that a killed worker left running."""
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
         for cluster in self._topology.clusters:
             stop_left_postgres(self._processes[cluster.name], cluster.data)

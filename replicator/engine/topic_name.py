@@ -1,7 +1,7 @@
 """Parser of topic and subscription names. No other module parses them.
 
-Limits: a full topic name has at most 400 bytes, because it is a key of the store (LMDB keys have at most 511), and so
-has a subscription name, which is part of a key. Topic names may have ASCII letters, digits and ``- _ = : .``. A part
+Limits: a full topic name, and a subscription name, has at most 400 bytes: they are keys of the store, or parts of keys,
+and LMDB keys have at most 511 bytes. Topic names may have ASCII letters, digits and ``- _ = : .``. A part
 must not be ``.`` or ``..`` nor contain ``..``, so that no name can leave the directory of a path that is made from it.
 Subscription names may have any characters, as upstream, except control characters: a zero byte ends the name in keys.
 """

@@ -1,4 +1,4 @@
-"""Types of the JSON of kept drills, with one line of meaning for each field. docs/reference/json.md is made from here.
+"""Types of the JSON of kept drills, with one line of meaning for each field.
 
 docs/reference/json.md is made from here.
 """

@@ -6,11 +6,10 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
 
 1. Connected: for each topic the destination says the highest position that it has of every origin that the link
    carries. Reading starts at the lowest place here that any of them needs.
-2. Topics are dealt to lanes by a hash of their names; what follows is each lane's own, so that lanes can be carried
-   beside each other. While there is room in the lane's window, take its next topic that has more than was read, in
-   turn, and read a piece.
-3. A block that the destination has already is passed over. Any other is sent with the position that was sent before
-   it of the same origin. The destination refuses a block whose predecessor it does not have, so frames that overtake
+2. Topics are dealt to lanes by a hash of their names. Each lane does the following steps alone, so lanes can be carried
+   in parallel. While the lane's window has room, take in turn its next topic that is not fully read, and read a piece.
+3. A block that the destination has already is passed over. Any other is sent together with the previous position of
+   the same origin. The destination refuses a block whose predecessor it does not have, so frames that overtake
    each other or a destination that lost its data cannot make a hole.
 4. Where messages of an origin are missing here before a block, it is sent only if they may be left out, and says so;
    else the topic has a gap and stops (:mod:`replicator.links.gaps`).
@@ -19,9 +18,8 @@ machine only starts where the destination's high-water marks are; 3, blocks of a
    in flight of the old one says nothing of it.
 7. A refusal halts that topic, loudly, and no other. Where it may heal, the topic starts again once the destination was
    asked what it has, with one block; what was in flight of it until then does not count.
-8. Frames may be acknowledged in any order. A topic is acknowledged only up to its first frame that is not: of what a
-   later frame has of it, the frame before takes charge. A frame that is given up says nothing: its topics start again
-   once the destination was asked what it has.
+8. Frames may be acknowledged in any order. A topic counts as acknowledged only up to its first unacknowledged frame.
+   A frame that is given up says nothing: its topics start again once the destination was asked what it has.
 """
 
 from __future__ import annotations

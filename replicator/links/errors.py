@@ -36,11 +36,11 @@ class LinkPaused(LinkError):
 
 
 class CarrierChanged(LinkError):
-    """Others carry the link's blocks from now on: connect again, for them."""
+    """Others carry the link's blocks from now on, so the link must connect again for them."""
 
 
 class NotResolved(LinkError, EngineError):
-    """There is no gap in that topic, or it cannot be ended in that way, or not now."""
+    """The topic has no gap, or the gap cannot be ended in that way, or not now."""
 
     status = 409
 
@@ -54,7 +54,7 @@ class PeerRefused(LinkError):
 
 
 class PlanGone(LinkError, EngineError):
-    """That plan is not open any more, or never was: ask for another."""
+    """The plan is not open any more, or never was: the carrier must ask for another."""
 
     status = 404
 

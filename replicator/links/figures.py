@@ -1,4 +1,4 @@
-"""What a link counts of what it carried, since the worker started."""
+"""Counters of a link: what it carried since the worker started."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LinkFigures:
-    """Counted since the worker started."""
+    """Counters of one link since the worker started."""
 
     blocks: int = 0
     entries: int = 0
     messages: int = 0
     bytes: int = 0
-    """Of blocks."""
+    """Bytes of the blocks that were carried."""
     wire_bytes: int = 0
-    """Of frames, as compressed."""
+    """Bytes of the compressed frames."""
     reconnects: int = 0
-    """How often a connection was lost or could not be made."""
+    """Number of connections that were lost or could not be made."""
 
     def add(self, blocks: int, entries: int, messages: int, size_bytes: int, wire_bytes: int) -> None:
-        """Others carried that much."""
+        """Add what another carrier carried for the link."""
         self.blocks += blocks
         self.entries += entries
         self.messages += messages

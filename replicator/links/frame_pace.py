@@ -18,13 +18,13 @@ from collections.abc import Iterable
 from typing import Final
 
 GATHER_SECONDS: Final = 0.002
-"""Short beside a synced commit at the destination, so a block that waits is there hardly later."""
+"""Wait of a frame while few topics move. It is short beside a synced commit, so it hardly delays a block."""
 GATHER_MANY_SECONDS: Final = 0.02
-"""As long as a tick of updates and snapshots (:data:`snapshots.pacing.TICK_MS`)."""
+"""Time between frames while many topics move: one tick of updates and snapshots (:data:`snapshots.pacing.TICK_MS`)."""
 MANY_TOPICS: Final = 16
 MANY_WITHIN_SECONDS: Final = 0.25
 SMALL_FRAME_BYTES: Final = 64 * 1024
-"""A link whose frames have more bytes of blocks than this sends them one after the other."""
+"""Size from which the frame after a frame does not wait, in bytes of blocks."""
 
 
 class FramePace:

@@ -26,7 +26,7 @@ from snapshots.position import BEFORE_ALL
 
 
 class FrameSender:
-    """Sends what ``transfer`` has to carry. ``traces`` has the spans of its blocks, where there are traces."""
+    """Sends what ``transfer`` has to carry. ``traces`` has the spans of traced blocks."""
 
     def __init__(self, transfer: Transfer, traces: LinkTraces | None = None) -> None:
         self._transfer = transfer
@@ -85,7 +85,7 @@ class FrameSender:
                 await self._send_sign_of_life(transport)
 
     async def _gather(self) -> None:
-        """Wait as long as the next frame is to take more blocks. Answers end the wait only where they matter."""
+        """Wait while the next frame should take more blocks. Answers end the wait only where they matter."""
         while self._copier.is_behind():
             in_flight = bool(self._copier.in_flight)
             seconds = self._pace.wait_seconds(now := time.monotonic(), in_flight=in_flight)
@@ -100,7 +100,7 @@ class FrameSender:
             timer.cancel()
 
     async def _keep_alive(self) -> None:
-        """Have a sign of life sent when nothing was sent for :data:`SIGN_OF_LIFE_SECONDS`."""
+        """Send a sign of life whenever nothing was sent for :data:`SIGN_OF_LIFE_SECONDS`."""
         while True:
             self._silent = True
             await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
@@ -169,7 +169,7 @@ class FrameSender:
         return frame, size_bytes, searching
 
     def _read(self, read: Read, frame: list[Outgoing]) -> int:
-        """Read a piece of a topic, and put into the frame what is to be sent of it; returns its bytes."""
+        """Read a piece of a topic, and put its blocks to send into the frame. Return their bytes."""
         transfer = self._transfer
         topic = transfer.engine.find(read.topic)
         if topic is None:  # it is being deleted

@@ -35,13 +35,13 @@ topics."""
 
 
 class FrameStream(Protocol):
-    """What a link sends frames over. Errors of the connection are those of :mod:`asyncio` and :class:`OSError`."""
+    """Stream over which a link sends frames. Its errors are those of :mod:`asyncio` and :class:`OSError`."""
 
     async def send(self, packed: PackedFrame) -> None:
-        """Waits while the frame before it is still on its way out."""
+        """Send a frame. Wait while the frame before it is still on its way out."""
 
     async def receive(self) -> Any:
-        """The oldest answer that was not taken yet, from JSON."""
+        """Wait for the oldest answer that was not taken yet, and return it, parsed from JSON."""
 
     async def question(self) -> str:
         """Wait for a question that the destination asks over the stream, and return it."""
@@ -50,14 +50,14 @@ class FrameStream(Protocol):
         """Wait until the destination says that it made a topic, and return the topic's name."""
 
     async def ended(self) -> None:
-        """Returns when no more can be received than what is here already."""
+        """Return when nothing more can arrive. What arrived before can still be received."""
 
     def close(self) -> None:
         """Cut the connection."""
 
 
 class UpgradedStream:
-    """See :class:`FrameStream`. Made by :meth:`connect`."""
+    """:class:`FrameStream` over an upgraded HTTP connection. :meth:`connect` makes it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event) -> None:
         self._reader = reader
@@ -70,7 +70,7 @@ class UpgradedStream:
 
     @classmethod
     async def connect(cls, url: str, params: Mapping[str, str], connect_seconds_max: float) -> UpgradedStream:
-        """Ask the worker for a stream; what is shown there is that of :mod:`replicator.security.access`.
+        """Ask the worker for a stream, with the credentials of :mod:`replicator.security.access`.
 
         Raises :class:`PeerRefused`, :class:`PeerUnavailable`, :class:`OSError`, :class:`TimeoutError`.
         """
@@ -169,7 +169,7 @@ class UpgradedStream:
 
 
 class _EndNoticed(asyncio.StreamReaderProtocol):
-    """Sets :attr:`ended` when nothing more comes."""
+    """Stream reader that sets :attr:`ended` when nothing more comes."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)

@@ -93,7 +93,7 @@ class GapEnding:
         self._not_asked: set[str] = set()
         """Topics that go on although the destination's version cannot say what it lacks of their earlier lives."""
         self.copied_anew: dict[str, Mapping[str, Mark]] = {}
-        """For each topic that the destination is asked to delete at this moment, the marks of what is here in full."""
+        """For each topic that the destination is asked to delete now, the marks of the origins complete here."""
 
     def forget(self, name: str) -> None:
         """Forget the refusals and decisions remembered for a topic that is gone."""

@@ -1,5 +1,4 @@
-"""What a link holds back: a source's log is not trimmed above what the destination has confirmed, as far as the link's
-quota lets it."""
+"""Hold of a link on its source's log: it keeps what the destination has not confirmed, within the link's quota."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from snapshots.position import Position
 
 
 class Holding:
-    """Of one link, in ``engine``. ``holder`` is the name under which it holds logs back from retention."""
+    """Holds one link's logs in ``engine`` back from retention, under the name ``holder``."""
 
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
@@ -21,25 +20,25 @@ class Holding:
         self.holder = f"link to {link.destination}" + (f" ({link.name})" if link.name else "")
 
     def begin(self, topic: Topic, confirmed: Position) -> None:
-        """The link takes up the topic, of which the destination had all up to there."""
+        """Begin to hold ``topic``. The destination has confirmed everything up to ``confirmed``."""
         topic.holds.positions[self.holder] = confirmed
         if self._quota.limited:
             topic.holds.quotas[self.holder] = self._quota
 
     def move(self, topic: Topic, confirmed: Position) -> None:
-        """The destination has all up to there now."""
+        """Record that the destination has confirmed everything up to ``confirmed``."""
         topic.holds.positions[self.holder] = confirmed
         if topic.holds.exceeded:
             self._engine.maintenance.hold_moved(topic)
 
     def release(self, topic: Topic) -> None:
-        """Hold nothing of the topic back any more."""
+        """Stop holding ``topic``."""
         topic.holds.positions.pop(self.holder, None)
         topic.holds.quotas.pop(self.holder, None)
         if topic.holds.exceeded.pop(self.holder, None) is not None:
             topic.holds.set_exceeded(topic.holds.exceeded)
 
     def exceeded(self, names: Iterable[str]) -> list[str]:
-        """The topics of these of which the link holds back more than it may."""
+        """Return those topics in ``names`` for which the link holds back more than its quota allows."""
         found = map(self._engine.find, names)
         return [topic.name for topic in found if topic is not None and self.holder in topic.holds.exceeded]

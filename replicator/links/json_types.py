@@ -1,7 +1,4 @@
-"""What the JSON of links holds: names, types, and one line of meaning each.
-
-docs/reference/json.md is made from here.
-"""
+"""JSON of links: names, types, and one line of meaning for each field. docs/reference/json.md is made from it."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class LinkGap(TypedDict):
 
 
 class LinkBackfill(TypedDict):
-    """How far a backfill over a link is."""
+    """Progress of a backfill over a link."""
 
     bytes_total: Annotated[int, "to be carried"]
     bytes_left: Annotated[int, "not carried yet"]
@@ -29,7 +26,7 @@ class LinkBackfill(TypedDict):
 
 
 class LinkStatus(TypedDict):
-    """A link, as the worker at its source runs it."""
+    """Status of a link at the worker of its source."""
 
     key: Annotated[str, "`FROM>TO`, with `#NAME` behind it where it has a name"]
     to: Annotated[str, "the cluster that it leads to"]

@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 class Link(TopicListener[Topic]):
     """Link of ``engine``'s cluster to the worker of cluster ``to`` at ``address``.
 
-    ``route`` says which messages of which topics it copies; without it, the cluster's own messages of all topics.
+    It copies the topics and origins of ``route``; without it, the cluster's own messages of all topics.
     ``index`` is told how far the topics are copied. ``on_lost_copy`` is called with a topic whose copy at the
     destination shrank. ``on_state`` is called when the link's state changes: to ``connecting``, ``copying``, ``idle``,
     ``paused`` or ``failed``; with Spark also to ``waiting`` or ``backfilling``. ``run`` is the present start of this
@@ -134,7 +134,7 @@ class Link(TopicListener[Topic]):
 
     @property
     def spec(self) -> LinkSpec:
-        """The link as it stands in the topology."""
+        """Return the link as it stands in the topology."""
         return self.route.link
 
     @property
@@ -194,20 +194,20 @@ class Link(TopicListener[Topic]):
         copies = self._topics.copier.topics.items()
         return {name: copy.acknowledged for name, copy in copies if copy.gap is None}
 
-    # What an operator asks.
+    # For operators.
 
     @property
     def paused(self) -> bool:
         return self._topics.memory.paused
 
     async def pause(self) -> None:
-        """Copy nothing, and hold back what is not copied, until :meth:`resume`; also over a restart."""
+        """Stop copying, and hold back what is not copied, until :meth:`resume`. The pause survives a restart."""
         self._topics.audit("pause")
         await self._topics.memory.set_paused(True)
         self._pause_changed.set()
 
     def pause_put_back(self) -> None:
-        """Pause or go on as the store says: settings of an earlier store were put back there."""
+        """Pause or resume as the store says, after settings of an earlier store were put back into it."""
         self._topics.memory.paused = self._topics.memory.stored_pause()
         self._pause_changed.set()
 
@@ -281,7 +281,7 @@ class Link(TopicListener[Topic]):
     # The connection.
 
     async def _run(self) -> None:
-        """See :meth:`_connect_and_copy`. Should it end, it starts from the beginning: nothing in flight counts."""
+        """Run :meth:`_connect_and_copy`. If it ends, a new run starts from the beginning: nothing in flight counts."""
         self._copier.on_disconnected()
         self._set_state("connecting", "")
         try:

@@ -31,7 +31,7 @@ from snapshots.position import Position
 
 DELETED_SHOWN_MAX: Final = 1_000
 INDEXED_AT_ONCE: Final = 200
-"""Topics of which the index is told at each save, or a fifth of those that moved: each is told within ten seconds."""
+"""Topics that each save writes into the index, or a fifth of those that moved: none waits over ten seconds."""
 INDEXED_IN_SAVES: Final = 5
 OPERATOR: Final = "operator"
 """Name of the actor in the audit log. The paths are for operators only, and do not tell one from another."""
@@ -55,11 +55,11 @@ class LinkTopics:
         self.start_positions = StartPositions(engine, route)
         self.carried = CarriedNames(engine, route)
         self.unsettled: dict[str, None] = {}
-        """Topics that wait until the destination's copy is a beginning of what is here, or is deleted."""
+        """Topics that wait until the destination's copy is deleted, or is a prefix of the log here."""
         self.ask_again = asyncio.Event()
-        """Set when those are to be looked at again at once."""
+        """Set to look at :attr:`unsettled` again at once."""
         self.deleted_here: dict[str, None] = {}
-        """Topics that were deleted here and of which the destination has a copy, the newest last."""
+        """Topics that were deleted here while the destination has a copy, the newest last."""
         self.lost_here: dict[str, str] = {}
         """Topics that this cluster lost while the destination has a copy, each with the cause in words."""
         self.on_copied: Callable[[str], None] = lambda _: None
@@ -93,7 +93,7 @@ class LinkTopics:
 
     @property
     def origins(self) -> frozenset[str]:
-        """Clusters whose messages the link carries."""
+        """Return the clusters whose messages the link carries."""
         return self._route.origins
 
     @property
@@ -101,7 +101,7 @@ class LinkTopics:
         return self._route.link.key
 
     def let_go(self) -> None:
-        """Hold nothing back any more."""
+        """Stop holding back the logs of all topics."""
         for topic in self._engine.topics():
             self._holding.release(topic)
 
@@ -109,7 +109,7 @@ class LinkTopics:
         """Return the topics for which the link holds back more from retention than it may."""
         return self._holding.exceeded(self.copier.topics)
 
-    # Which topics.
+    # Choice of topics.
 
     def carries(self, topic: Topic) -> bool:
         return self.carried.has(topic.name)
@@ -132,7 +132,7 @@ class LinkTopics:
         if carried or topic.log.next_after(copy.last) != blocks[0].position:
             self.copier.topic_moved(topic.name, topic.log.last, origins)
             return True
-        # Most of what a cluster of a mesh appends came over links, and each of its own would look through it in vain.
+        # In a mesh most appended blocks came over links. No outgoing link carries them, so none needs to read them.
         self.reached(self.copier.topic_passed(topic.name, topic.log.last))
         return False
 
@@ -211,7 +211,7 @@ class LinkTopics:
         if len(self.deleted_here) > DELETED_SHOWN_MAX:
             del self.deleted_here[next(iter(self.deleted_here))]
 
-    # Where they start, and which stop.
+    # Starts and stops.
 
     def on_connected(self, there: Mapping[str, Mapping[str, Mark]]) -> None:
         """Start all topics at the marks that the destination has. ``there`` has its marks by topic and origin."""
@@ -385,8 +385,9 @@ class LinkTopics:
     async def settle(
         self, name: str, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper, *, asked: bool = False
     ) -> bool:
-        """Look again at a topic that waits, now that the destination said what it has, and end its gap if ``policy``,
-        for which an operator may have ``asked``, does; returns whether it goes on."""
+        """Look again at a waiting topic, now that the destination said what it has. Return whether it goes on.
+
+        End its gap if ``policy`` does. ``asked`` is True if an operator chose the policy."""
         topic = self._engine.find(name)
         if topic is None or name not in self.unsettled or name not in self.copier.topics:
             self.unsettled.pop(name, None)
@@ -438,7 +439,7 @@ class LinkTopics:
         if self._index is not None:
             self._index.audit(OPERATOR, action, f"link {self._route.link.key}", detail or None)
 
-    # How far they are.
+    # Progress.
 
     def reached(self, moved: Mapping[str, Position]) -> None:
         """Record that the destination has everything that it should have of the topics in ``moved``, up to these

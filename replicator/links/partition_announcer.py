@@ -31,7 +31,7 @@ from replicator.peering.partitions import PartitionsReply, PartitionsTold
 from snapshots.position import BEFORE_ALL
 
 TOPICS_AT_ONCE: Final = 500
-"""Announced in one request: with the longest names 200 kB, below what an HTTP server takes."""
+"""Most topics announced in one request. With the longest names it has 200 kB, less than an HTTP server's limit."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +43,16 @@ class Transport(Protocol):
 
 
 class PartitionAnnouncer:
-    """For one link. ``carries`` says whether the link carries a topic of that name."""
+    """Announces numbers of partitions over one link. ``carries`` returns whether the link carries a topic."""
 
     def __init__(self, engine: Engine, to: str, carries: Callable[[str], bool]) -> None:
         self._engine = engine
         self._to = to
         self._carries = carries
         self._unannounced: dict[str, bool] = {}
-        """By topic, whether a message follows."""
+        """Topics to announce, each with whether a message follows."""
         self.refused: dict[str, str] = {}
-        """By topic, why the two ends do not have the same partitions."""
+        """For each topic with different partitions at the two ends, the reason."""
 
     def on_connected(self) -> None:
         """Announce everything: nobody knows what the destination has."""
@@ -68,12 +68,12 @@ class PartitionAnnouncer:
         self._unannounced[name] = True
 
     def forget(self, name: str) -> None:
-        """The topic was deleted."""
+        """Forget a topic that was deleted."""
         self._unannounced.pop(name, None)
         self.refused.pop(name, None)
 
     async def announce(self, transport: Transport) -> None:
-        """Announce what was not announced. Raises what the transport does; the next connection announces all."""
+        """Announce what was not announced. Raises the transport's errors; the next connection announces all."""
         while self._unannounced:
             idle: dict[str, int] = {}
             others: dict[str, int] = {}

@@ -1,16 +1,17 @@
-"""Transfer by others: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
+"""Transfer by carriers: the link decides what is copied, and hands it out as plans; Spark's tasks fetch and append.
 
-Invariants (DESIGN §3): 2, what was handed out counts as copied only when it is reported, and is planned again when
-nobody will report it any more: that repeats at worst what the destination then drops; 11, answers, plans and waiting
+Invariants (DESIGN §3): 2, a block that was handed out counts as copied only when its carrier reports it. If nobody will
+report it any more, it is planned again; at worst the destination drops the repetition. 11, answers, plans and waiting
 requests are bounded.
 
 1. What goes into a segment is chosen as for a frame (:mod:`replicator.links.segment_chooser`), with the same gaps,
    refusals and partitions announced before.
-2. A request for a segment waits until there is something, for as long as it says, and while the rate is paid off.
+2. A request for a segment waits until there is something to carry and the rate limit allows it, for the time that it
+   states at most.
 3. The link keeps a connection of its own to the destination, so that it notices at once when that goes away. Then all
    plans are gone; the first after it starts where the destination says.
-4. A carrier whose tasks come in shifts asks for plans that relieve one another (:mod:`replicator.links.plans`); what is
-   asked under the number of a plan that is being relieved, its old tasks ask.
+4. A carrier whose tasks come in shifts asks for plans that relieve one another (:mod:`replicator.links.plans`). If a
+   request has the number of a plan that is being relieved, it comes from one of its old tasks.
 5. What a carrier does after its plan is gone does no harm: the destination takes a block only after its predecessor,
    and only once.
 """
@@ -40,9 +41,9 @@ from replicator.topology.links import Link
 from replicator.topology.patterns import parse_patterns
 
 SEGMENTS_OPEN_MAX: Final = 4
-"""Of one lane: one that is carried and some that wait, so that a lane never stands still."""
+"""Most open segments of one lane: one that is carried, and some that wait, so that a lane never stands still."""
 WATCH_SECONDS: Final = 1.0
-"""How often it is looked whether the carrier is still heard of."""
+"""Time between two checks whether the carrier is still heard of."""
 WAITING: Final = "waiting"
 BACKFILLING: Final = "backfilling"
 NOBODY_ASKED: Final = "for Spark: no driver of the pipeline has asked for its segments yet"
@@ -51,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 def carrier_name(pid: int) -> str:
-    """Prefix of the carrier name of a live-copy driver on this machine."""
+    """Return the prefix of the carrier name of a live-copy driver on this machine."""
     return f"{socket.gethostname()[:60]} {pid} "
 
 
@@ -67,7 +68,7 @@ class Planner:
         self._chooser = SegmentChooser(transfer)
         self._changed_hands = changed_hands
         self._session = ""
-        """Of this connection to the destination; empty while there is none."""
+        """Id of the present connection to the destination; empty while there is none."""
         self._transport: HttpTransport | None = None
         self._failure: asyncio.Future[None] | None = None
         self._plan: Plan | None = None
@@ -77,14 +78,14 @@ class Planner:
         self._waits_for = NOBODY_ASKED
         self._last_error = ""
 
-    # What the link's shell asks.
+    # For the link's shell.
 
     def wake(self) -> None:
-        """There is something to copy, or to announce."""
+        """Wake the waiting requests: there is something to copy or to announce."""
         self._requests.wake()
 
     def stop(self) -> None:
-        """Let nobody wait any more: the worker stops, or the link is replaced."""
+        """End all waiting requests: the worker stops, or the link is replaced."""
         self._requests.stop()
 
     def loops(self, transport: HttpTransport) -> Iterable[Coroutine[Any, Any, None]]:
@@ -92,7 +93,7 @@ class Planner:
         return self._serve(transport), self._keep_open(transport), self._watch()
 
     def waits_for(self, what: str) -> None:
-        """What the state says while no carrier asks, such as why the driver does not run."""
+        """Set the text of the link's state for when no carrier asks, such as why the driver does not run."""
         self._waits_for = what
         self._note_state()
 
@@ -108,7 +109,7 @@ class Planner:
             self.wake()
 
     async def _keep_open(self, transport: HttpTransport) -> None:
-        """Frames of nothing, so that both ends notice when the other goes away."""
+        """Send empty frames now and then, so that each end notices when the other goes away."""
         ended = awaited(transport.ended())
         try:
             while not transport.at_end:
@@ -128,7 +129,7 @@ class Planner:
                 log.warning("link: its carrier is silent", link=self._key, carrier=gone)
                 self._lost_carrier(was_backfilling)
 
-    # What carriers ask.
+    # For carriers.
 
     @property
     def backfilling(self) -> bool:
@@ -145,12 +146,12 @@ class Planner:
         topics: Sequence[str] = (),
         after: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
-        """A new plan, with the first segments of as many ``lanes`` as have any; waits ``wait_ms`` for one that has.
+        """Return a new plan with the first segment of each lane. Wait up to ``wait_ms`` until a lane has one.
 
-        ``topics`` are patterns, empty for all of the link. ``after`` is the session and number of the plan whose tasks
-        this one's relieve, if they still go on: it has no first segments then, and is there as soon as they have
-        something to carry. Raises :class:`LinkTaken`, :class:`BadReport` and :class:`TooManyPolls`; :class:`PlanGone`
-        where the carrier has asked for another meanwhile.
+        ``topics`` are patterns; empty means all topics of the link. ``after`` is the session and number of the plan
+        that this one relieves. If its tasks still go on, the new plan has no first segments, and is returned as soon as
+        they have something to carry. Raises :class:`LinkTaken`, :class:`BadReport` and :class:`TooManyPolls`;
+        :class:`PlanGone` if the carrier has asked for another plan meanwhile.
         """
         if kind not in KINDS or not carrier or not 0 < lanes <= LANES_MAX or bytes_max <= 0:
             raise BadReport(
@@ -182,7 +183,7 @@ class Planner:
             return self._answer(mine, session, lanes)
 
     def plan_again(self, session: str, number: int) -> dict[str, Any]:
-        """A plan that is still open, as it was answered first. Raises :class:`PlanGone`."""
+        """Return a plan that is still open, as it was answered first. Raises :class:`PlanGone`."""
         plan = self._find(session, number)
         return self._answer(plan, session, plan.lanes)
 
@@ -198,9 +199,11 @@ class Planner:
         wait_ms: int = 0,
         leaves: bool = False,
     ) -> dict[str, Any]:
-        """The next segment of a lane, after its reports; waits ``wait_ms`` for one. ``holding`` are those that the lane
-        was given and has not reported. With ``bytes_max`` 0 it only reports; it ``leaves`` when it will ask no more.
-        The answer says whether the lane is ``relieved``: the task of the next plan is there, and this one is to stop.
+        """Take the reports ``done`` of a lane, and return its next segment. Wait up to ``wait_ms`` for one.
+
+        ``holding`` has the segments that the lane was given and has not reported. With ``bytes_max`` 0 the lane only
+        reports. With ``leaves`` it will not ask again. The answer says whether the lane is ``relieved``: then the task
+        of the next plan is there, and this one must stop.
 
         Raises :class:`PlanGone`, :class:`BadReport`, :class:`TooManyPolls`.
         """
@@ -244,7 +247,7 @@ class Planner:
         return segment
 
     def done(self, session: str, number: int, done: Sequence[Mapping[str, Any]]) -> None:
-        """The plan is over: these reports, and no more. Raises :class:`PlanGone`, :class:`BadReport`."""
+        """End the plan after the last reports ``done``. Raises :class:`PlanGone`, :class:`BadReport`."""
         reports = list(map(Done.parse, done))
         plan = self._find(session, number)
         self._heard()
@@ -253,7 +256,7 @@ class Planner:
         self._give_up_plan()
 
     def failed(self, session: str, number: int, error: str) -> None:
-        """The plan was not carried to its end. Raises :class:`PlanGone`."""
+        """Give up a plan whose carrier failed with ``error``. Raises :class:`PlanGone`."""
         self._find(session, number, or_relieved=True)
         self._heard()
         self._last_error = f"the last batch failed: {error}"
@@ -261,14 +264,14 @@ class Planner:
         self._give_up_plan()
 
     def release(self, carrier: str) -> None:
-        """The carrier does not want the link any more; harmless if it has not got it."""
+        """Take the link from ``carrier``, which gives it back. Do nothing if it does not have it."""
         was_backfilling = self.carriers.backfilling
         if self.carriers.release(carrier):
             log.info("link: released by its carrier", link=self._key, carrier=carrier)
             self._lost_carrier(was_backfilling)
 
     def heard(self, carrier: str) -> bool:
-        """The carrier is alive; returns whether it has the link."""
+        """Record that ``carrier`` is alive. Return whether it has the link."""
         return self.carriers.heard(carrier, time.monotonic())
 
     # Plans.
@@ -292,7 +295,7 @@ class Planner:
         return self._plan
 
     def _shift(self, after: tuple[str, int] | None, lanes: int) -> Shift:
-        """How the tasks of the open plan are, if that is ``after``; over where it is not."""
+        """Return the shift of the open plan's tasks if that plan is ``after``; ``Shift.OVER`` otherwise."""
         plan = self._plan
         if plan is None or after != (self._session, plan.number) or lanes != plan.lanes:
             return Shift.OVER
@@ -306,7 +309,7 @@ class Planner:
         return self._plan
 
     def _give_up_plan(self) -> None:
-        """What is not reported of it may have arrived, or not: the destination is asked."""
+        """Give up the open plan. Ask the destination about the unreported segments, which may have arrived."""
         plan, self._plan = self._plan, None
         if plan is not None:
             unknown: set[str] = set()
@@ -318,7 +321,7 @@ class Planner:
         self._note_state()
 
     def _find(self, session: str, number: int, *, or_relieved: bool = False) -> Plan:
-        """The open plan, if it is that one, or, if that will do, the one that relieves it."""
+        """Return the open plan if it has this number. With ``or_relieved`` it may also be the plan that relieves it."""
         plan = self._plan
         if (
             plan is None
@@ -352,7 +355,7 @@ class Planner:
         self.wake()
 
     def _fail(self, error: LinkError) -> None:
-        """Connect again, as after any other failure."""
+        """Make the link connect again, as after any other failure."""
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
 
@@ -370,14 +373,14 @@ class Planner:
     # Segments.
 
     async def _begin(self, plan: Plan) -> bool:
-        """Give each lane its first segment; returns whether any has one."""
+        """Give each lane its first segment. Return whether any lane has one."""
         for lane in range(plan.lanes):
             if plan.first[lane] is None:
                 plan.first[lane] = await self._hand_out(plan, lane)
         return any(plan.first)
 
     async def _hand_out(self, plan: Plan, lane: int) -> Segment | None:
-        """What the lane is to carry next; None if there is nothing, or not yet."""
+        """Return the next segment of the lane; None if there is nothing to carry yet."""
         async with self._handing_out:
             transport = self._transport
             while transport is not None and self._plan is plan and self._may_hand_out(plan, lane):

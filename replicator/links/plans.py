@@ -1,12 +1,13 @@
-"""What a link that others carry for has handed out, and to whom. Pure; the clock is passed in.
+"""Plans of a link whose blocks others carry: the segments that it handed out, and their carrier. Pure; the clock is
+passed in.
 
-Invariants (DESIGN §3): 2, a segment counts as carried once, however often that is reported, and one of which nobody
-will report any more is planned again after the destination was asked; 11, one carrier, one plan, a few segments a lane.
+Invariants (DESIGN §3): 2, a segment counts as carried once, even if it is reported twice. If nobody will report it any
+more, it is planned again after the destination was asked. 11, one carrier, one plan, a few segments a lane.
 
 1. A **carrier** asks for a **plan**: it then has the link, and gets a **segment** for each **lane** that has something
    to copy. One link has one carrier, and a carrier one plan.
-2. A lane asks for its next segment when it has carried one, or a little before. What it was given, and says that it
-   does not hold, is given to it again: its task was started anew.
+2. A lane asks for its next segment when it has carried one, or a little before. A segment that it was given and does
+   not hold is given to it again, because its task was started anew.
 3. A plan ends when it is reported done or failed, or when its carrier asks for another, loses the link or is silent.
    Or it is *relieved*: a carrier whose tasks come in shifts asks for the plan after it, and each lane goes on with its
    old task until the new one asks. The old one then only reports, and the new one waits for that, so that no lane
@@ -32,26 +33,26 @@ BACKFILL: Final = "backfill"
 KINDS: Final = (LIVE, BACKFILL)
 
 CARRIER_SILENCE_SECONDS: Final = {LIVE: 60.0, BACKFILL: 60.0}
-"""Not heard of for so long, a carrier has lost the link. A segment over a slow network takes some of that, and so does
-a micro-batch on a machine that is overloaded; who comes instead of a dead one does not wait for it."""
+"""Time after which a silent carrier loses the link. A segment over a slow network takes some of that time, and so does
+a micro-batch on an overloaded machine. A carrier that replaces a dead one does not wait for it."""
 LANE_SILENCE_SECONDS: Final = 5.0
-"""A lane's task that has nothing to carry asks at least once a second."""
+"""Time after which a silent task without segments counts as ended. It asks at least once a second."""
 HAND_OVER_SECONDS: Final = 5.0
-"""A task that is relieved finishes what it carries, and says so once a second; else that is given again."""
+"""Time for a relieved task to finish what it carries. It reports each second; else its segments are given out again."""
 SUPERSEDED_MAX: Final = 16
-"""Carriers remembered that lost the link to newer ones: each is a driver that ended."""
+"""Most carriers remembered that lost the link to newer ones. Each is a driver that ended."""
 
 PlannedBlock = tuple[int, int, int, int, int, int, int]
-"""Ledger and first entry, entries, bytes, the ledger and entry of the position of its origin that goes before it, and
-flags: :data:`LEFT_OUT` where messages between the two may be left out, :data:`NOTE` where a note goes in its place."""
+"""Ledger, first entry, number of entries, bytes, ledger and entry of the previous position of the same origin, and
+flags: :data:`LEFT_OUT` if messages between the two may be left out, :data:`NOTE` if a note goes in its place."""
 LEFT_OUT: Final = 1
 NOTE: Final = 2
-"""The block is not for the destination: whoever carries it asks for the note, and never has the block."""
+"""Flag of a block that is not for the destination. Its carrier asks for a note instead, and never gets the block."""
 
 
 @dataclass(slots=True)
 class PlannedTopic:
-    """What is to be carried of one topic: all of ``blocks``, which lie in (``after``, ``upto``]."""
+    """Blocks of one topic that a segment has. They lie at positions in (``after``, ``upto``]."""
 
     topic: str
     after: Position
@@ -64,7 +65,7 @@ class PlannedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a lane carries at once. ``number`` is the copy state machine's for the frame."""
+    """Blocks that one lane gets to carry at once. :class:`Copier` counts it as the frame ``number``."""
 
     number: int
     lane: int
@@ -81,11 +82,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class CarriedTopic:
-    """How far a topic of a segment is at the destination, and why no further."""
+    """Position that a topic of a segment reached at the destination, and the refusal that stopped it there."""
 
     reached: Position
     refused: tuple[str, str] | None = None
-    """Code and message."""
+    """Code and message of the refusal; None if the destination refused nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Done:
 
     @classmethod
     def parse(cls, raw: object) -> Done:
-        """Read a report as it comes from the network; raises :class:`BadReport`."""
+        """Parse a report from the network. Raises :class:`BadReport` if it is malformed."""
         if not isinstance(raw, Mapping):
             raise BadReport("a report of a segment is not an object")
         rows = raw.get("topics")
@@ -145,40 +146,40 @@ def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int
 
 @dataclass(slots=True)
 class _Lane:
-    """What a lane was given and has not reported, and who carries it."""
+    """State of one lane: its segments that are not reported yet, and its task."""
 
     open: dict[int, Segment] = field(default_factory=dict)
     left: bool = False
-    """Its task said that it stops."""
+    """Whether the lane's task said that it stops."""
     heard_at: float | None = None
     relieved: bool = True
-    """The task of this plan has asked; until then that of the plan before goes on."""
+    """Whether this plan's task has asked. Until then the task of the plan before goes on."""
     inherited: frozenset[int] = frozenset()
-    """What the task before was still carrying when it was relieved."""
+    """Numbers of the segments that the task before was still carrying when it was relieved."""
     settled_by: float = 0.0
 
 
 class Shift(Enum):
-    """What the tasks of a plan do whose carrier asks for the plan after it."""
+    """State of a plan's tasks at the time when their carrier asks for the next plan."""
 
     BUSY = auto()
-    """They go on, and have something to carry: let others relieve them."""
+    """The tasks go on, and have something to carry: let others relieve them."""
     QUIET = auto()
-    """They go on, and nothing has come."""
+    """The tasks go on, and nothing has come."""
     OVER = auto()
-    """They have stopped, or at least one of them is not heard of any more."""
+    """The tasks have stopped, or at least one of them is silent."""
 
 
 class Plan:
-    """One plan: the segments that were handed out under it and not reported, by lane. Times as of :class:`Carriers`."""
+    """One plan: its unreported segments, by lane. Times are those of the clock of :class:`Carriers`."""
 
     def __init__(self, number: int, lanes: int, bytes_max: int) -> None:
         self.number = number
         self.bytes_max = bytes_max
         self.first: list[Segment | None] = [None] * lanes
-        """What each lane began with, for whoever asks for the plan again."""
+        """First segment of each lane, for a carrier that asks for the plan again."""
         self.before: int | None = None
-        """The plan that this one relieves."""
+        """Number of the plan that this one relieves; None if there is none."""
         self._lanes = [_Lane() for _ in range(lanes)]
         self._handed_out = 0
         self._handed_out_in_shift: int | None = None
@@ -192,16 +193,16 @@ class Plan:
         self._lanes[segment.lane].open[segment.number] = segment
 
     def open_in(self, lane: int) -> int:
-        """Segments that the lane was given and has not reported."""
+        """Return how many segments the lane was given and has not reported."""
         return len(self._lanes[lane].open)
 
     def lost(self, lane: int, holding: Iterable[int]) -> Segment | None:
-        """The oldest that was given to the lane and that it does not hold."""
+        """Return the oldest segment that the lane was given and does not hold; None if it holds all."""
         held = frozenset(holding)
         return next((segment for number, segment in self._lanes[lane].open.items() if number not in held), None)
 
     def reported(self, number: int) -> Segment | None:
-        """It was carried. None if that is known already, or it is none of this plan's."""
+        """Remove and return segment ``number``, which was reported; None if this plan does not have it open."""
         for lane in self._lanes:
             if number in lane.open:
                 return lane.open.pop(number)
@@ -213,7 +214,7 @@ class Plan:
     # Shifts.
 
     def shift(self, now_seconds: float) -> Shift:
-        """How its tasks are, seen by the carrier that asks for the plan after it."""
+        """Return the state of this plan's tasks, for the carrier that asks for the next plan."""
         if self._handed_out_in_shift is None:
             self._handed_out_in_shift = self._handed_out
         lanes = [lane for lane in self._lanes if not lane.left]
@@ -226,21 +227,21 @@ class Plan:
         return Shift.BUSY if busy else Shift.QUIET
 
     def relief(self, number: int) -> Plan:
-        """The plan after it, which goes on with its lanes."""
+        """Return the next plan, which takes over this plan's lanes."""
         after = Plan(number, self.lanes, self.bytes_max)
         after.before = self.number
         after._lanes = [_Lane(lane.open, heard_at=lane.heard_at, relieved=lane.left) for lane in self._lanes]
         return after
 
     def heard(self, lane: int, number: int, now_seconds: float) -> None:
-        """The lane's task under plan ``number``, this one or the one before, asks or waits for an answer."""
+        """Record that the lane's task under plan ``number``, this one or the one before, is alive."""
         its = self._lanes[lane]
         its.heard_at = now_seconds
         if number != self.number:
             its.settled_by = now_seconds + HAND_OVER_SECONDS
 
     def leaves(self, lane: int, number: int) -> None:
-        """The lane's task under plan ``number`` stops, and asks no more."""
+        """Record that the lane's task under plan ``number`` stops, and asks no more."""
         its = self._lanes[lane]
         if number == self.number:
             its.left = True
@@ -248,11 +249,11 @@ class Plan:
             its.relieved, its.settled_by = True, 0.0
 
     def is_relieved(self, lane: int, number: int) -> bool:
-        """Whether the task that carries the lane under plan ``number`` is to stop, since the next one is there."""
+        """Return whether the lane's task under plan ``number`` must stop, because the next task is there."""
         return number != self.number and self._lanes[lane].relieved
 
     def relieve(self, lane: int, now_seconds: float) -> bool:
-        """The task of this plan is there; returns whether that was not known."""
+        """Record that this plan's task has asked for the lane. Return whether it is the first time."""
         its = self._lanes[lane]
         if its.relieved:
             return False
@@ -260,7 +261,7 @@ class Plan:
         return True
 
     def settling_seconds(self, lane: int, now_seconds: float) -> float:
-        """How long the lane's task waits at most for what the one before it still carries; 0 when it may begin."""
+        """Return how long the lane's task still waits for what the task before carries; 0 when it may begin."""
         its = self._lanes[lane]
         if its.inherited.isdisjoint(its.open):
             return 0.0
@@ -268,7 +269,7 @@ class Plan:
 
 
 class Carriers:
-    """Who has the link. Times are seconds on any clock that does not go back."""
+    """Carrier that has the link now. Times are seconds on any clock that does not go back."""
 
     def __init__(self) -> None:
         self.holder: str | None = None
@@ -281,9 +282,9 @@ class Carriers:
         return self.holder is not None and self.kind == BACKFILL
 
     def asks(self, link: str, carrier: str, kind: str, now_seconds: float) -> bool:
-        """``carrier`` wants to carry; returns whether it has the link now.
+        """Give ``carrier`` the link if it may have it. Return whether it has it now.
 
-        Raises :class:`LinkTaken` to a backfill while another has it.
+        Raises :class:`LinkTaken` to a backfill while another backfill has the link.
         """
         self.silent(now_seconds)
         if self.holder is not None and self.holder != carrier:
@@ -302,21 +303,21 @@ class Carriers:
         return True
 
     def heard(self, carrier: str, now_seconds: float) -> bool:
-        """It is alive; returns whether it has the link."""
+        """Record that ``carrier`` is alive. Return whether it has the link."""
         if carrier != self.holder:
             return False
         self.heard_at = now_seconds
         return True
 
     def release(self, carrier: str) -> bool:
-        """It does not want the link any more; returns whether it had it."""
+        """Take the link from ``carrier``, which gives it back. Return whether it had it."""
         if carrier != self.holder:
             return False
         self.holder = None
         return True
 
     def silent(self, now_seconds: float) -> str | None:
-        """Take the link from a carrier that was not heard of for too long; returns which."""
+        """Take the link from a carrier that was silent for too long. Return its name; None if there is none."""
         gone = self.holder
         if gone is None or now_seconds - self.heard_at <= CARRIER_SILENCE_SECONDS[self.kind]:
             return None

@@ -15,7 +15,8 @@ from replicator.links.errors import PeerRefused, PeerUnavailable
 
 
 class PostedStream:
-    """See :class:`replicator.links.frame_streams.FrameStream`; its errors are those of aiohttp too."""
+    """:class:`~replicator.links.frame_streams.FrameStream` in the body of a POST request. It also raises aiohttp's
+    errors."""
 
     def __init__(self) -> None:
         self._outgoing: asyncio.Queue[PackedFrame] = asyncio.Queue(maxsize=1)
@@ -24,7 +25,7 @@ class PostedStream:
     async def begin(
         self, session: aiohttp.ClientSession, url: str, params: Mapping[str, str], first: PackedFrame
     ) -> None:
-        """Returns when the destination has accepted the stream and its first frame."""
+        """Wait until the destination has accepted the stream and its first frame."""
         await self.send(first)
         self._response = response = await session.post(url, params=params, data=self._body())
         if response.status != 200:

@@ -1,4 +1,4 @@
-"""The topics that the destination refused: why, and when each is to be tried again. The clock is given. Pure."""
+"""Topics that the destination refused: why, and when each is tried again. Pure; the clock is passed in."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ class _Refusal:
 
 
 class Refusals:
-    """Of one link, by topic of which the destination has taken nothing since it refused it."""
+    """Topics of one link that the destination refused and has not accepted since."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, _Refusal] = {}
 
     def note(self, name: str, reason: str, now: float, seconds_max: float) -> float:
-        """The topic was refused; returns after how many seconds the destination is to be asked again: 0 at first, then
-        pauses that grow to ``seconds_max``."""
+        """Record that topic ``name`` was refused. Return the seconds after which to ask the destination again.
+
+        It is 0 the first time, and then grows up to ``seconds_max``."""
         times = self._refusals[name].times if name in self._refusals else 0
         seconds = min(seconds_max, REFUSED_SECONDS_MIN * 2.0 ** min(times, 16)) if times else 0.0
         self._refusals[name] = _Refusal(times + 1, now + seconds, reason)
@@ -35,16 +36,16 @@ class Refusals:
         return name in self._refusals
 
     def is_due(self, name: str, now: float) -> bool:
-        """Whether nothing speaks against trying the topic now."""
+        """Return whether the topic may be tried now."""
         return name not in self._refusals or self._refusals[name].due <= now
 
     def reason(self, name: str) -> str:
-        """Why it was refused; empty if it was not."""
+        """Return why the topic was refused; empty if it was not."""
         return self._refusals[name].reason if name in self._refusals else ""
 
     def reasons(self) -> Iterator[tuple[str, str]]:
         return ((name, refusal.reason) for name, refusal in self._refusals.items())
 
     def forget(self, name: str) -> None:
-        """The destination takes the topic again, or it is gone."""
+        """Forget the refusals of a topic that the destination takes again, or that is gone."""
         self._refusals.pop(name, None)

@@ -1,4 +1,4 @@
-"""What a carrier reports of a segment: what arrived counts as copied, and of what did not the destination is asked."""
+"""Reports of carriers on their segments. Reported blocks count as copied. The destination is asked about the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replicator.links.transfer import Transfer
 
 
 def take_report(transfer: Transfer, segment: Segment, done: Done) -> None:
-    """Raises :class:`PeerRefused` where the destination takes nothing at all."""
+    """Apply the report ``done`` on ``segment``. Raises :class:`PeerRefused` if the destination takes nothing at all."""
     copier, number = transfer.copier, segment.number
     transfer.figures.add(done.blocks, done.entries, done.messages, done.size_bytes, done.wire_bytes)
     if transfer.bucket is not None:

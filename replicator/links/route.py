@@ -1,4 +1,4 @@
-"""What one link of a topology carries: which topics, and of which origins."""
+"""Topics and origins that one link of a topology carries."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from replicator.topology import EMBEDDED, Link, Topology
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A link with all that it needs to know of the other links. Routes that are equal carry the same."""
+    """Link with everything that it must know about the other links. Equal routes carry the same."""
 
     link: Link
     origins: frozenset[str]
-    """The clusters whose messages it brings."""
+    """Clusters whose messages the link brings."""
     asked_before: tuple[Link, ...] = ()
-    """The links of the same two clusters that carry a topic rather than this one."""
+    """Earlier links between the same two clusters. A topic that one of them carries does not go over this link."""
     elsewhere: frozenset[str] = frozenset()
-    """Those of ``origins``, without its source, whose messages other links bring to its destination too."""
+    """Clusters in ``origins``, except the source, whose messages other links bring to the destination, too."""
     filtered: frozenset[str] = frozenset()
-    """Of ``origins`` without its source and ``elsewhere``, those of whose messages links with SQL leave some out."""
+    """Clusters in ``origins``, except the source and ``elsewhere``, whose messages some link filters by SQL."""
     engine: str = EMBEDDED
-    """Who carries: ``embedded`` or ``spark``."""
+    """Engine that carries the blocks: ``embedded`` or ``spark``."""
 
     @classmethod
     def of(cls, topology: Topology, link: Link) -> Route:
-        """The route of a link of that topology."""
+        """Return the route of ``link`` in ``topology``."""
         between = topology.links_between(link.source, link.destination)
         origins = topology.origins_over(link)
         own = topology.with_brokers(frozenset({link.source}))
@@ -39,11 +39,11 @@ class Route:
 
     @classmethod
     def single(cls, link: Link) -> Route:
-        """Of a link that is the only one there is."""
+        """Return the route of a link in a topology without other links."""
         return cls(link, frozenset({link.source}))
 
     def carries(self, topic: str) -> bool:
-        """Whether topics of that name go over this link, and not over an earlier one of the same two clusters."""
+        """Return whether ``topic`` goes over this link, and not over an earlier one between the same two clusters."""
         return self.link.carries(topic) and not any(each.carries(topic) for each in self.asked_before)
 
 

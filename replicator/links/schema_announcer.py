@@ -1,10 +1,10 @@
-"""Telling a destination which schemas topics have here, ahead of the messages that need them.
+"""Announcements of topics' schemas to a link's destination, ahead of the messages that need them.
 
 A message carries the version of its schema, and the version means the same everywhere (ADR 40). So nothing is
 translated: the destination only has to know the schema before it has a message of it.
 
-1. Connected: the schemas of every topic that the link carries are announced, some in each request; it is not known what
-   the destination has. What it has already changes nothing there.
+1. Connected: the schemas of every topic that the link carries are announced, some in each request, because the link
+   does not know what the destination has. Schemas that it has already change nothing there.
 2. A schema that is registered here (or was announced here by another cluster, so that it goes on along the links) is
    announced before the next frame of blocks. A schema is durable before a producer hears its version, so no block that
    is sent after that request holds a version that the destination does not know.
@@ -23,22 +23,22 @@ from replicator.engine.engine import Engine
 
 SCHEMAS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 512 * 1024
-"""Of definitions in one request, after which the next begins: one schema has at most half of that."""
+"""Bytes of schema definitions after which the next request begins. One schema has at most half of that."""
 
 log = structlog.get_logger(__name__)
 
 Rows = dict[str, list[dict[str, Any]]]
-"""Schemas as JSON, by topic."""
+"""Schemas by topic, as JSON."""
 
 
 class Transport(Protocol):
-    """What it needs of the connection."""
+    """Interface of the connection, as :class:`SchemaAnnouncer` uses it."""
 
     async def announce_schemas(self, topics: Rows) -> Mapping[str, tuple[str, str]]: ...
 
 
 class SchemaAnnouncer:
-    """For one link. ``carries`` says whether the link carries a topic of that name."""
+    """Announces schemas over one link. ``carries`` returns whether the link carries a topic."""
 
     def __init__(self, engine: Engine, to: str, carries: Callable[[str], bool]) -> None:
         self._engine = engine
@@ -46,26 +46,26 @@ class SchemaAnnouncer:
         self._carries = carries
         self._unannounced: dict[str, None] = {}
         self._known: dict[str, set[bytes]] = {}
-        """By topic, the versions that were announced over this connection."""
+        """For each topic, the versions that were announced over this connection."""
         self.refused: dict[str, str] = {}
-        """By topic, why the destination does not take its schemas."""
+        """For each topic whose schemas the destination refuses, the reason."""
 
     def on_connected(self) -> None:
-        """What the destination has is not known: announce everything."""
+        """Announce everything: nobody knows what the destination has."""
         self.refused.clear()
         self._known.clear()
         self._unannounced = dict.fromkeys(self._engine.schemas.topics())
 
     def all_again(self) -> None:
-        """The link may carry other topics than before; what was announced is not announced twice."""
+        """Announce all topics, as the link may carry others now. Nothing is announced twice over one connection."""
         self._unannounced |= dict.fromkeys(self._engine.schemas.topics())
 
     def changed(self, topic: str) -> None:
-        """A topic has another schema."""
+        """Announce ``topic``, which has another schema."""
         self._unannounced[topic] = None
 
     async def announce(self, transport: Transport) -> None:
-        """Announce what was not announced. Raises what the transport does; the next connection announces all."""
+        """Announce what was not announced. Raises the transport's errors; the next connection announces all."""
         while self._unannounced:
             topics, self._unannounced = [name for name in self._unannounced if self._carries(name)], {}
             for rows in self._pieces(topics):

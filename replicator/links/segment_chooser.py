@@ -1,5 +1,4 @@
-"""What goes into a segment: the blocks that the copy state machine lets a link copy next, as far as they may stand
-together. Of the blocks only the headers are read."""
+"""Choice of the blocks of a segment: those that :class:`Copier` lets a link copy next. Only their headers are read."""
 
 from __future__ import annotations
 
@@ -15,29 +14,29 @@ from replicator.links.transfer import Transfer
 from snapshots.position import BEFORE_ALL, Position
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A carrier may ask for less."""
+"""Largest segment. A carrier may ask for smaller ones."""
 SEGMENT_BLOCKS_MAX: Final = 10_000
 SEGMENT_TOPICS_MAX: Final = 1_000
-"""With the longest names and the one above: an answer of a megabyte."""
+"""Most topics of a segment. With the longest names and :data:`SEGMENT_BLOCKS_MAX`, an answer has a megabyte."""
 
 
 class Choice(NamedTuple):
-    """A segment, None if there is nothing, and then whether to ask ``again``, since not everything was looked at."""
+    """Chosen segment; None if there is nothing. Then ``again`` says whether to ask again: not all was looked at."""
 
     segment: Segment | None
     begun: Sequence[str]
-    """Topics of it that may begin anew at the destination."""
+    """Topics of the segment that may begin anew at the destination."""
     again: bool
 
 
 class SegmentChooser:
-    """Chooses from what ``transfer`` has to carry."""
+    """Chooses segments from what ``transfer`` has to carry."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
     def next_segment(self, lane: int, bytes_max: int) -> Choice:
-        """What the lane is to carry next, of about ``bytes_max``."""
+        """Return the next segment of the lane, with about ``bytes_max`` bytes."""
         copier = self._transfer.copier
         bytes_max = min(bytes_max, SEGMENT_BYTES_MAX if self._transfer.bucket is None else FRAME_BYTES_TARGET)
         planned: dict[str, PlannedTopic] = {}
@@ -66,7 +65,7 @@ class SegmentChooser:
         return Choice(Segment(self._transfer.sent(size_bytes, lane=lane), lane, size_bytes, planned), first, False)
 
     def _read(self, read: Read, blocks_max: int) -> tuple[list[_Chosen], Position]:
-        """Look at a piece of a topic's log: the blocks that are to be carried, and how far that is."""
+        """Look at a piece of a topic's log. Return the blocks to carry, and how far was read."""
         topic = self._transfer.engine.find(read.topic)
         if topic is None:  # it is being deleted
             return [], read.after

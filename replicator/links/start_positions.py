@@ -18,7 +18,7 @@ from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
 
 REMEMBERED_MAX: Final = 10_000
-"""Topics of which it is remembered what is missing; some hundred bytes each."""
+"""Most topics for which the missing messages are remembered; some hundred bytes each."""
 
 
 class _Remembered(NamedTuple):
@@ -31,7 +31,7 @@ class _Remembered(NamedTuple):
 
 
 class StartPositions:
-    """For one link."""
+    """Decides for one link where the copying of each topic starts."""
 
     def __init__(self, engine: Engine, route: Route) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class StartPositions:
         return {origin: Mark(mark.incarnation, mark.position) for origin, mark in found.items() if mark is not None}
 
     def whole(self, topic: Topic) -> dict[str, Mark]:
-        """Return the marks of the origins of which no message is missing here, so that a full new copy is possible."""
+        """Return the marks of the origins that are complete here. Of these a full new copy is possible."""
         missing = self.missing(topic)
         return {origin: mark for origin, mark in self.marks(topic).items() if missing.newest(origin) == BEFORE_ALL}
 
@@ -82,7 +82,7 @@ class StartPositions:
         return Missing(missing.trimmed, holes)
 
     def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
-        """Why copying cannot start; None if it can."""
+        """Return why copying cannot start; None if it can."""
         gap = find_gap(
             self._here(topic),
             there,
@@ -121,7 +121,7 @@ class StartPositions:
         ]
 
     def _here(self, topic: Topic) -> Here:
-        # Of a source that was restored, and knows what it lost.
+        # A restored source knows what it lost.
         own_holes = topic.origins.left_out(self._engine.cluster)
 
         def has(position: Position) -> bool:

@@ -18,9 +18,9 @@ from replicator.peering.topic_summary import Behind
 TURN_TOPICS: Final = 100
 """Topics that are looked at before other tasks of the event loop run; this takes some milliseconds."""
 SHOWN_MAX: Final = 1_000
-"""Of each list in a status; the number of all is given beside it."""
+"""Most items of each list in a status. Beside each list the status has the number of all items."""
 LAGS_MAX: Final = 1_000
-"""Topics that are looked at for the lag: some milliseconds. More than that are behind only where the lag is plain."""
+"""Most topics whose lag is looked up; this takes some milliseconds. If more are behind, the lag is plain anyway."""
 
 
 def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
@@ -63,8 +63,9 @@ async def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: in
 def link_status(
     route: Route, address: str, transfer: Transfer, carriers: Carriers, backfill_progress: tuple[int, int] | None
 ) -> LinkStatus:
-    """As ``GET /replication/v1/status`` gives it (docs/http.md). ``backfill_progress`` is bytes in all and bytes left,
-    as the backfill that has the link last said."""
+    """Return a link's part of ``GET /replication/v1/status`` (docs/http.md).
+
+    ``backfill_progress`` has the total bytes and the bytes left, as the link's backfill last reported them."""
     topics = transfer.topics
     copies = topics.copier.topics
     halted = {**transfer.schemas.refused, **transfer.partitions.refused, **topics.stopped()}
@@ -139,7 +140,7 @@ def planned_link(route: Route, address: str, transfer: Transfer) -> dict[str, An
 
 
 def _backfill(carriers: Carriers, progress: tuple[int, int] | None) -> LinkBackfill | None:
-    """How far the backfill is that has the link, as it last said; None without one."""
+    """Return the progress of the link's backfill, as it last reported it; None if there is none."""
     if not carriers.backfilling or progress is None:
         return None
     total, left = progress

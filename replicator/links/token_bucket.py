@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 BURST_SECONDS: Final = 0.1
-"""So that a rate means the same over a second as over an hour, and short pauses are not lost."""
+"""Burst, in seconds at the full rate. It makes up for short pauses, and is so short that the rate holds each second."""
 
 
 class TokenBucket:
-    """``rate_bytes`` per second; ``now_seconds`` is of any clock that does not go back."""
+    """Token bucket of ``rate_bytes`` per second. ``now_seconds`` is from any clock that does not go back."""
 
     def __init__(self, rate_bytes: int, now_seconds: float) -> None:
         assert rate_bytes > 0
@@ -26,12 +26,12 @@ class TokenBucket:
         self._at_seconds = now_seconds
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """How long the next frame has to wait; 0 if it may go."""
+        """Return how long the next frame must wait; 0 if it may go."""
         self._fill(now_seconds)
         return max(0.0, -self._left_bytes / self.rate_bytes)
 
     def take(self, size_bytes: int, now_seconds: float) -> None:
-        """A frame of that size goes."""
+        """Take the bytes of a frame of that size out of the bucket."""
         self._fill(now_seconds)
         self._left_bytes -= size_bytes
 

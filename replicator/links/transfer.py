@@ -27,10 +27,10 @@ SETTLE_SECONDS: Final = 5.0
 """Longest time for which a topic stays halted after its cause is gone, such as an old copy that was deleted."""
 
 _RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
-"""Refusals that are of the destination, not of a topic: nothing would be taken now. Others halt their topic."""
+"""Codes of refusals that concern the whole destination: it takes nothing now. Other refusals halt their topic."""
 _FOR_GOOD: Final = frozenset({BlockCorrupt.code})
-"""Refusals of a topic that do not heal. Others may, as when it is being deleted there, or when the destination has not
-read its new topology yet: it starts again once the destination was asked what it has."""
+"""Codes of refusals that last. After any other refusal the topic starts again once the destination was asked what it
+has: perhaps the topic is being deleted there, or the destination has not read its new topology yet."""
 
 
 class TransferMethod(Protocol):
@@ -66,7 +66,7 @@ class Transfer:
         self.figures = LinkFigures()
         self.bucket = None if rate_bytes is None else TokenBucket(rate_bytes, time.monotonic())
         self.failures = 0
-        """Since the link last made progress."""
+        """Number of failures since the link last made progress."""
         self.state = "connecting"
         self.detail = ""
         self._on_state = on_state

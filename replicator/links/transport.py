@@ -57,9 +57,9 @@ NOT_TOLD: Final = frozenset({"NotFound", "MethodNotAllowed", "NotPermitted", "No
 """Error codes of a destination that takes no announcements of runs. Its version is earlier, or the address is wrong:
 the link's next request shows which."""
 NO_TOPIC: Final = "none"
-"""Asked for where the answer is to be short; a topic of that name does no harm."""
+"""Topic name to ask for if the answer should be short. A topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
-"""A larger frame is compressed on a thread; 4 MiB take some ten milliseconds."""
+"""Size above which a frame is compressed on a thread; 4 MiB take some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
         self._frames: FrameStream | None = None
         self.restore_id = ""
-        """Names the last restore of the destination from a backup, as it said when it was asked last; "" for none."""
+        """Id of the destination's last restore from a backup, from its last answer about its marks; "" if none."""
         self.store_id = ""
         """Id of the destination's store, from its last answer about its marks; "" if its version is earlier."""
         self.deleted_there: list[dict[str, Any]] = []
@@ -216,7 +216,7 @@ class HttpTransport:
         return PartitionsReply.of_json(answer)
 
     async def announce_schemas(self, topics: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, str]]:
-        """Tell the destination which schemas topics have here; returns code and message where it refuses."""
+        """Tell the destination which schemas topics have here. Return code and message for each refused topic."""
         answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
@@ -225,7 +225,7 @@ class HttpTransport:
         return LineageReply.of_json(await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json()))
 
     async def open(self) -> None:
-        """Start the stream of frames, with a sign of life; returns when the destination has answered it."""
+        """Start the stream of frames with a sign of life. Return when the destination has answered it."""
         assert self._session is not None
         if self._version is None:  # who carries for a link has not asked what is there
             await self.high_water((self._source,), (NO_TOPIC,))
@@ -265,7 +265,7 @@ class HttpTransport:
         return await asyncio.to_thread(pack_frame, stream, self._compression)
 
     async def send(self, packed: PackedFrame) -> None:
-        """Hand a packed frame to the connection; waits while the one before it is still on its way out."""
+        """Hand a packed frame to the connection. Wait while the frame before it is still on its way out."""
         assert self._frames is not None
         try:
             await self._frames.send(packed)

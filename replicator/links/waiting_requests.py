@@ -1,4 +1,4 @@
-"""Requests of carriers that wait until there is something for them, of one link: bounded in number and in time."""
+"""Requests of one link's carriers that wait until there is something to carry. Their number and time are limited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from replicator.running.timeouts import timeout
 
 WAIT_SECONDS_MAX: Final = 30.0
 POLLS_MAX: Final = 4 * LANES_MAX
-"""Requests of one link that wait at once."""
+"""Most requests of one link that wait at once."""
 POLL_AGAIN_SECONDS: Final = 5.0
-"""Who waits is alive: so often that is noted, well within the silence that costs a carrier the link."""
+"""Time after which a waiting request looks again, so that its carrier counts as alive and does not lose the link."""
 
 
 class WaitingRequests:
-    """Of the link ``key``. ``pause_seconds`` says after how long to look again in any case, 0 for no such time."""
+    """Waiting requests of the link ``key``.
+
+    ``pause_seconds`` returns the time after which they look again in any case; 0 if there is none."""
 
     def __init__(self, key: str, pause_seconds: Callable[[], float]) -> None:
         self._key = key
@@ -30,7 +32,7 @@ class WaitingRequests:
         self._stopped = False
 
     def wake(self) -> None:
-        """Something changed: all of them look again."""
+        """Make all waiting requests look again, because something changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -38,13 +40,13 @@ class WaitingRequests:
         self._stopped = False
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """End all waiting requests, and let no new request wait."""
         self._stopped = True
         self.wake()
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Raises :class:`TooManyPolls` where too many wait already."""
+        """Count a request while it waits. Raises :class:`TooManyPolls` if too many wait already."""
         if self._waiting >= POLLS_MAX:
             raise TooManyPolls(f"link {self._key}: {self._waiting} requests wait for its segments; try again later")
         self._waiting += 1
@@ -54,7 +56,7 @@ class WaitingRequests:
             self._waiting -= 1
 
     async def wait(self, deadline: float) -> bool:
-        """Wait for a change, for some seconds, or until the pause is over; returns whether to look again."""
+        """Wait for a change, for some seconds, or until the pause is over. Return whether to look again."""
         left = deadline - time.monotonic()
         if left <= 0 or self._stopped:
             return False
@@ -67,5 +69,5 @@ class WaitingRequests:
 
 
 def deadline_of(wait_ms: int) -> float:
-    """When a request that asked to wait so long is answered, on the clock of :func:`time.monotonic`."""
+    """Return when to answer a request that waits ``wait_ms``, on the clock of :func:`time.monotonic`."""
     return time.monotonic() + min(max(wait_ms / 1000, 0.0), WAIT_SECONDS_MAX)

@@ -1,5 +1,4 @@
-"""Types of the JSON of an operator's commands, with one line of meaning for each field. docs/reference/json.md is made
-from here. Classes in two parts have a field that is a word of Python.
+"""Types of the JSON of an operator's commands, with one line of meaning for each field.
 
 docs/reference/json.md is made from here. Classes in two parts have a field that is a word of Python.
 """

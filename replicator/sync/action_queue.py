@@ -1,4 +1,4 @@
-"""Carries out what the cores of one topic's sync decide: one action after another, by one task at a time.
+"""Execution of the actions that one topic's sync cores decide: one action after another, by one task at a time.
 
 1. Actions are carried out in the order in which they were decided. Updates that stand together are merged one after
    another and saved together; markers that stand together are written together.
@@ -32,9 +32,9 @@ from snapshots.markers import Marker, encode_marker
 from snapshots.position import Position
 
 ACTIONS_AT_ONCE: Final = 100
-"""Updates that are merged before others have their turn, some milliseconds; markers that go to the writer together."""
+"""Updates merged before other tasks run, which takes some milliseconds; and markers that go to the writer together."""
 REFUSED_PAUSE_SECONDS: Final = 1.0
-"""A store that refuses writes is asked again this often."""
+"""Pause before a store that refused a write is tried again."""
 PRODUCER_NAME: Final = "replicator"
 
 log = structlog.get_logger(__name__)
@@ -95,19 +95,19 @@ class ActionQueue:
         self._markers_to_come: dict[str, int] = {}
         """For each subscription, the number of queued actions that write a marker about it."""
         self._paused: asyncio.TimerHandle | None = None
-        """Set while the store refuses writes."""
+        """Timer that is set while the store refuses writes; None otherwise."""
         self._repeating = False
-        """Whether the first of the actions was tried before."""
+        """Whether the first action in the queue was tried before."""
         self._stopped = False
         self._task: SupervisedTask | None = None
-        """None until there is something to do: most topics never have anything."""
+        """Task that carries out actions; None until the first action, because most topics never have any."""
         self._sequence = count()
         self.written: dict[Position, Marker] = {}
-        """Markers of a commit whose blocks are told next, by position. So nobody decodes what this queue encoded."""
+        """Markers of the commit that is reported next, by position, so that nobody decodes what this queue encoded."""
 
     @property
     def is_paused(self) -> bool:
-        """The store refuses writes: nothing new is to be decided until what waits was carried out."""
+        """Return whether the store refuses writes. Then decide nothing new until the queue is carried out."""
         return self._paused is not None
 
     @property
@@ -116,7 +116,7 @@ class ActionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is carried out, and nothing waits for it."""
+        """Return whether the queue is empty and no action is being carried out."""
         return not self._actions and (self._task is None or not self._task.running)
 
     def add(self, actions: Sequence[Action]) -> None:
@@ -137,7 +137,7 @@ class ActionQueue:
             self._task.start()
 
     async def stop(self) -> None:
-        """Carry out nothing more; returns when the task has ended."""
+        """Carry out nothing more. Return when the task has ended."""
         self._end()
         if self._task is not None:
             await self._task.stop()
@@ -186,8 +186,9 @@ class ActionQueue:
         self._on_resumed()
 
     async def _carry_out_some(self) -> None:
-        """Carry out the first action, and those of its kind that come right after it. What was done leaves the queue,
-        also where this raises."""
+        """Carry out the first action, and the actions of the same kind right after it.
+
+        Finished actions leave the queue, even if this raises."""
         first = list(islice(self._actions, ACTIONS_AT_ONCE))
         if isinstance(first[0], ApplyUpdate):
             updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
@@ -221,7 +222,7 @@ class ActionQueue:
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
 
     def announced(self, origin: str, announced_ms: int) -> None:
-        """Note that updates wait which ``origin`` announced at ``announced_ms``."""
+        """Record that updates wait that ``origin`` announced at ``announced_ms``."""
         self._announced = self._announced or (origin, announced_ms)
 
     async def _write_all(self, actions: Sequence[Action]) -> None:

@@ -19,12 +19,12 @@ from snapshots.position import BEFORE_ALL, Position
 CHECKPOINT_MS: Final = 1_000
 """Time between two checkpoints of a topic where few topics move."""
 CHECKPOINT_MS_MAX: Final = 10_000
-"""Longest time for which a topic waits for its checkpoint: a restart handles the markers of so long again."""
+"""Longest time for which a topic waits for its checkpoint. A restart handles the markers of that time again."""
 CHECKPOINT_TICK_MS: Final = 100
 """Checkpoints of many topics wait for a tick, so that several share a commit. Ticks are this far apart."""
 CHECKPOINTS_A_SECOND: Final = 20
-"""Checkpoints of all topics of a worker before they become rarer, as many as of snapshots: some in a commit, and less
-than a hundredth of a core."""
+"""Checkpoints of all topics of a worker per second, before they become rarer. They share commits, and take less than a
+hundredth of a core. Snapshots have the same limit."""
 BURST_CHECKPOINTS: Final = 10
 
 
@@ -57,10 +57,10 @@ class Checkpoint:
         self._on_due = on_due
         self._loop = asyncio.get_running_loop()
         self.handled = BEFORE_ALL
-        """Markers up to here were handled, as far as what they brought was carried out."""
+        """Position up to which markers were handled, and their effects carried out."""
         self._saved = BEFORE_ALL
         self._announced: dict[str, None] = {}
-        """Subscriptions of which a cleared note that they are to be announced is not stored yet."""
+        """Subscriptions that were announced, while the store still notes them as unannounced."""
         self._due_ms = 0
         """Time from which the next checkpoint may be saved; 0 for at once."""
         self._timer: asyncio.TimerHandle | None = None
@@ -79,7 +79,7 @@ class Checkpoint:
         self._announced.pop(name, None)
 
     async def save(self, handled: Position) -> bool:
-        """Save that markers up to ``handled`` were handled, if it is time; returns whether it was.
+        """Save that markers up to ``handled`` were handled, if it is time. Return whether it was.
 
         Raises the store's errors."""
         if handled <= self._saved and not self._announced:
@@ -105,7 +105,7 @@ class Checkpoint:
         return await self.save(self.handled)
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Stop the timer. ``on_due`` is not called any more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -336,6 +336,6 @@ class ExactState:
         return ends
 
     def _of_others(self, subscription: Replicated, vector: AckVector) -> AckVector:
-        """What is acknowledged of origins that ``vector`` does not name."""
+        """Return the acknowledgements of messages from origins that ``vector`` does not name."""
         whole = self.whole(subscription)
         return AckVector({origin: acks for origin, acks in whole.origins.items() if origin not in vector.origins})

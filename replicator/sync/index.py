@@ -1,4 +1,4 @@
-"""Where mappings and states are indexed for people and tools; nothing is read from it to work (invariant 9)."""
+"""Index of mappings and states, for people and tools. The sync never reads it (invariant 9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from snapshots.position import Position
 
 
 class Index(Protocol):
-    """What subscription sync writes into the index. It takes everything at once, and forgets rather than waits."""
+    """Index as subscription sync writes it. Its methods never wait; if it is overloaded, it drops changes."""
 
     def mapping_recorded(self, topic: str, mapping: SnapshotMapping) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The markers in one topic's log, read back: what a worker that starts again finds there of what it knew."""
+"""Reader of the markers in one topic's log. A restarted worker reads them to learn again what it knew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, Subscr
 from snapshots.position import Position
 
 RESTORE_MARKERS_MAX: Final = 100_000
-"""Markers looked at when something is read back from the log: seconds, and hours of a busy topic."""
+"""Most markers that are read back from the log. They take seconds, and cover hours of a busy topic."""
 PAGE_BYTES: Final = 1 << 20
 RUN_BYTES: Final = 1 << 26
 
@@ -37,7 +37,7 @@ class Counters:
 
 
 class MarkerLog:
-    """Reads the markers of ``topic``; those that cannot be read are counted and passed over."""
+    """Reads the markers of ``topic``. Unreadable markers are counted and passed over."""
 
     def __init__(self, topic: Topic, counted: Counters) -> None:
         self._topic = topic
@@ -72,7 +72,7 @@ class MarkerLog:
         return found
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
-        """Yield the blocks in (``after``, ``upto``], some at a time."""
+        """Yield the blocks in (``after``, ``upto``], in pages."""
         for blocks, _ in self._topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
             yield blocks
 
@@ -87,7 +87,7 @@ class MarkerLog:
                 return
 
     def last_message(self) -> Position:
-        """At or above the last message: what is before the markers at the end of the log."""
+        """Return the position before the markers at the end of the log. It lies at or above the last message."""
         shape = self._topic.log
         position = shape.last
         for first, last in reversed(list(shape.markers.runs())):

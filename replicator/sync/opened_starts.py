@@ -8,9 +8,9 @@ limited time.
    held, and the other clusters are asked for their whole states. The question has a name.
 2. The source of the start answers with its whole state, which names the question. Then everything is here that was
    acknowledged there before it heard of the question, so dispatch goes on.
-3. Without an answer, as over a one-way link or from a worker of an earlier version, dispatch goes on
-   :data:`QUIET_SECONDS` after the last update of the subscription from that source, but :data:`HELD_SECONDS_MAX` after
-   the start at the latest.
+3. An answer may be missing, as over a one-way link or from a worker of an earlier version. Then dispatch goes on
+   :data:`QUIET_SECONDS` after the last update of the subscription from that source. It goes on
+   :data:`HELD_SECONDS_MAX` after the start at the latest.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What is announced of messages that links left out, and of batches of which they left out a part. Pure.
+"""Announcements about messages that links left out, and about batches that are here only in part. Pure.
 
-Invariant (DESIGN §3): 5. A cluster claims nothing of what it does not have, though it counts as consumed here: there is
-nothing to deliver of it.
+Invariant (DESIGN §3): 5. A cluster claims no messages that it does not have. Such messages count as consumed here,
+because there is nothing to deliver.
 
-1. Ranges are announced around the batches that are here in part: what lies between the first and the last of them
-   goes as a set of positions, so that a filter that takes a part of every batch makes no list of ranges.
-2. Of such a batch that is consumed here the messages that are here are announced, by their indexes. Whole states do
-   that for the newest :data:`PARTS_ANNOUNCED_MAX`, whose blocks are to be read: of older ones nothing is claimed, which
-   repeats them at worst. Changes announce as many at a time, until all are announced.
-3. What others say of messages that are not here means nothing here. A hub keeps it, and passes it on.
+1. Announced ranges leave out the batches that are here in part. Positions between the first and the last such batch
+   are announced as a set, because a filter that takes a part of every batch would make a long list of ranges.
+2. If such a batch is consumed here, the indexes of its messages that are here are announced. For that its block must be
+   read. So a whole state announces only the newest :data:`PARTS_ANNOUNCED_MAX` such batches; at worst the older ones
+   are delivered again. Changes announce as many at a time, until all are announced.
+3. Acknowledgements by others of messages that are not here have no effect here. A hub keeps them, and passes them on.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
 PARTS_ANNOUNCED_MAX: Final = 1_000
-"""Some microseconds each where they share blocks, 0.3 ms where each is in a block of its own."""
+"""Most partial batches announced at once: some microseconds each if they share blocks, 0.3 ms each if they do not."""
 PARTS_HEARD_MAX: Final = 100_000
-"""Entries of which a hub keeps what it hears and does not have, of one subscription and origin; a row is written whole,
-so more would make each update slow."""
+"""Most entries that a hub lacks and for which it keeps acknowledgements, by subscription and origin. More would make
+each update slow, because a row is written whole."""
 _ENTRY_MAX: Final = (1 << 32) - 1
 
 Batches = Mapping[Position, BitMap]
 
 
 def announce_around(acks: OriginAcks, partly: PositionSet) -> None:
-    """Take batches that are here in part out of what ``acks`` claims by ranges; every range lies in one ledger."""
+    """Remove the batches ``partly`` from the ranges that ``acks`` claims. Every range must lie in one ledger."""
     if not partly:
         return
     ranges: list[Range] = []
@@ -56,8 +56,10 @@ def announce_around(acks: OriginAcks, partly: PositionSet) -> None:
 def announce_parts(
     parts: PartlyHere, positions: PositionSet, batches: Batches
 ) -> tuple[PositionSet, Batches, PositionSet]:
-    """What may be told of consumed ``positions`` and of the indexes ``batches``: the entries that are here whole, by
-    their indexes the others, and those others that are too many to be told at once."""
+    """Return what to announce of consumed ``positions`` and of the acknowledged indexes ``batches``.
+
+    The result has three parts: entries that are here whole, indexes of batches that are here in part, and partial
+    batches that must wait, because they are too many to announce at once."""
     partly = positions.common(parts.local)
     if not partly:
         return positions, batches, partly
@@ -74,7 +76,7 @@ def announce_parts(
 
 
 def of_missing(acks: OriginAcks, holes: list[Range], partly: PositionSet) -> OriginAcks:
-    """What ``acks`` says of messages in ``holes``, and of the batches ``partly``."""
+    """Return the part of ``acks`` about messages in ``holes``, and about the batches ``partly``."""
     found = OriginAcks(acks.incarnation, within(acks.ranges, holes))
     for after, upto in holes:
         for ledger in acks.positions.ledgers():

@@ -1,20 +1,20 @@
 """Acknowledgements of messages that are not here, kept for each subscription (DESIGN 4.3). Pure; the rows are for the
 shell to write.
 
-1. What *waits* is of messages that are not here yet. It is few: what a cluster acknowledged that a third one's link has
-   not brought here. Where that link is missing it stays for good.
-2. What was *heard* is of messages that were trimmed here before the generation began (:attr:`CursorState.unclaimed`).
-   Here it says nothing, but others may have those messages and hear of this cluster only.
+1. Acknowledgements that *wait* are of messages that are not here yet. They are few: a cluster acknowledged messages
+   that a third cluster's link has not brought here. If that link is missing, they stay for good.
+2. Acknowledgements that were *heard* are of messages that were trimmed here before the generation began
+   (:attr:`CursorState.unclaimed`). They have no effect here, but other clusters may need them from this one.
 
 Both are stored before the marker that brought them counts as handled, so that a crash does not lose them. They are
-bounded (invariant 11): whole entries are compressed, and of batches of which only a part is acknowledged the first
-:data:`BATCHES_MAX` are kept. What is dropped is delivered again at worst.
+bounded (invariant 11): whole entries are compressed, and only the first :data:`BATCHES_MAX` partly acknowledged batches
+are kept. At worst, the messages of dropped ones are delivered again.
 
 ============ ======================= ==========================================================================
 table        key                     value
 ============ ======================= ==========================================================================
-pending_acks topic id | subscription updates (:mod:`snapshots.markers`): with what waits, and then with what was
-                                     heard if there is any
+pending_acks topic id | subscription updates (:mod:`snapshots.markers`): acknowledgements that wait, and then those
+                                     that were heard, if there are any
 ============ ======================= ==========================================================================
 """
 
@@ -32,8 +32,8 @@ from snapshots.markers import MarkerType, SubscriptionsUpdate, SubscriptionUpdat
 TABLE: Final = "pending_acks"
 
 BATCHES_MAX: Final = 10_000
-"""Of one subscription and origin, in the order in which they will come; up to some hundred bytes each. As a row is
-written whole, more would make each update slow."""
+"""Most batches kept for one subscription and origin: those that will come first, with up to some hundred bytes each.
+More would make each update slow, because a row is written whole."""
 
 RowWrite = tuple[str, bytes, bytes | None]
 
@@ -46,12 +46,12 @@ class _Kept:
 
 
 class PendingAcks:
-    """Those of one topic, by subscription, each for one generation."""
+    """Pending acknowledgements of one topic, by subscription, each for one generation."""
 
     __slots__ = ("_changed", "_kept", "_topic_id")
 
     def __init__(self, topic_id: int, stored: Mapping[str, bytes]) -> None:
-        """``stored`` are the rows' values by subscription; raises :class:`MarkerCorrupt`."""
+        """Load ``stored``, the values of the rows by subscription. Raises :class:`MarkerCorrupt`."""
         self._topic_id = topic_id
         self._changed: dict[str, None] = {}
         self._kept: dict[str, _Kept] = {}
@@ -62,21 +62,21 @@ class PendingAcks:
             self._kept[name] = _Kept(waits.generation, waits.acks, heard[0].acks if heard else AckVector())
 
     def waiting_for(self, origins: Collection[str]) -> list[str]:
-        """The subscriptions with acknowledgements of messages of one of these origins."""
+        """Return the subscriptions with waiting acknowledgements of messages of one of ``origins``."""
         return [name for name, kept in self._kept.items() if any(each in kept.waits.origins for each in origins)]
 
     def of(self, name: str, generation: int) -> AckVector:
-        """What waits for that subscription; nothing of another generation."""
+        """Return the waiting acknowledgements of a subscription; empty if they are of another generation."""
         kept = self._kept.get(name)
         return AckVector() if kept is None or kept.generation != generation else kept.waits
 
     def heard(self, name: str, generation: int) -> AckVector:
-        """What was heard of messages that are trimmed here; nothing of another generation."""
+        """Return the heard acknowledgements of messages trimmed here; empty if they are of another generation."""
         kept = self._kept.get(name)
         return AckVector() if kept is None or kept.generation != generation else kept.heard
 
     def put(self, name: str, generation: int, waits: AckVector, heard: AckVector | None = None) -> None:
-        """From now on this is kept, and nothing else."""
+        """Replace everything that is kept for the subscription ``name``."""
         kept = _Kept(generation, _bounded(waits), AckVector() if heard is None else _bounded(heard))
         if kept.waits or kept.heard:
             if kept == self._kept.get(name):
@@ -87,12 +87,12 @@ class PendingAcks:
         self._changed[name] = None
 
     def take_changes(self) -> list[RowWrite]:
-        """The rows that are to be written since the last call."""
+        """Return the rows that changed since the last call and must be written."""
         changed, self._changed = self._changed, {}
         return [(TABLE, TOPIC_KEY.pack(self._topic_id) + name.encode(), self._encoded(name)) for name in changed]
 
     def not_written(self, rows: Collection[RowWrite]) -> None:
-        """The rows that were taken could not be written: they are to be, as they are by then."""
+        """Mark ``rows`` as changed again, because they could not be written."""
         for _, key, _ in rows:
             self._changed[key[TOPIC_KEY.size :].decode()] = None
 
@@ -110,7 +110,7 @@ def _bounded(vector: AckVector) -> AckVector:
 
 
 def _with_few_batches(acks: OriginAcks) -> OriginAcks:
-    """Without batches that are acknowledged whole by now, and without those over the limit."""
+    """Return ``acks`` without batches that are acknowledged whole by now, and without batches over the limit."""
     if not acks.batches:
         return acks
     open_batches = heapq.nsmallest(BATCHES_MAX, (at for at in acks.batches if not acks.covers(at)))

@@ -1,6 +1,6 @@
-"""Who gets what a topic's log holds here, whose messages come here, and for whom this cluster has to pass things on.
+"""Routes of a topic around this cluster: who gets its log, whose messages come here, and what it must relay.
 
-Owns no state: answers follow from the topology. Sets are shared between topics, as there may be ten thousand.
+It has no state: answers follow from the topology. Topics share sets, because there may be ten thousand topics.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from replicator.topology import Topology
 
 
 class Routes(Protocol):
-    """The links around one cluster, as the sync of a topic sees them."""
+    """Links around one cluster, as the sync of a topic sees them."""
 
     def peers(self, topic: str) -> frozenset[str]:
-        """The clusters that get our markers, straight or forwarded."""
+        """Return the clusters that get this cluster's markers, directly or forwarded."""
 
     def origins(self, topic: str) -> frozenset[str]:
-        """The clusters whose entries come here."""
+        """Return the clusters whose entries come here."""
 
     def relays(self, topic: str, source: str) -> bool:
-        """Whether what ``source`` announces is to be passed on, as a peer of ours does not hear it from there."""
+        """Return whether this cluster must relay announcements of ``source``, which do not reach all of its peers."""
 
 
 class DirectRoutes:
-    """Links of one's own to ``peers``, and from ``origins``; everybody else is linked as well."""
+    """Routes of a full mesh: this cluster has links to ``peers`` and from ``origins``, and relays nothing."""
 
     def __init__(self, peers: Collection[str], origins: Collection[str]) -> None:
         self._peers = frozenset(peers)
@@ -42,13 +42,13 @@ class DirectRoutes:
 
 
 class TopologyRoutes:
-    """What a topology says of the cluster ``local``."""
+    """Routes of the cluster ``local`` in a topology."""
 
     def __init__(self, topology: Topology, local: str) -> None:
         self._topology = topology
         self._local = local
         self._by_filter = any(link.topics or link.exclude for link in topology.links)
-        """Whether the answer depends on the topic."""
+        """Whether the routes depend on the topic."""
         self._peers: dict[str | None, frozenset[str]] = {}
         self._origins: dict[str | None, frozenset[str]] = {}
         self._shared: dict[frozenset[str], frozenset[str]] = {}
@@ -72,7 +72,7 @@ class TopologyRoutes:
         return bool(self.peers(topic) - {source} - reached)
 
     def _with_brokers(self, clusters: frozenset[str]) -> frozenset[str]:
-        """What is published at brokers comes from their cluster; of our own brokers it comes by the bridge."""
+        """Return ``clusters`` with the origins of their brokers, and with the origin of this cluster's brokers."""
         return self._topology.with_brokers(clusters | {self._local}) - {self._local}
 
     def _share(self, clusters: frozenset[str]) -> frozenset[str]:

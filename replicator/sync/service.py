@@ -36,8 +36,8 @@ KEPT_LIVES_MAX: Final = 100
 class SubscriptionSync(TopicListener[Topic]):
     """Keeps the replicated subscriptions of all topics of ``engine`` in step with other clusters.
 
-    ``routes`` say with which; without them there is a link to each of ``peers`` and one from each of
-    ``reachable_origins``. With ``exact`` acknowledgements travel by identity, else mark-delete positions only.
+    ``routes`` has the links to other clusters. Without it there is a link to each of ``peers`` and one from each of
+    ``reachable_origins``. With ``exact`` acknowledgements travel by identity, otherwise only mark-delete positions.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SubscriptionSync(TopicListener[Topic]):
         return all(sync.is_idle for sync in self._topics.values())
 
     def start(self) -> None:
-        """Take up every topic: read back what was known, and handle what was left unhandled."""
+        """Start the sync of every topic: read back what was known, and handle what was left unhandled."""
         starting = self._shared.engine.loaded.starting
         starting.brought = lambda topic: self._shared.routes.origins(topic)
         starting.merge = lambda topic, subscription, said: self._topics[topic].merge_start(subscription, said)
@@ -111,7 +111,7 @@ class SubscriptionSync(TopicListener[Topic]):
             if topic_name in (None, name):
                 sync.announce_all()
 
-    # What may be asked.
+    # Questions.
 
     def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
         """Yield all known snapshot mappings with their topics, to refill an index that lost them."""

@@ -18,8 +18,9 @@ from snapshots.pacing import Budget, SnapshotBudget, UpdateBudget
 
 @dataclass(slots=True)
 class Shared:
-    """``routes`` and ``settings`` are replaced when the topology changes. With ``exact`` acknowledgements travel by
-    identity, else mark-delete positions only."""
+    """Objects that the syncs of all topics share. ``routes`` and ``settings`` are replaced when the topology changes.
+
+    With ``exact`` acknowledgements travel by identity, otherwise only mark-delete positions."""
 
     engine: Engine
     index: Index
@@ -27,7 +28,7 @@ class Shared:
     settings: ControllerSettings
     exact: bool
     next_id: Callable[[], str]
-    """Ids of snapshots, unique among all that this cluster ever asks for."""
+    """Returns the id of the next snapshot, unique among all snapshots that this cluster ever asks for."""
     counted: Counters = field(default_factory=Counters)
     budget: UpdateBudget = field(default_factory=UpdateBudget)
     kept_lives: dict[str, tuple[str, ...]] = field(default_factory=dict)

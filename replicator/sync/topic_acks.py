@@ -6,7 +6,7 @@ skip): a vector that is made here claims only messages that are or were in this 
 From the cursor to a vector:
 
 1. Own messages: their local position is their origin position. All of a ledger up to the mark-delete position is
-   claimed as one range. Copied entries inside the range do no harm, because their positions are no identity of this
+   claimed as one range. Copied entries inside the range do no harm: their local positions identify no message of this
    cluster. Positions between two ledgers are not claimed, even if trimmed: a log that was restored from an old copy has
    lost the end of a ledger, and other clusters may have that end.
 2. Messages of another origin are also claimed ledger by ledger, because that origin may have been restored, too. Each
@@ -396,7 +396,7 @@ class TopicAcks:
 
 
 def _through(ends: Iterable[Position], reached: Position) -> list[Range]:
-    """The ledgers that end at ``ends``, each from its first entry on, up to ``reached``."""
+    """Return the ranges of the ledgers that end at ``ends``, each from its first entry, up to ``reached``."""
     return [(Position(end.ledger, -1), min(end, reached)) for end in ends if Position(end.ledger, -1) < reached]
 
 

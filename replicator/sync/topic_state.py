@@ -28,15 +28,16 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts
 
 ANNOUNCED_INTERVALS: Final = 3
-"""After so many intervals of updates, the longest that they gather for included, what was acknowledged before is
-announced."""
+"""Number of update intervals after which earlier acknowledgements are announced for sure. An interval counts at its
+longest."""
 
 log = structlog.get_logger(__name__)
 
 
 class TopicState:
-    """Of one topic (:class:`~snapshots.announcing.AckSource`). ``on_more`` is called where a subscription has more to
-    announce than one update takes."""
+    """Exact state of one topic, as a :class:`~snapshots.announcing.AckSource`.
+
+    ``on_more`` is called if a subscription has more to announce than one update takes."""
 
     __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_shared", "_topic", "_trimmed")
 
@@ -47,7 +48,7 @@ class TopicState:
         self._loop = asyncio.get_running_loop()
         self._loaded: ExactState | None = None
         self._trimmed = topic.log.trimmed
-        """Extents up to here are of no more use, from a time on."""
+        """Position up to which extents are useless from :attr:`_forget_at` on."""
         self._forget_at = 0.0
 
     @property
@@ -83,7 +84,7 @@ class TopicState:
         unproven = BEFORE_ALL if below is None else Position.parse(below)
         return ExactState(acks, pending, topic.origins.high_waters, exact=self._shared.exact, unproven_through=unproven)
 
-    # What updates are made of.
+    # Content of updates.
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
         """See :class:`~snapshots.announcing.AckSource`."""
@@ -108,10 +109,10 @@ class TopicState:
         state = subscription.cursor.state
         return Description(dict(state.properties), state.read_compacted)
 
-    # What happens in the log.
+    # Events in the log.
 
     def copied(self, block: AppendedBlock) -> None:
-        """A block of another cluster was appended."""
+        """Record that a block of another cluster was appended."""
         header = block.header
         extent = header.origin, header.incarnation, header.origin_first, block.position, header.entries
         if self._loaded is not None:
@@ -123,8 +124,9 @@ class TopicState:
         return self.exact.acks.holds(origin, position)
 
     def forget_trimmed(self) -> bool:
-        """Forget what was trimmed some time ago: it is announced by now, and nobody will ask for it again. Returns
-        whether it was time to look."""
+        """Forget extents that were trimmed some time ago: they are announced, and nobody will ask for them again.
+
+        Return whether it was time to look."""
         if self._loop.time() < self._forget_at:
             return False
         if self._loaded is not None:
@@ -137,7 +139,7 @@ class TopicState:
         return True
 
     async def save_pending(self) -> None:
-        """Make durable what waits for its messages. Raises the store's errors."""
+        """Save the acknowledgements that wait for their messages. Raises the store's errors."""
         if self._loaded is None:
             return
         pending = self._loaded.pending

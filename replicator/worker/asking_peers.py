@@ -45,9 +45,9 @@ MARKS_FIRST_SECONDS: Final = 20.0
 MARKS_SOON_SECONDS: Final = 2.0
 """Pause before peers that gave no such answer are asked again, within that time."""
 MARKS_LATER_SECONDS: Final = 30.0
-"""The same pause after that time."""
+"""Pause before peers that gave no such answer are asked again, after that time."""
 MARKS_AGAIN_SECONDS: Final = 300.0
-"""The same pause if each peer gave such an answer before."""
+"""Pause before peers are asked again if each of them gave such an answer before."""
 MARKS_AT_ONCE_MAX: Final = 8
 """Limit of topics that one peer is asked for at once."""
 MARKS_KEPT_SECONDS: Final = 3600.0

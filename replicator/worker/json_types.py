@@ -1,5 +1,4 @@
-"""Types of a worker's status in JSON, with one line of meaning for each field. docs/reference/json.md is made from
-here.
+"""Types of a worker's status in JSON, with one line of meaning for each field.
 
 docs/reference/json.md is made from here.
 """

@@ -17,7 +17,7 @@ NAME: Final = "here"
 VOLUMES: Final = 40
 LOOK_SECONDS: Final = 0.2
 COMPONENT: Final = "app.kubernetes.io/component"
-END_BY_THEMSELVES: Final = frozenset({"check", "migrate", "test", "drill"})
+END_BY_THEMSELVES: Final = frozenset({"check", "migrate", "test", "drill", "backup"})
 _MERGE: Final = "application/merge-patch+json"
 _READY: Final = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 

@@ -13,7 +13,7 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 JARS: Final = ("pulsar", "pulsar_proxy", "kafka")
-"""Each has a folder here, with a ``pom.xml`` that names its jars."""
+"""Peers with jars. Each has a folder here, with a ``pom.xml`` that names its jars."""
 JAVA_VERSION_MIN: Final = 17
 END_SECONDS_MAX: Final = 30.0
 

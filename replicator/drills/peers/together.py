@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 async def started_together(*starts: Callable[[], None]) -> None:
-    """Run each in a thread. Returns, or raises what one raised, when all have ended.
+    """Run each function in a thread. When all have ended, return, or raise the error of one.
 
-    A thread cannot be stopped: whoever ends the programs while one of them still starts would leave it behind.
+    A thread cannot be stopped: ending the programs while one of them still starts would leave that one behind.
     """
     starting = asyncio.gather(*(asyncio.to_thread(start) for start in starts), return_exceptions=True)
     try:

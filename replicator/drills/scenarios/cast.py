@@ -12,13 +12,13 @@ from replicator.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The clusters of a drill by their parts."""
+    """Clusters of a drill, by their roles."""
 
     primary: str
     secondary: str
     bystander: str | None
     both_ways: bool
-    """Whether what happens at the secondary reaches the primary."""
+    """Whether links also lead from the secondary to the primary."""
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -38,13 +38,13 @@ AFTER: Final = "after"
 
 _PRIMARY, _SECONDARY, _BYSTANDER = Role.PRIMARY, Role.SECONDARY, Role.BYSTANDER
 _AWAY: Final = 0.2
-"""A killed worker stays away for this share of the messages, so that both sides take new ones alone."""
+"""Share of the messages for which a killed worker stays away, so that both sides take new messages alone."""
 _WARMING_SHARE: Final = 0.1
 """Share of the messages before a loss of clusters or links in which links reach their rate: Spark compiles its code."""
 _LAST_SHARE: Final = 0.03
 """Share of the messages right before such a loss, so that some are always on their way."""
 _SETTLING_SECONDS: Final = (1.5, 3.5)
-"""Before a move with nothing broken: by then the last updates have followed the messages."""
+"""Pauses before a move with nothing broken. By then the last updates have followed the messages."""
 _FLAPS: Final = 12
 _SLOW: Final = LinkFault(delay_ms=100, rate_bytes=1024 * 1024)
 
@@ -78,9 +78,9 @@ class Scenario:
     needs: frozenset[Need]
     judged: frozenset[Judged] = frozenset()
     moves_everybody: bool = False
-    """Whether it uses the service's own failover, which moves all clients of a cluster."""
+    """Whether the scenario uses the service's own failover, which moves all clients of a cluster."""
     client: str | None = None
-    """The client library that it is about, as ``--client`` names it."""
+    """Client library that the scenario is about, as ``--client`` names it."""
 
     def steps(self, source: random.Random) -> tuple[Step, ...]:
         return tuple(self.make_steps(source))
@@ -195,7 +195,7 @@ def _failback(source: random.Random) -> Iterator[Step]:
 
 
 def _there_and_back(_source: random.Random) -> Iterator[Step]:
-    """Failback where no worker may be killed."""
+    """Return the steps of a failover and a failback in which no worker is killed."""
     yield Phase(BEFORE)
     yield Confirmed(0.3)
     yield FailOver(_SECONDARY, planned=True)

@@ -37,7 +37,7 @@ from snapshots.position import Position
 POLL_SECONDS: Final = 0.1
 CATCH_UP_SECONDS_MAX: Final = 60.0
 KEPT_UP_LAG_SECONDS_MAX: Final = 0.5
-"""A cluster keeps up while it has all that the other one had this long ago."""
+"""Lag with which a cluster still keeps up: it has everything that the other cluster had this long ago."""
 KEPT_UP_SECONDS: Final = 1.5
 """Time for which a cluster must have kept up: acknowledgements are told within a second."""
 

@@ -34,9 +34,9 @@ READY_SECONDS: Final = 2.0
 READY_ROUNDS_MAX: Final = 5
 """Most rounds of a few messages. On a busy machine none of them is fast, and Spark has compiled its code by then."""
 BEGIN_SECONDS_MAX: Final = 150.0
-"""Brokers and workers were ready before; what is left takes some seconds on a machine that does nothing else."""
+"""Longest time until the clusters are in step. Brokers and workers run before, so an idle machine takes seconds."""
 STALLED_SECONDS_MAX: Final = 180.0
-"""Longer than any step waits while clients wait too: for a worker to start, or for one to catch up."""
+"""Time without confirmations after which a drill fails. No step waits so long for a worker to start or catch up."""
 
 
 @dataclass(frozen=True, slots=True)

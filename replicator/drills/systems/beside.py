@@ -43,7 +43,7 @@ class BesideSystem(OwnSystem):
     lacks: ClassVar[tuple[str, ...]] = LACKS
 
     def _starts_slowly(self) -> bool:
-        """Return True: a topic is found at brokers, and made at others, when there are messages in it."""
+        """Return True: bridges find a topic at brokers, and make it at others, only when it has messages."""
         return True
 
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:

@@ -40,9 +40,9 @@ FIRST_MESSAGES: Final = 100
 """Messages that are copied and acknowledged everywhere before a drill whose clusters start slowly is measured."""
 POLL_SECONDS: Final = 0.1
 HIGH_WATER_TRIES: Final = 20
-"""Frames that left before the cut are still being read; the mark is taken when it no longer moves."""
+"""Most readings of a high-water mark until it no longer moves: frames from before the cut are still being read."""
 HIGH_WATER_SECONDS_MAX: Final = 60.0
-"""A worker on a machine that is busy with all that the drill does; no time is measured by it."""
+"""Longest wait for a high-water mark, on a machine that is busy with the drill. No measure includes this time."""
 ANSWER_SECONDS_MAX: Final = 5.0
 VERIFY_SECONDS_MAX: Final = 600.0
 COUNTED: Final = ("mappings", "updates_sent", "updates_applied")
@@ -53,7 +53,7 @@ class OwnSystem:
     """See :class:`~replicator.drills.systems.system.System`."""
 
     lacks: ClassVar[tuple[str, ...]] = ()
-    """Fields of the report for which it has nothing."""
+    """Fields of the report for which this system has nothing."""
 
     def __init__(self, stage: Stage, cast: Cast, topics: tuple[str, ...], client: str, out_dir: Path) -> None:
         self._stage = stage
@@ -182,7 +182,7 @@ class OwnSystem:
             return {each.name: await fetch(session, each.address) for each in self._topology.clusters}
 
     async def _count_mappings(self) -> int:
-        """Snapshot mappings that Postgres holds in all clusters; none of those whose database is away."""
+        """Return how many snapshot mappings the Postgres servers of all clusters hold, without unreachable ones."""
         total = 0
         async with worker_session(timeout=aiohttp.ClientTimeout(total=2 * ANSWER_SECONDS_MAX)) as session:
             for cluster in self._topology.clusters:

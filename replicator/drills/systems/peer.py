@@ -39,19 +39,19 @@ DATA: Final = "data"
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """A system that is not ours, by its name for ``--system``."""
+    """Kind of a system that is not ours, with its name for ``--system``."""
 
     name: str
     kinds: tuple[str, ...]
-    """Its subscriptions, of ``--subscriptions``."""
+    """Kinds of ``--subscriptions`` that the system supports."""
     client: str
     """Name of the client library that the drill uses, for the report."""
     configuration: Mapping[str, Mapping[str, str]]
     both_ways: bool
     check: Callable[[], None]
-    """Raises :class:`DrillError` or :class:`ExtraMissing` if it cannot run here."""
+    """Function that raises :class:`DrillError` or :class:`ExtraMissing` if the system cannot run here."""
     started: Callable[[PeerKind, Path], AbstractAsyncContextManager[System]]
-    """Start it with its files in a directory, and end it. Raises :class:`PeerFailed`."""
+    """Context manager that runs the system with its files in a directory. Raises :class:`PeerFailed`."""
 
     @property
     def cast(self) -> Cast:

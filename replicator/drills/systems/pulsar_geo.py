@@ -108,7 +108,7 @@ class PulsarGeo(PeerClusters):
         )
 
     async def link(self) -> None:
-        """Make each know the other, the namespace that both replicate, and the topic; wait until it is replicated."""
+        """Register each cluster in the other, make the namespace and the topic, and wait until it is replicated."""
         await asyncio.to_thread(self._make_namespaces)
         await asyncio.to_thread(self._make_topic)
         deadline = time.monotonic() + LINKED_SECONDS_MAX

@@ -30,7 +30,7 @@ TAIL: Final = TestedSubscription(
     replicated=False,
 )
 STILL_SECONDS: Final = 1.0
-"""A reader that was shown nothing for so long has been shown everything that came before the cut."""
+"""Time without a new message after which a reader has seen everything that came before the cut."""
 STILL_SECONDS_MAX: Final = 20.0
 QUIET_SECONDS: Final = 2.0
 """Time without deliveries before a drill counts as over: repeats come after the missing messages."""

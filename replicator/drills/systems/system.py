@@ -26,15 +26,15 @@ from replicator.topology import Topology
 from snapshots.position import Position
 
 LoseDisk = Callable[[str], Awaitable[None]]
-"""Kills a cluster's worker and removes its data directory."""
+"""Function that kills a cluster's worker and removes its data directory."""
 TakenBack = Callable[[str], Awaitable[Sequence[Position]]]
-"""Returns for each topic the last message of its own that a cluster has."""
+"""Function that returns for each topic the last message of a cluster's own that the cluster has."""
 Failover = Callable[[str, str, bool, bool], Awaitable[dict[str, Any]]]
 """Function that moves clients from one cluster to another; planned or not, back or not. It returns its report."""
 
 
 class StepTimedOut(Exception):
-    """A step waited too long. The text names the event that did not happen."""
+    """Error of a step that waited too long. The text names the event that did not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class Findings:
 
 
 class System(Protocol):
-    """A system whose clusters run."""
+    """System under test. Its clusters run."""
 
     cast: Cast
     topics: tuple[str, ...]
     """Topics with traffic. Systems of other projects have one."""
     clusters: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
-    """Directed: source and destination."""
+    """Directed links, each with source and destination."""
     running: Mapping[str, asyncio.Event]
-    """Set while that cluster should answer."""
+    """For each cluster, an event that is set while the cluster should answer."""
     tools: Tools
     first_messages: int
     """Number of messages to publish first. The rest follows when :meth:`left_to_begin` returns None. 0 publishes all
@@ -149,10 +149,10 @@ class Job(Protocol):
 
     @property
     def digest(self) -> str:
-        """Tells runs apart that cannot be compared."""
+        """Return a digest. Runs can be compared only if their digests are equal."""
 
     def prepare(self) -> None:
-        """Make the directory, and remove what an earlier drill left; raises :class:`DrillError`."""
+        """Make the directory, and remove what an earlier drill left. Raise :class:`DrillError` if that fails."""
 
     def clear(self) -> None:
         """Remove the data of clusters that the drill made."""

@@ -24,7 +24,7 @@ RECEIVER_QUEUE_MESSAGES: Final = 5000
 MAX_PENDING_MESSAGES: Final = 20_000
 PUBLISH_DELAY_MILLIS: Final = 20
 KEY_GROUPS: Final = 8
-"""A batch goes to one consumer of a Key_Shared subscription, so it holds the keys of one group: its ordering key."""
+"""Number of groups of keys. A batch has the keys of one group, its ordering key, so one Key_Shared consumer gets it."""
 
 
 class ClientLost(Exception):
@@ -55,7 +55,7 @@ class Received(NamedTuple):
 
 
 Confirmed = Callable[[int, Position, int], None]
-"""Told of each message that is confirmed: its number, its position, and its index in the batch."""
+"""Function called for each confirmed message, with its number, its position, and its index in the batch."""
 
 
 class DrillProducer(Protocol):

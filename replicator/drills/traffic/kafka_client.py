@@ -180,7 +180,7 @@ class KafkaConsumer:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka consumer")
         self._run = Run(self._threads)
         self._one_at_a_time = threading.Lock()
-        """The library is not to be closed while it is asked."""
+        """Held during each call, because the library must not be closed meanwhile."""
         self._is_closed = False
         self._offsets = DoneOffsets()
         self._received: dict[tuple[str, int], Received] = {}

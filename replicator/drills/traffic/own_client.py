@@ -32,15 +32,15 @@ from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from snapshots.position import Position
 
 ACK_GROUP_MILLIS: Final = 20
-"""Acknowledgements leave after this time, so that what is measured is the sync and not the grouping."""
+"""Time after which acknowledgements are sent. It is short, so that drills measure the sync and not the grouping."""
 SHARED_CLIENTS_MAX: Final = 16
-"""Connections to each cluster where a drill has several topics: thousands would be a test of accepting them."""
+"""Connections to each cluster if a drill has several topics. Thousands would only test how they are accepted."""
 RECEIVE_MILLIS_MAX: Final = 250
 """Longest wait for messages. A consumer notices only then that its clients are to move with nothing broken."""
 PENDING_MESSAGES_MIN: Final = 1_000
-"""Messages on their way of each producer, with however many topics."""
+"""Messages that each producer may have on their way, with any number of topics."""
 RECEIVER_QUEUE_MIN: Final = 100
-"""Messages that each consumer holds, with however many topics."""
+"""Messages that each consumer may hold, with any number of topics."""
 
 
 @contextmanager

@@ -47,7 +47,7 @@ THREADS: Final = 3
 CONNECT_MILLIS_MAX: Final = 3_000
 OPERATION_SECONDS_MAX: Final = 10
 CLOSE_SECONDS_MAX: Final = 3.0
-"""A cluster that died does not answer; then the client is torn down."""
+"""Longest time for closing a client. A dead cluster does not answer; then the client is torn down."""
 
 T = TypeVar("T")
 

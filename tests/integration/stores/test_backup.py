@@ -355,7 +355,7 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
 
 
 def test_a_start_that_restores_into_an_empty_directory_leaves_a_store_alone(alone: Mesh) -> None:
-    """As a pod's first container does it, before each start of the worker."""
+    """The first container of a pod does this before each start of the worker."""
     send(alone, b"1")
     alone.create("A")
     send(alone, b"2")

@@ -249,6 +249,8 @@ def test_a_start_that_restores_waits_for_a_silent_cluster_and_then_takes_back(me
     assert "has a store: nothing was restored" in mesh.restore("A", "--if-empty", "--no-reclaim")
     assert "backup reclaim" in mesh.start_refused("A")
     mesh.start("B")
+    (mesh.data("A") / "restoring").mkdir()  # a restore was killed when its store was in place already
+    assert "was cut off" in mesh.start_refused("A")
     assert "took back 10 messages" in mesh.restore("A", "--if-empty")
     assert "nothing was restored" in mesh.restore("A", "--if-empty")
     mesh.start("A")

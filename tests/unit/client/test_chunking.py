@@ -112,6 +112,20 @@ def test_chunks_without_the_first_one_are_acknowledged_once_they_missed_it_for_a
     ]
 
 
+def test_invariant_5_a_whole_message_that_is_given_up_for_newer_ones_is_never_acknowledged_away() -> None:
+    """Its chunks come again after each time, until there is room for it."""
+    assembler = ChunkAssembler(pending_max=1, expire_after_ms=1_000)
+    for round_ in range(5):
+        now_ms = SENT_MS + 1_000 * round_
+        actions = _added(assembler, _chunk(0, 10), _chunk(0, 20, uuid="p-1"), now_ms=now_ms)
+        actions += _added(assembler, _chunk(1, 11), now_ms=now_ms + 1)
+        assert not any(
+            isinstance(each, Abandoned) and each.acknowledge for each in actions if _at(11) in each.positions
+        )
+    actions = _added(assembler, *(_chunk(index, 10 + index) for index in range(3)), now_ms=SENT_MS + 9_000)
+    assert isinstance(actions[-1], Assembled)
+
+
 def test_a_message_that_became_complete_may_miss_a_chunk_anew() -> None:
     assembler = ChunkAssembler(expire_after_ms=60_000)
     _added(assembler, _chunk(1, 1))

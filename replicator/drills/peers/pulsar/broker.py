@@ -68,7 +68,7 @@ class PulsarBroker(PulsarProcess):
     """A broker that runs. Its data outlives :meth:`stop`: :meth:`start` goes on with them. It works after a kill."""
 
     authority: Path | None = None
-    """Its :attr:`url` is without TLS."""
+    """Certificate authority to trust: None, because :attr:`url` is without TLS."""
 
     def __init__(
         self,

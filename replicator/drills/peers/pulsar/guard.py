@@ -12,7 +12,7 @@ from replicator.security.certificate_making import Authority
 from replicator.security.tokens import create_token, new_secret, read_secret
 
 OPERATOR: Final = "operator"
-"""The role of brokers among each other, and of who administers them."""
+"""Role of the brokers among each other, and of their administrator."""
 PROXY: Final = "proxy"
 _TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # noqa: S105 - a class
 _TOKEN_PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"  # noqa: S105
@@ -20,7 +20,7 @@ _TOKEN_PROVIDER: Final = "org.apache.pulsar.broker.authentication.Authentication
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Ports use TLS only, and refuse a client without a token of :attr:`secret_key`."""
+    """Access rules of brokers: ports use TLS only, and refuse clients without a token signed by :attr:`secret_key`."""
 
     authority: Path
     """Certificate of the authority to trust."""
@@ -28,7 +28,7 @@ class Guard:
     key: Path
     secret_key: Path
     token: str
-    """The operator's."""
+    """Token of the operator."""
     proxy_token: str
     superusers: tuple[str, ...]
 

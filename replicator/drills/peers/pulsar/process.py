@@ -17,9 +17,9 @@ from typing import Any, Final
 from replicator.drills.peers.jvm import PeerFailed, PeerProcess, find_java, jars_of
 
 READY_SECONDS_MAX: Final = 240.0
-"""On a machine that does nothing else a broker is ready after 7 s."""
+"""Longest time until a broker is ready. On an idle machine it takes 7 s."""
 REDIRECTS_MAX: Final = 5
-"""A broker sends on to the one that has a topic, at most."""
+"""Most redirects to follow. A broker redirects to the broker that has the topic."""
 ANSWER_SECONDS_MAX: Final = 30.0
 POLL_SECONDS: Final = 0.1
 

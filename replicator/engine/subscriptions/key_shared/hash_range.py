@@ -7,9 +7,9 @@ It makes invariant 3 of DESIGN §3 possible: each slot has one owner, and a chan
    the lowest slots is split. So four joins give C3 | C2 | C4 | C1, as in the seed's drawing.
 3. A leaver's range goes to its right neighbour, the last range to its left one.
 
-Balance: after j joins since the last leave no range has more than ``2 * (65536 // j) + 1`` slots. (While the largest
-has M slots, every range that a split made has at least ``M // 2``, and there are at least j of those.) With joins only,
-none is more than twice another. After leaves there is no bound until consumers join again: that is the price.
+Balance: after j joins since the last leave, no range has more than ``2 * (65536 // j) + 1`` slots. Proof: while the
+largest range has M slots, splits have made at least j ranges, each with at least ``M // 2`` slots. With joins only, no
+range is more than twice as large as another. After leaves there is no bound until consumers join again.
 
 Source: seed 000, "Auto-split Hash Range".
 """

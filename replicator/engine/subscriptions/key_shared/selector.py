@@ -39,8 +39,8 @@ class KeySelector(Protocol):
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
         """Add a consumer. No connected consumer may have its id.
 
-        Raises :class:`InvalidHashRanges`, and changes nothing, if its sticky ranges are invalid or taken, if it has
-        none but needs some, if it has some but the subscription assigns them, or if no range is left to split.
+        Raises :class:`InvalidHashRanges`, and changes nothing, if no range is left to split, or if its sticky ranges do
+        not fit: they are invalid, taken, missing, or not allowed because the subscription assigns the ranges.
         """
 
     def remove(self, consumer_id: int) -> None:
