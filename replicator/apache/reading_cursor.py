@@ -32,7 +32,7 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_cursor import parse_position
 from replicator.apache.copies_elsewhere import Copies, Elsewhere
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
+from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, acknowledged, noted
 from replicator.apache.names import reading_subscription, renewing_command
 from replicator.apache.new_life import Standing, expected
@@ -97,7 +97,7 @@ class ReadingCursor:
             incarnation = lives[-1] if lives else time.time_ns() // 1_000_000
             if self._nothing_read():  # the cursor has a place also before the first message
                 if not lives:
-                    await self._check_positions_are_new(await self._copies(), incarnation)
+                    await self._check_positions_are_new(incarnation)
                 return Standing(incarnation, BEFORE_ALL, not lives)
             await self._is_what_was_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
@@ -136,18 +136,25 @@ class ReadingCursor:
             return lives[-1]  # an older copy of the brokers' data has the subscription of an earlier life
         return incarnation if known is None or known.incarnation == incarnation else None
 
-    async def _check_positions_are_new(self, copies: Copies, incarnation: int) -> None:
+    async def _check_positions_are_new(self, incarnation: int) -> None:
         """Raise :class:`BridgeError` if another cluster may have messages at positions of a topic that is new here.
 
-        While a silent cluster may be starting, the brokers keep all for the subscription that is made for that.
+        While that is not known, such as while a cluster is starting, the brokers keep all for the subscription that is
+        made for that.
         """
-        if copies.waits:
+        try:
+            copies = await self._copies()
+            if copies.waits:
+                raise self._unanswered(copies.silent)
+            if copies.known:
+                internals = await self._admin.internals(self._topic.name)
+                await check_positions_are_free(self._admin, self._topic.name, copies.known, internals, moved=False)
+        except (AdminFailed, BrokersPutBack):
+            raise
+        except BridgeError:
             self._is_first = True
             await self.make(incarnation)
-            raise self._unanswered(copies.silent)
-        if copies.known:
-            internals = await self._admin.internals(self._topic.name)
-            await check_positions_are_free(self._admin, self._topic.name, copies.known, internals, moved=False)
+            raise
         if copies.silent:
             raise self._begins_above(copies)
 

@@ -81,6 +81,8 @@ class Beside:
     def __init__(self, engine: Engine, topic: Topic, admin: BrokerAdmin) -> None:
         self.copies = Copies()
         """Messages that other clusters have."""
+        self.fails = False
+        """Whether one of them does not say which it has."""
         self.engine = engine
         self.topic = topic
         self.admin = admin
@@ -91,6 +93,8 @@ class Beside:
         self.entries: EntryMap = load_map(self.engine.store, self.topic, "a.pulsar")
 
         async def elsewhere(topic: str) -> Copies:
+            if self.fails:
+                raise BridgeError("b does not say which is its newest message")
             return self.copies
 
         self.cursor = ReadingCursor(
@@ -318,6 +322,20 @@ async def test_invariant_2_a_lost_store_is_not_replaced_while_a_cluster_has_neve
         with pytest.raises(BridgeError, match="c did not say yet"):
             await bridge.cursor.standing()
         assert brokers.cursor == "1:1"
+
+
+@asynchronous
+async def test_invariant_2_the_brokers_keep_all_while_a_cluster_does_not_say_what_it_has(tmp_path: Path) -> None:
+    brokers = Brokers(l1=[10, 20])
+    brokers.cursor = None
+    async with beside(tmp_path, brokers) as bridge:
+        bridge.fails = True
+        for _ in range(2):
+            with pytest.raises(BridgeError, match="does not say"):
+                await bridge.cursor.standing()
+            assert brokers.cursor == "1:-1"
+        bridge.fails = False
+        assert (await bridge.cursor.standing()).is_first
 
 
 @asynchronous
