@@ -435,7 +435,7 @@ async def test_a_lost_store_that_takes_over_a_life_names_what_nobody_may_have(tm
 async def test_invariant_2_a_cluster_that_cannot_tell_its_newest_message_is_none_that_has_the_same(
     tmp_path: Path,
 ) -> None:
-    """Where an earlier store has read, an operator decides. After a renewal, and in a new topic, a life begins."""
+    """An operator decides if an earlier store has read. After a renewal, and in a new topic, a life begins."""
     brokers = Brokers(l1=[1, 2, 30, 40])
     brokers.cursor = "1:1"
     async with beside(tmp_path, brokers) as bridge:
