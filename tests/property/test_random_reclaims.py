@@ -148,7 +148,10 @@ def test_invariant_5_a_random_reclaim_loses_nothing_that_anybody_has_and_names_a
 
 
 async def finished(found: Clusters, *, full: bool) -> Reclaimed:
-    """Run the command until it has come to its end: start peers that were killed, and make room on a full disk."""
+    """Run ``replicator backup reclaim`` again and again until it succeeds, and return what it lost.
+
+    After a failure, bring killed peers back, or make room on the disk if it is ``full``.
+    """
     for _ in range(RUNS_MAX):
         status, value, error = await asyncio.to_thread(run_command, found)
         if status in (0, 4):
