@@ -114,7 +114,7 @@ def _rest() -> Flood:
 
 
 def _dispatch() -> Flood:
-    """Return a flood that asks for redelivery of all messages of a topic, again and again, on :data:`SUBSCRIPTIONS`."""
+    """Return a flood that asks on many subscriptions, again and again, for redelivery of all messages of a topic."""
     entry = encode_entry(MessageMetadata(producer_name="flood", sequence_id=0, publish_time=1), b"x" * 50)
     frames = [
         _connected(),

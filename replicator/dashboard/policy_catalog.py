@@ -49,8 +49,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Policy of a namespace or topic, as the dashboard shows and sets it: its admin path, its form fields, and the names
-    under which it is stored."""
+    """Policy of a namespace or topic, as the dashboard shows and sets it: its admin path, its form fields, and the
+    names under which it is stored."""
 
     key: str
     """Name in addresses of the dashboard."""
