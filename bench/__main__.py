@@ -271,7 +271,7 @@ async def _peer_runs(server: str, case: Case) -> tuple[float, ...]:
 
 @contextmanager
 def _directory(step: str) -> Iterator[Path]:
-    """Print ``step``, the name of what is measured next, and yield a temporary directory for it."""
+    """Print ``step``, the name of the next measurement, and yield a temporary directory for it."""
     err.print(step)
     with tempfile.TemporaryDirectory(prefix="replicator-bench-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)

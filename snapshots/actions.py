@@ -60,7 +60,7 @@ class LogState:
         return {**self.reached(), **self.earlier_lives}
 
     def lacking(self, response: SnapshotResponse, local: str) -> set[str]:
-        """Return the origins of which the cluster that gave ``response`` has later messages than this log.
+        """Return the origins that have later messages in the cluster that gave ``response`` than in this log.
 
         That cluster's own origin and ``local`` do not count."""
         return {

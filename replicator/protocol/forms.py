@@ -20,7 +20,7 @@ _NUMBER_BYTES_MAX: Final = 10
 _GOES_ON: Final = tuple(int.from_bytes(b"\x80" * size, "little") for size in range(_NUMBER_BYTES_MAX + 1))
 """For each length of a number in bytes, the mask of the bits that say whether another byte follows."""
 _LAST: Final = (0, *_GOES_ON[:-1])
-"""For each length of a number in bytes, the right value of the bits of :data:`_GOES_ON`: set but in the last byte."""
+"""For each length of a number in bytes, the right value of the bits of :data:`_GOES_ON`: all set, except the last."""
 
 
 class Form:

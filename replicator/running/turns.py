@@ -32,7 +32,7 @@ floods is above after ten slices."""
 NOTED_SECONDS: Final = 0.0002
 """Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
-"""Number of short pieces of work of which one is measured: measuring each delivery of a message would cost too much."""
+"""One short piece of work in this many is measured: measuring each delivery of a message would cost too much."""
 _BUCKET_SECONDS: Final = 10
 _BUCKETS: Final = 6
 """Number of buckets for a client's use, of ten seconds each: together the last minute."""

@@ -42,7 +42,7 @@ steps = st.lists(
 
 
 class Run:
-    """Topic with a subscription that reads compacted from the earliest message, with checks of what it is sent."""
+    """Topic with a subscription that reads compacted from the earliest message; checks each message that it is sent."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -34,7 +34,7 @@ Identity = tuple[str, Position]
 
 @dataclass
 class Log:
-    """Log of one cluster, with a model of what it really has."""
+    """Log of one cluster, with a model of its real contents."""
 
     cluster: str
     lives: dict[str, int] = field(default_factory=INCARNATIONS.copy)
