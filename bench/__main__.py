@@ -1,4 +1,4 @@
-"""``python -m bench [NAME ...]``: measures the groups of figures that are named, or all of them.
+"""``python -m bench [NAME ...]``: measures the groups of figures named; without names, all but those that take long.
 
 Prints a table, and writes ``bench/results.json``. The machine, and what is being measured, go to stderr.
 """
@@ -78,8 +78,8 @@ GROUPS: Final = (
     "peers",
 )
 BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live"})
-"""The first takes longer than all others together, the second 20 minutes, the third opens 10,000 topics, and the last
-runs two brokers and five workers for a quarter of an hour."""
+"""Groups that run only if they are named. ``peers`` takes longer than all others together, ``many-long`` 20 minutes;
+``many-idle`` opens 10,000 topics, and ``live`` runs two brokers and five workers for a quarter of an hour."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Width of the output in a file; rich would guess a lower one."""
@@ -119,7 +119,7 @@ def main(
 
 
 async def _until_told(measuring: Coroutine[Any, Any, list[Measurement]]) -> list[Measurement]:
-    """Measure until done or told to end: SIGTERM ends started processes first, as Ctrl-C does."""
+    """Await ``measuring`` and return its figures. At SIGTERM cancel it, so that started processes are ended first."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, partial(_cancel, asyncio.current_task()))
     return await measuring
 
@@ -236,7 +236,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
 
 
 async def _measure_network(groups: Collection[str]) -> list[Measurement]:
-    """Measure for each size of message the peer, then our two cases, so that both see the machine in the same state."""
+    """Return the figures of groups ``publish``, ``copy`` and ``consume``, as far as they are in ``groups``.
+
+    For each size of message measure the peer, then our two cases, so that both see the machine in the same state.
+    """
     server = find_server() if "copy" in groups else None
     if "copy" in groups and server is None:
         err.print("nats-server is not on this machine: figures come without a peer")
@@ -268,7 +271,7 @@ async def _peer_runs(server: str, case: Case) -> tuple[float, ...]:
 
 @contextmanager
 def _directory(step: str) -> Iterator[Path]:
-    """Say what comes, and give it a temporary directory."""
+    """Print ``step``, the name of the next measurement, and yield a temporary directory for it."""
     err.print(step)
     with tempfile.TemporaryDirectory(prefix="replicator-bench-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)

@@ -1,4 +1,4 @@
-"""Clock of a backlog's arrival: one rule for us and for the peer.
+"""Time in which a backlog arrives at its destination, measured by one rule for us and for the peer.
 
 The clock runs from the last look at which the destination had nothing (or from the start, if there was none) to the
 first at which it had everything. So what is needed to connect does not count, and the first piece's own time does.
@@ -22,7 +22,7 @@ ARRIVAL_SECONDS_MAX: Final = 120.0
 
 
 class NotArrived(Exception):
-    """A backlog did not arrive in time; the text says how much did."""
+    """A backlog did not arrive in time, or its copy cannot be timed; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Arrival:
     """Times of a backlog's arrival, on the clock of ``time.monotonic``."""
 
     empty_at: float
-    """The last look at which nothing was there, or the beginning."""
+    """Time of the last look at which nothing was there; without such a look, the beginning."""
     full_at: float
-    """The first look at which everything was there."""
+    """Time of the first look at which everything was there."""
     began_empty: bool
     """Whether a look saw an empty destination: else the copy may have begun before the looks did."""
 
@@ -42,15 +42,18 @@ class Arrival:
 
 
 def pause_seconds(here: int, wanted: int, since: float, look_every_seconds: float) -> float:
-    """Return the pause until the next look: a quarter of the time that the rest needs.
+    """Return the seconds until the next look at a destination: a quarter of the time that the rest needs.
 
-    Its pace is taken from ``here`` messages in ``since`` seconds."""
+    ``here`` of ``wanted`` messages came in ``since`` seconds. The pause is at least ``look_every_seconds``."""
     left_seconds = since * (wanted - here) / here if here else 0.0
     return max(look_every_seconds, min(left_seconds / 4, LOOK_SECONDS_MAX))
 
 
 async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float) -> Arrival:
-    """Call ``count`` until it says ``wanted``: every ``look_every_seconds`` at the beginning and towards the end.
+    """Call ``count`` until it returns ``wanted``, and return when the backlog began and ended to arrive.
+
+    ``count`` returns how many messages have arrived. It is called every ``look_every_seconds`` at the beginning and
+    towards the end.
 
     Raises :class:`NotArrived` after :data:`ARRIVAL_SECONDS_MAX`.
     """
@@ -73,7 +76,7 @@ async def arrival(count: Callable[[], Awaitable[int]], wanted: int, look_every_s
 async def arrival_during(
     begin: Coroutine[Any, Any, Any], count: Callable[[], Awaitable[int]], wanted: int, look_every_seconds: float
 ) -> Arrival:
-    """Time an arrival as :func:`arrival` does, with ``begin`` beside it, which lets the backlog go.
+    """Run ``begin``, which lets the backlog go, and return the times of its arrival as :func:`arrival` does.
 
     The first look comes before ``begin``."""
     found: list[Arrival] = []
@@ -86,5 +89,5 @@ async def arrival_during(
 
 
 async def seconds_to_arrive(count: Callable[[], Awaitable[int]], wanted: int) -> float:
-    """Return the seconds from nothing to everything, with a look every :data:`LOOK_EVERY_SECONDS`."""
+    """Return the seconds from nothing to everything; see :func:`arrival` for when it looks."""
     return (await arrival(count, wanted, LOOK_EVERY_SECONDS)).seconds

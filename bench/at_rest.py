@@ -1,4 +1,4 @@
-"""Waiting until workers have nothing to do any more: everything is copied, and they use hardly any CPU time."""
+"""Functions that wait until workers have no work left: everything is copied, and they use hardly any CPU time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_REST_CPU_PERCENT: Final = 20.0
 
 
 async def everything_is_copied(url: str, messages: int) -> None:
-    """Wait until the worker at ``url`` has so many messages, over all topics. Raise :class:`TimeoutError`."""
+    """Wait until the worker at ``url`` has ``messages`` messages over all topics. Raise :class:`TimeoutError`."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(SETTLE_SECONDS_MAX):
         copied = 0
         while copied < messages:
@@ -27,7 +27,7 @@ async def everything_is_copied(url: str, messages: int) -> None:
 
 
 async def at_rest(pids: Iterable[int | None]) -> None:
-    """Wait until none of the processes has much to do. Raise :class:`TimeoutError`."""
+    """Wait until each process uses at most :data:`AT_REST_CPU_PERCENT`. Raise :class:`TimeoutError`."""
     async with asyncio.timeout(SETTLE_SECONDS_MAX):
         for pid in pids:
             while await cpu_percent(pid, 2.0) > AT_REST_CPU_PERCENT:

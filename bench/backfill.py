@@ -30,11 +30,11 @@ TOPICS: Final = 8
 HISTORIES: Final = (("100B/batched", 100, 1_000_000), ("100kB/single", 100_000, 1_000))
 """Name, bytes of a message, messages of a topic: 800 MB of payload each, some seconds."""
 NOBODY: Final = f"process 999999999 on {platform.node() or 'localhost'} since 2000-01-01T00:00:00Z"
-"""A backfill of this machine that has ended: until the next one comes, the link is held."""
+"""Name of a process that does not run. A link that it carries copies nothing until a real backfill takes over."""
 
 
 async def measure_backfill(directory: Path) -> list[Measurement]:
-    """Measure MB of payload a second while history is carried."""
+    """Return the figures of group ``backfill``: MB of payload a second while history is carried."""
     spark = await asyncio.to_thread(spark_session, "local[2]", short_lived=False)
     measured = []
     try:

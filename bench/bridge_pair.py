@@ -1,9 +1,10 @@
 """Two Apache Pulsar clusters with a worker of ours beside each (``kind: pulsar``), for group ``peers``.
 
 1. The backlog is published at A as for Pulsar's own geo-replication: the same entries, brokers with the same settings.
-2. For a copy, both workers start with nothing; A's bridge reads from the first entry. B's ledger says what B has. One
-   worker is ready before the other one: what A's has read before B's publishes is no head start, the clock runs then.
-3. Then both workers end, their data, the bridge's subscription at A and the topic at B are deleted. Brokers run on.
+2. Before each copy both workers end; their data, the bridge's subscription at A and the topic at B are deleted. Brokers
+   run on. Then both workers start with nothing, and A's bridge reads from the first entry. B's ledger says what B has.
+   If A's worker is ready first, the clock already runs while it reads.
+3. After the last copy the workers go on, for the lag.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ HEAD_START: Final = 0.02
 
 
 class BridgePair:
-    """See :class:`bench.pairs.Pair`."""
+    """:class:`bench.pairs.Pair` of two Apache Pulsar clusters with a worker of ours beside each."""
 
     def __init__(self, brokers: Mapping[str, PulsarBroker], clusters: TwoClusters) -> None:
         self._brokers = brokers
@@ -76,7 +77,10 @@ class BridgePair:
         return arrived
 
     async def _arrived(self, case: Case) -> int:
-        """Return the entries at B; 1 if B has none and A's worker has read more than :data:`HEAD_START` of all."""
+        """Return the number of entries at B; 1 if B has none, but A's worker has read over :data:`HEAD_START` of all.
+
+        That 1 ends the time in which the destination counts as empty.
+        """
         found = await entries(self._brokers[DESTINATION], case)
         if found:
             return found

@@ -46,9 +46,9 @@ MESSAGES: Final = 10
 MESSAGE_BYTES: Final = 100
 AT_ONCE: Final = 50
 LOOKERS: Final = 4
-"""Each looks at one topic at a time."""
+"""Number of tasks that ask B's broker for cursors; each asks for one topic at a time."""
 LOOK_EVERY_SECONDS: Final = 0.1
-"""A hundred looks take the broker a tenth of a second or so, so more of them would measure themselves."""
+"""Pause between two looks at a topic. A hundred looks cost the broker about 0.1 s; more would distort the figure."""
 SEEN_SECONDS_MAX: Final = 120.0
 NAME: Final = "bridge-state"
 
@@ -68,7 +68,7 @@ class _Topic:
 
 
 async def measure_bridge_state(directory: Path, say: Say) -> list[Measurement]:
-    """Measure the time from the last confirmed acknowledgement until all are seen."""
+    """Return seconds from the last confirmed acknowledgement at A until B shows all; empty if no broker can run."""
     if (why := missing()) is not None:
         say(f"{NAME} is left out: {why}")
         return []
@@ -142,7 +142,7 @@ async def _made(client: Client) -> list[_Topic]:
 
 
 async def _publish(topics: Collection[_Topic]) -> None:
-    """Publish; wait until all consumers have received it and have acknowledged the messages that they had before."""
+    """Acknowledge what earlier rounds left, publish :data:`MESSAGES` to each topic, and receive them everywhere."""
 
     async def publish(topic: _Topic) -> None:
         for name, consumer in topic.consumers.items():
@@ -160,7 +160,7 @@ async def _publish(topics: Collection[_Topic]) -> None:
 
 
 async def _acknowledge(topics: Collection[_Topic]) -> list[float]:
-    """Acknowledge in all subscriptions; return the times at which each had its acknowledgements confirmed."""
+    """Acknowledge in all subscriptions of all topics; return when each had its acknowledgements confirmed."""
 
     async def acknowledge(topic: _Topic, name: str, consumer: Consumer) -> float:
         received, first = topic.received[name], topic.messages - MESSAGES
@@ -178,7 +178,7 @@ async def _acknowledge(topics: Collection[_Topic]) -> list[float]:
 
 
 async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> float:
-    """Wait until the brokers show every subscription in its final state; return the time of the last one."""
+    """Wait until the brokers of ``admin`` show every subscription as expected; return the time of the last one."""
     left = list(topics)
 
     async def look() -> None:
@@ -200,7 +200,7 @@ async def _seen(admin: BrokerAdmin, topics: Collection[_Topic]) -> float:
 
 
 async def _as_it_is_to_be(admin: BrokerAdmin, topic: _Topic) -> bool:
-    """Return whether all subscriptions of a topic are in their final state."""
+    """Return whether the brokers show all messages of a topic, and exactly those in ``topic.open`` unacknowledged."""
     try:
         internals = await admin.internals(topic.name)
     except AdminFailed as error:
@@ -211,7 +211,10 @@ async def _as_it_is_to_be(admin: BrokerAdmin, topic: _Topic) -> bool:
 
 
 def _open(internals: TopicInternals, name: str) -> tuple[int, set[int]]:
-    """Return the count of messages, and the numbers of those that a subscription has not acknowledged."""
+    """Return the topic's number of messages, and which of them (from 0) subscription ``name`` has not acknowledged.
+
+    Return 0 and an empty set if the brokers do not have the subscription.
+    """
     shown = internals.cursors.get(name)
     if shown is None:
         return 0, set()

@@ -24,7 +24,7 @@ from replicator.topology import Cluster, Topology, dump
 PEER: Final = "Apache Pulsar 4.0.0"
 NAME: Final = "bench"
 JOURNAL: Final = {"journalSyncData": "true", "journalMaxGroupWaitMSec": "2"}
-"""Both are what the broker's code takes without a setting; they are written down to be shown beside figures."""
+"""Journal settings of the broker, equal to its defaults; they are written down to be shown beside figures."""
 JOURNALS: Final = (
     "worker: each group commit is synced; broker's journal: each group is synced "
     f"({', '.join(f'{name}={value}' for name, value in JOURNAL.items())})"
@@ -35,7 +35,7 @@ ALONE: Final = "BENCH_ALONE"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One that runs."""
+    """Running broker, or a running worker of ours, that clients measure."""
 
     url: str
     pid: int | None
@@ -53,7 +53,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Ours, and the peer if it can run here; ``missing`` says why it cannot."""
+    """Our worker, and the peer's broker if it can run here; else ``missing`` says why it cannot."""
 
     ours: Broker
     peer: Broker | None
@@ -65,13 +65,13 @@ class Brokers:
 
 
 def alone() -> str | None:
-    """Return the reason why benchmarks run without peers, or None if they may run with peers."""
+    """Return why no peer is measured: the environment variable :data:`ALONE` is set. Return None if it is not."""
     return f"{ALONE} is set" if os.environ.get(ALONE) else None
 
 
 @asynccontextmanager
 async def started(directory: Path) -> AsyncIterator[Brokers]:
-    """Run our worker and the peer's broker with empty data in ``directory``, and end them on leaving."""
+    """Run our worker and, if possible, the peer's broker, with empty data in ``directory``, while the context lasts."""
     async with _worker(directory) as ours:
         if (why := alone() or missing()) is not None:
             yield Brokers(ours, None, why)
@@ -82,7 +82,7 @@ async def started(directory: Path) -> AsyncIterator[Brokers]:
 
 @asynccontextmanager
 async def _worker(directory: Path) -> AsyncIterator[Broker]:
-    """Run a worker of a cluster without links."""
+    """Run a worker of a cluster without links while the context lasts, and yield it as a :class:`Broker`."""
     (port,) = free_ports(1)
     data = directory / NAME
     cluster = Cluster.model_validate({"name": NAME, "address": f"127.0.0.1:{port}", "data": str(data)})

@@ -20,14 +20,16 @@ _PAINTED: Final = """new Promise(painted => {
 
 
 def browser_missing() -> str | None:
-    """Return why there is no browser to measure with; None if there is one."""
+    """Return why pages cannot be timed in a browser here; None if they can."""
     if find_spec("playwright") is None:
         return "the extra `browser` is not installed"
     return None if shutil.which(CHROMIUM) else "there is no chromium (on Debian: chromium)"
 
 
 def first_paints_ms(urls: Mapping[str, str], runs: int, rest_seconds: float) -> dict[str, tuple[float, ...]]:
-    """Return the milliseconds from the start of loading each page to its first contentful paint, by name of the page.
+    """Return milliseconds from the start of loading to the first contentful paint, ``runs`` of them by page name.
+
+    ``urls`` has the pages by name.
 
     Each run has an empty cache, and begins after a rest. Not to be called in a thread with an event loop.
     """

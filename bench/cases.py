@@ -8,7 +8,7 @@ from typing import Final
 RUNS: Final = 3
 """The median of three is not moved by one run that something else on the machine disturbed."""
 PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A producer keeps at most this much unconfirmed: what one group commit of a worker takes."""
+"""Bytes that a producer keeps unconfirmed at most: as many as one group commit of a worker takes."""
 PENDING_MESSAGES_MAX: Final = 20_000
 
 
@@ -22,7 +22,7 @@ class Case:
     messages: int
     """Messages to publish, in :data:`RUNS` equal parts."""
     copied_messages: int
-    """The backlog that is copied."""
+    """Number of messages in the backlog that is copied."""
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Case:
         return f"persistent://bench/default/{self.name.replace('/', '-')}"
 
     def of_copies(self) -> Case:
-        """Return this case with the number of messages that are copied."""
+        """Return this case with ``copied_messages`` as its number of messages."""
         return replace(self, messages=self.copied_messages)
 
     @property
@@ -42,7 +42,7 @@ class Case:
 
     @property
     def unit(self) -> str:
-        """Small messages are counted, large ones weighed (10**6 bytes of payload)."""
+        """Return the unit of rates: ``msg/s`` for small messages, ``MB/s`` (10**6 bytes of payload) for large ones."""
         return "msg/s" if self.size_bytes < 10_000 else "MB/s"
 
     def rate(self, messages: int, seconds: float) -> float:
@@ -59,8 +59,8 @@ _SIZES: Final = (
     ("1kB", 1_000, (450_000, 1_800_000), (180_000, 720_000)),
     ("100kB", 100_000, (9_000, 18_000), (9_000, 18_000)),
 )
-"""Each with what is published, and what is copied: in batches, and one by one, which is published many times slower. A
-copy takes a second or more: half a second costs the destination its start, which goes on meanwhile."""
+"""Name and bytes of a message, then numbers of messages (published, copied) in batches and one by one. A copy takes a
+second or more, since the destination needs half a second to start meanwhile."""
 CASES: Final = tuple(
     Case(name, size, batched, *counts)
     for name, size, many, few in _SIZES

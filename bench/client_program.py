@@ -25,13 +25,13 @@ PENDING_MESSAGES_MAX: Final = 20_000
 PENDING_MESSAGES_MIN: Final = 16
 NUMBER_BYTES: Final = 8
 TICK_SECONDS: Final = 0.002
-"""Messages of a lag measurement are sent in groups at this distance."""
+"""Pause between the groups of messages that a lag measurement sends."""
 SILENCE_MS: Final = 60_000
 """Longest time without a message; after it the measurement has failed."""
 
 
 class Program:
-    """The client, and what is to be done with it."""
+    """Measurements with one client, after the command line's arguments. Each method returns figures by name."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -74,7 +74,7 @@ class Program:
         return {**self._timed(work), **_percentiles(took)}
 
     def sustained(self) -> dict[str, float]:
-        """Publish and consume at once, as fast as it goes."""
+        """Publish and consume at the same time, as fast as possible; return counts and times by name."""
         producer, consumer, payload = self._produce(), self._subscribe(), bytes(self._given.size)
 
         def arrive() -> None:
@@ -92,7 +92,7 @@ class Program:
         return self._timed(work)
 
     def lag(self) -> dict[str, float]:
-        """Measure from the call that sends a message to its arrival, at an even rate."""
+        """Send messages at an even rate; return p50 and p99 from the send call to the arrival, count and times."""
         producer, consumer, count = self._produce(), self._subscribe(), self._given.count
         sent, took = [0.0] * count, [0.0] * count
         filling = bytes(self._given.size - NUMBER_BYTES)
@@ -120,7 +120,7 @@ class Program:
         return {**self._timed(work), **_percentiles(took)}
 
     def many(self) -> dict[str, float]:
-        """Measure rounds of many topics at once, with one thread for each topic.
+        """Run rounds on many topics at once, a thread for each; return the count, times, p50 and p99 of a round.
 
         In a round a topic sends a message, receives it and acknowledges it.
         """
@@ -172,7 +172,7 @@ class Program:
 
     @property
     def _queue(self) -> int:
-        """How many messages may be on their way, by their size."""
+        """Return how many messages may be unconfirmed, or be received ahead, at this message size."""
         return max(PENDING_MESSAGES_MIN, min(PENDING_MESSAGES_MAX, PENDING_BYTES_MAX // self._given.size))
 
     def _confirmed(self, result: Any, _: Any) -> None:
@@ -190,7 +190,7 @@ class Program:
         }
 
     def _broker_seconds(self) -> float:
-        """Return the CPU time that all threads of the broker have taken; 0 if its process is not known."""
+        """Return the CPU seconds that the broker's process has used; 0 if its process is not known."""
         if not self._given.pid:
             return 0.0
         times = psutil.Process(self._given.pid).cpu_times()
@@ -203,7 +203,7 @@ def _cpu_seconds() -> float:
 
 
 def _percentiles(took: Sequence[float]) -> dict[str, float]:
-    """Return p50 and p99 by nearest rank, in milliseconds."""
+    """Return p50 and p99 of ``took`` (seconds) by nearest rank, in milliseconds, as ``p50_ms`` and ``p99_ms``."""
     ordered = sorted(took)
     return {f"p{percent}_ms": ordered[math.ceil(len(ordered) * percent / 100) - 1] * 1000 for percent in (50, 99)}
 

@@ -31,7 +31,7 @@ DESTINATION: Final = "eu-west"
 
 
 class Clusters:
-    """The workers of ``topology``. An async context manager; on leaving it the workers are stopped.
+    """Workers of all clusters of ``topology``. An async context manager; on leaving it they are stopped.
 
     ``directory`` belongs to the caller.
     """
@@ -67,20 +67,20 @@ class Clusters:
         return self._topology.cluster(cluster).pulsar_url
 
     def data(self, cluster: str) -> Path:
-        """Return a cluster's data directory; open it only while the worker does not run."""
+        """Return a cluster's data directory. Open a store in it only while the worker does not run."""
         return self._topology.cluster(cluster).data
 
     def pid(self, cluster: str) -> int | None:
         return self._workers[cluster].pid
 
     def pids(self) -> list[int]:
-        """Return the processes of running workers and of their Postgres servers, which are not their children."""
+        """Return the process ids of running workers and of their Postgres servers, which are not their children."""
         found = [worker.pid for worker in self._workers.values() if worker.running and worker.pid is not None]
         servers = (self.postgres_pid(cluster.name) for cluster in self._topology.clusters)
         return [*found, *(pid for pid in servers if pid is not None)]
 
     def postgres_pid(self, cluster: str) -> int | None:
-        """Return the process of a cluster's Postgres server, not a child of its worker; None if it does not run."""
+        """Return the process id of a cluster's Postgres server; None if it does not run."""
         file = self.data(cluster).absolute() / "postgres" / "postmaster.pid"
         with suppress(OSError, ValueError, IndexError):
             pid = int(file.read_text().split()[0])
@@ -88,7 +88,7 @@ class Clusters:
         return None
 
     async def start(self, *clusters: str) -> None:
-        """Start workers that do not run, and wait until they take traffic. Raises :class:`WorkerFailed`."""
+        """Start workers of ``clusters`` that do not run; wait until they are ready. Raise :class:`WorkerFailed`."""
         starting = [self._workers[name] for name in clusters if not self._workers[name].running]
         for worker in starting:
             await worker.start()
@@ -106,7 +106,7 @@ class Clusters:
         shutil.rmtree(self.data(cluster) / "log", ignore_errors=True)
 
     async def forget(self, cluster: str) -> None:
-        """Stop a worker and remove all that it has."""
+        """Stop a worker and remove its data directory, with its log and its database."""
         await self.stop(cluster)
         shutil.rmtree(self.data(cluster), ignore_errors=True)
 
@@ -121,8 +121,8 @@ class Clusters:
 class TwoClusters(Clusters):
     """Two clusters that are linked both ways.
 
-    ``engine`` is what copies. A driver for ``spark`` is started by whoever measures, not by the workers. Clusters that
-    are in ``beside`` are Apache Pulsar clusters, beside which their workers run.
+    ``engine`` carries the links; the driver for ``spark`` is started by the benchmark, not by the workers. ``beside``
+    has, by name of the cluster, settings of Apache Pulsar brokers beside which its worker runs.
     """
 
     def __init__(

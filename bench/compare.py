@@ -24,12 +24,12 @@ from bench.machine import machine_line
 
 RUN_SECONDS_MAX: Final = 900
 NOT_USABLE: Final = 2
-"""The exit status of a drill that cannot be run here."""
+"""Exit status of a drill that cannot run on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One column of the comparison: what it is called, and the options of its drill."""
+    """Column of the comparison: a system's title, and the options of its ``replicator drill``."""
 
     title: str
     options: tuple[str, ...]
@@ -63,8 +63,11 @@ Report = Mapping[str, Any]
 
 
 def table(reports: Mapping[str, Sequence[Report]]) -> str:
-    """Markdown: the figures of each system, medians with the least and the greatest. "none" is a subscription that a
-    system does not have, "–" what could not be measured."""
+    """Return a Markdown table of each system's figures: medians, with the least and the greatest. Pure.
+
+    ``reports`` has the drills' reports by title of the system. "none" stands for a subscription that a system does not
+    have, "–" for a value that could not be measured.
+    """
     lines = ["| | " + " | ".join(reports) + " |", "| --- |" + " --- |" * len(reports)]
     for label, field in _OF_ALL:
         cells = [_cell([_field(each, field) for each in of]) for of in reports.values()]
@@ -104,7 +107,10 @@ def _shown(value: float) -> str:
 
 
 def _run(candidate: Candidate, seed: int, rate: int, messages: int, out: Path) -> Report | None:
-    """Run a drill of a candidate; return its report, or None, after a message, if it cannot run here."""
+    """Run a drill of a candidate, with ``rate`` messages a second; print whether it passed, and return its report.
+
+    Return None if it made no report, after a message that says so.
+    """
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "replicator.cli", "drill", "--quiet", *candidate.options]
     command += ["--seed", str(seed), "--rate", str(rate), "--messages", str(messages), "--out", str(out)]

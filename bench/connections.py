@@ -20,13 +20,13 @@ CONNECTIONS: Final = 1_000
 TOPIC: Final = "persistent://public/default/idle"
 OPEN_SECONDS_MAX: Final = 60.0
 REST_SECONDS: Final = 3.0
-"""Pause after which connections are set up completely."""
+"""Pause after the connections are open, until brokers are at rest again."""
 IDLE_SECONDS: Final = 30.0
-"""Interval of keep-alives, so that each connection has one in it."""
+"""Time for which CPU is measured: the interval of keep-alives, so that each connection sends one in it."""
 
 
 async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
-    """Measure memory a connection, and CPU time of an idle one."""
+    """Return memory for each connection, and CPU time of an idle one, beside the peer; empty if Go is missing."""
     try:
         program = await go_program()
     except ProgramMissing as why:
@@ -53,7 +53,7 @@ async def measure_connections(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def _measure(broker: Broker, arguments: list[str]) -> tuple[float, float]:
-    """Measure kilobytes a connection, and microseconds of CPU time that one takes in a second."""
+    """Open the connections with the program ``arguments``; return kB, and µs of CPU time a second, for each of them."""
     alone = await _cores(broker, IDLE_SECONDS)
     before = broker.memory_bytes()
     process = await asyncio.create_subprocess_exec(

@@ -60,16 +60,16 @@ PAGES: Final = {
     **{name: (f"/dashboard/{view}", view) for name, view in VIEWS.items()},
     "subscription": (f"/dashboard/{_OF_ONE}", _OF_ONE),
 }
-"""Path and view of each page that is opened."""
+"""Path and view of each page that is opened, by name. The view is the parameter of the page's stream of events."""
 LOOKS: Final = 10
 OPEN_SECONDS: Final = 20.0
 FORGOTTEN_SECONDS: Final = 3.0
-"""Pause after which a page asks the clusters anew; for two seconds it shows the last answers again."""
+"""Pause after which a page asks the clusters again; for two seconds it shows the last answers."""
 RUNS: Final = 3
 
 
 async def measure_dashboard(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """Measure all figures of the group. ``say`` is told what cannot be measured here."""
+    """Return all figures of group ``dashboard``. ``say`` prints what cannot be measured here."""
     (directory / "views").mkdir()
     (directory / "workers").mkdir()
     return [
@@ -131,7 +131,7 @@ def _answer_ms(engine: Engine) -> float:
 
 
 async def _fill(engine: Engine) -> None:
-    """Put a message and a replicated subscription into each of so many topics."""
+    """Make :data:`TOPICS` topics, each with a message and a replicated subscription."""
 
     async def make(number: int) -> None:
         topic = await engine.topic(f"persistent://{NAMESPACE}/topic-{number:04d}")
@@ -200,7 +200,7 @@ async def _page_ms(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def _open_percent(session: aiohttp.ClientSession, url: str, view: str, served: int | None) -> float:
-    """Return the worker's CPU time while a page's events are read, less its idle CPU time, in percent of a core."""
+    """Return the CPU time of process ``served`` while a page's events are read, less its idle one, in % of a core."""
     idle = await cpu_percent(served, OPEN_SECONDS)
     async with session.get(f"{url}/dashboard/events", params={"view": view}) as response:
         response.raise_for_status()

@@ -24,12 +24,12 @@ FILE_BYTES: Final = 512 * 1024 * 1024
 RUNS: Final = 3
 PAST_THE_CACHE: Final = "disk, past the page cache"
 _PATTERN_BYTES: Final = 1024 * 1024
-"""Random, so that nothing on the way can make less of it."""
+"""Length of the written pattern. It is random, so that neither file system nor disk can compress it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLimits:
-    """MB a second of each run; ``past_mb_s`` is empty where the file system refuses ``O_DIRECT``."""
+    """Write rates of a disk, in MB/s, one a run; ``past_mb_s`` is empty if the file system refuses ``O_DIRECT``."""
 
     through_mb_s: tuple[float, ...]
     through_synced_mb_s: tuple[float, ...]
@@ -44,7 +44,7 @@ class DiskLimits:
         return [Measurement(f"{group}/disk/{name}", "MB/s", runs) for name, runs in found.items() if runs]
 
     def beside(self, name: str, mb_s: tuple[float, ...]) -> list[Measurement]:
-        """Return a rate beside the disk's rate past the page cache; nothing if that is not known."""
+        """Return the rates ``mb_s`` beside the disk's past the page cache; an empty list if that is not known."""
         return [Measurement(name, "MB/s", mb_s, PAST_THE_CACHE, self.past_mb_s)] if self.past_mb_s else []
 
 
@@ -54,7 +54,7 @@ async def settle() -> None:
 
 
 def measure_disk(directory: Path) -> DiskLimits:
-    """Measure the disk of ``directory``. It takes some ten seconds, and 512 MiB of the disk for that time."""
+    """Return the write rates of the disk of ``directory``. This takes some ten seconds, and 512 MiB of the disk."""
     with mmap.mmap(-1, WRITE_BYTES) as written:  # begins with a page, as O_DIRECT wants it
         written.write(os.urandom(_PATTERN_BYTES) * (WRITE_BYTES // _PATTERN_BYTES))
         return DiskLimits(
@@ -81,7 +81,11 @@ def _runs(once: Callable[[Path], float], directory: Path) -> tuple[float, ...]:
 
 
 def _write(path: Path, written: mmap.mmap, *, flags: int, synced: bool, preallocated: bool) -> float:
-    """Write a new file; return MB a second."""
+    """Write a new file of :data:`FILE_BYTES`; return MB a second.
+
+    ``written`` is what each write repeats, ``flags`` are those of ``open``. ``synced`` syncs after each write;
+    ``preallocated`` takes the file's place on the disk beforehand.
+    """
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o600)
     try:
         if preallocated:

@@ -1,4 +1,4 @@
-"""Floods of one client, or of many, and what an honest client waits beside them. A program: ``KIND PORT CONNECTIONS``.
+"""Floods of requests that hostile clients send to a worker. A program: ``KIND PORT CONNECTIONS``.
 
 Each connection sends some bytes, then others again and again, and throws away what comes back. It runs in a process of
 its own, so that it takes nothing from the client that is measured but a core.
@@ -37,24 +37,24 @@ from replicator.protocol.frames import encode, encode_head
 T = BaseCommand.Type
 TOPIC: Final = "persistent://public/drill/flood"
 LIST_IDS: Final = 36_000
-"""About 440 kB."""
+"""Number of message ids in one command, about 440 kB."""
 REST_MESSAGES: Final = 10_000
 SUBSCRIPTIONS: Final = 100
 """Subscriptions of one connection, which asks for everything again on each."""
 REDELIVERED: Final = 500
 LARGE_TOPIC: Final = "persistent://public/drill/large"
-"""Topic of messages that are small where they are stored; whoever measures publishes them."""
+"""Topic of messages that are small only where they are stored, compressed; the benchmark publishes them."""
 LARGE_MESSAGES: Final = 30
 LARGE_BYTES: Final = 60_000_000
 LARGE_READERS: Final = 20
 STARTS_SECONDS: Final = 2.0
 BURN: Final = "burn"
-"""Another process that burns one core, and asks the worker for nothing."""
+"""Kind of flood that burns one core in its process, and asks the worker for nothing: for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Bytes that a connection sends: ``first`` once, then ``again`` until it is ended. Without ``again`` it reads."""
+    """Bytes that a connection sends: ``first`` once, then ``again`` until it ends. Without ``again`` it only reads."""
 
     first: bytes
     again: bytes
@@ -114,7 +114,7 @@ def _rest() -> Flood:
 
 
 def _dispatch() -> Flood:
-    """Ask for all messages of a topic again and again, on many subscriptions."""
+    """Return a flood that asks on many subscriptions, again and again, for redelivery of all messages of a topic."""
     entry = encode_entry(MessageMetadata(producer_name="flood", sequence_id=0, publish_time=1), b"x" * 50)
     frames = [
         _connected(),
@@ -142,7 +142,7 @@ def _dispatch() -> Flood:
 
 
 def _large_messages() -> Flood:
-    """Read large messages by a WebSocket."""
+    """Return a flood that asks once by WebSocket for all messages of the large topic, and then only reads."""
     path = f"/ws/v2/reader/{LARGE_TOPIC.replace('://', '/')}?messageId=earliest"
     head = (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -165,7 +165,7 @@ KINDS: Final[Mapping[str, Callable[[], Flood]]] = {
 
 @asynccontextmanager
 async def flooding(kind: str, port: int, connections: int = 1) -> AsyncIterator[None]:
-    """Run a process that floods the worker at ``port`` while the context lasts."""
+    """Run a process that floods the worker at ``port`` while the context lasts; ``kind`` is a key of :data:`KINDS`."""
     arguments = (sys.executable, "-m", "bench.floods", kind, str(port), str(connections))
     process = await asyncio.create_subprocess_exec(*arguments)
     try:

@@ -33,7 +33,7 @@ from snapshots.position import BEFORE_ALL, Position
 BATCH_BYTES_MAX: Final = 128 * 1024
 BATCH_MESSAGES_MAX: Final = 1_000
 PUBLISH_BYTES: Final = 256 * 1024
-"""Entries in one call: as much as the client puts into a frame."""
+"""Bytes of entries in one call: as many as the client puts into a frame."""
 PUBLISHES_IN_FLIGHT: Final = 64
 SHARED_CONSUMERS: Final = 10
 SINGLE_SHARE: Final = 4
@@ -46,7 +46,10 @@ LARGE_BLOCKS_A_CALL: Final = 8
 
 
 async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
-    """Publish the case's backlog in parts, then dispatch it to one Exclusive and to ten Shared consumers."""
+    """Return the rates at which an engine in ``directory`` publishes the case's backlog, and then dispatches it.
+
+    It dispatches to one Exclusive and to ten Shared consumers.
+    """
     if not case.batched:
         case = replace(case, messages=case.messages // SINGLE_SHARE)
     unlimited = TopicPolicies(max_unacked_messages_per_consumer=None, max_unacked_messages_per_subscription=None)
@@ -72,7 +75,7 @@ async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
 
 
 async def measure_commits(directory: Path) -> Measurement:
-    """Measure synced commits a second, one at a time."""
+    """Measure how many publishes of one 100 B entry the engine commits and syncs in a second, each after the other."""
     engine = await Engine.open(directory / "commits", cluster="bench")
     try:
         topic = await engine.topic("persistent://bench/default/commits")
@@ -89,7 +92,7 @@ async def measure_commits(directory: Path) -> Measurement:
 
 
 async def measure_large_commits(directory: Path, disk: DiskLimits) -> list[Measurement]:
-    """Measure MB a second of copied blocks that are durable."""
+    """Return the rate, in MB/s, at which an engine makes copied blocks durable, beside the rate of ``disk``."""
     calls = _large_calls()
     size_mb = sum(len(each.block) for call in calls for each in call) / 1e6
     engine = await Engine.open(directory / "large", cluster="bench")
@@ -111,7 +114,7 @@ async def measure_large_commits(directory: Path, disk: DiskLimits) -> list[Measu
 
 
 def _large_calls() -> list[list[CopiedBlock]]:
-    """Make another cluster's log as its link sends it: the blocks of each call."""
+    """Return another cluster's log as its link sends it: for each call the list of its blocks."""
     entry, _ = make_entry(100_000, messages=1, batched=False)
     blocks: list[CopiedBlock] = []
     previous = BEFORE_ALL
@@ -137,7 +140,10 @@ async def _copy(topic: Topic, left: Iterator[Sequence[CopiedBlock]]) -> None:
 
 
 def make_entry(size_bytes: int, *, messages: int, batched: bool) -> tuple[bytes, int]:
-    """Make an entry of up to ``messages`` messages within the client's default limits; return it with their number."""
+    """Return an encoded entry and its number of messages: up to ``messages``, within the client's default limits.
+
+    A message has ``size_bytes`` of payload. Without ``batched`` the entry has one message.
+    """
     metadata = MessageMetadata(producer_name="bench", sequence_id=0, publish_time=1)
     payload = bytes(size_bytes)
     if not batched:
@@ -169,7 +175,10 @@ async def _publish(topic: Topic, entries: Sequence[bytes], left: Iterator[int]) 
 
 
 async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, consumers: int) -> tuple[float, ...]:
-    """Measure dispatch from a topic's first message to its last, each run with a subscription of its own."""
+    """Return the rate of dispatch from a topic's first message to its last, for each run, in the case's unit.
+
+    Each run has a new subscription of type ``kind`` with ``consumers`` consumers.
+    """
     rates = []
     for run in range(RUNS):
         sink = _Sink(topic.log.messages)
@@ -193,7 +202,7 @@ async def _dispatch_rates(topic: Topic, case: Case, kind: SubscriptionType, cons
 
 
 class _Sink:
-    """Counts what consumers get."""
+    """Counter of the messages delivered to consumers; ``full`` is set when there are ``wanted`` of them."""
 
     def __init__(self, wanted: int) -> None:
         self.messages = 0

@@ -1,4 +1,4 @@
-"""The peer: a NATS JetStream mirror between two servers, with file storage.
+"""Peer of group ``copy``: a NATS JetStream mirror between two servers, with file storage.
 
 Server 1 has the stream, server 2 mirrors it over a leaf node connection, each with a JetStream domain of its own:
 how JetStream copies between independent clusters. Its defaults hold: no sync for each message. Its client has
@@ -34,18 +34,21 @@ _SYSTEM_PLACES: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def find_server() -> str | None:
-    """Return the path of ``nats-server``; None if it is not here, or if peers are to be left out."""
+    """Return the path of ``nats-server``; None if it is not installed, or if peers are to be left out."""
     if alone() is not None:
         return None
     return shutil.which("nats-server") or shutil.which("nats-server", path=_SYSTEM_PLACES)
 
 
 class PeerFailed(Exception):
-    """The peer did not start, or did not do what is measured; the text says what."""
+    """A peer did not start, or did not do what is measured; the text says what happened."""
 
 
 class JetStreamPair:
-    """Two servers, as an async context manager; on leaving it they are stopped. ``directory`` is the caller's."""
+    """Two linked NATS servers, as an async context manager; on leaving it they are stopped.
+
+    ``server`` is the path of ``nats-server``; the servers' files go into ``directory``, which the caller removes.
+    """
 
     def __init__(self, server: str, directory: Path) -> None:
         self._server = server
@@ -71,7 +74,7 @@ class JetStreamPair:
         await self._stop()
 
     async def mirror_rates(self, case: Case) -> list[float]:
-        """Fill a stream with the messages of ``case``, and mirror it again and again; the rate of each run."""
+        """Fill a stream with the messages of ``case``, mirror it :data:`RUNS` times; return the rate of each run."""
         source, destination = (client.jetstream(timeout=30) for client in self._clients)
         stream, mirror = f"S{case.size_bytes}", f"M{case.size_bytes}"
         await source.add_stream(StreamConfig(name=stream, subjects=[stream], storage=StorageType.FILE))
@@ -161,4 +164,4 @@ class JetStreamPair:
 
 
 async def _ignore(_: Exception) -> None:
-    """Ignore an error: the client's default prints a traceback for every attempt before the server listens."""
+    """Ignore an error of the NATS client, which would print a traceback for each attempt before the server listens."""

@@ -1,4 +1,4 @@
-"""Calls of group ``peers`` to a Kafka broker, by Confluent's client with its default batches. All of them block."""
+"""Client of a Kafka broker for group ``peers``: Confluent's, with its default batches. All calls block."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from replicator.drills.peers.jvm import PeerFailed
 ANSWER_SECONDS_MAX: Final = 60.0
 TRANSACTION_MS_MAX: Final = 600_000
 LOOK_UP_SECONDS: Final = 0.5
-"""Whoever waits looks so often whether anybody waits for it."""
+"""Interval at which a waiting call looks whether the client was closed meanwhile."""
 POLL_EVERY_MESSAGES: Final = 1_000
 RECEIVED_AT_ONCE: Final = 1_000
 FLUSH_MESSAGES: Final = "flush.messages"
 LOG_LEVEL: Final = 3
-"""Errors: it warns of a coordinator that still starts, and asks again by itself."""
+"""Level at which the client logs: errors only. It warns of a coordinator that still starts, and tries again itself."""
 _NUMBER_BYTES: Final = 8
 
 
 class KafkaClient:
-    """Client of one broker, as a context manager. ``synced``: its topics sync each batch before they confirm it."""
+    """Client of one broker, as a context manager. With ``synced`` its topics sync each batch before they confirm it."""
 
     def __init__(self, address: str, *, synced: bool) -> None:
         self._address = address
@@ -124,7 +124,10 @@ class KafkaClient:
 def _produce(
     producer: Producer, topic: str, payload: bytes, confirmed: Callable[..., None] | None, closed: threading.Event
 ) -> None:
-    """Produce a message; wait while the queue is full. Raise :class:`PeerFailed` when nobody waits for it any more."""
+    """Produce a message; wait while the queue is full. Raise :class:`PeerFailed` if the client was ``closed``.
+
+    ``confirmed`` is called with an error or None, and the message, when the broker has answered.
+    """
     while True:
         try:
             producer.produce(topic, payload, partition=0, on_delivery=confirmed)
@@ -137,7 +140,7 @@ def _produce(
 
 
 def _flush(producer: Producer, closed: threading.Event) -> None:
-    """Wait until all is confirmed; raises :class:`PeerFailed` if it is not in time, or nobody waits any more."""
+    """Wait until all messages are confirmed. Raise :class:`PeerFailed` if that is too late, or at ``closed``."""
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
     while left := producer.flush(LOOK_UP_SECONDS):
         if closed.is_set() or time.monotonic() > deadline:
@@ -154,7 +157,7 @@ class _Path:
         self._closed = closed
 
     def sustained_rate(self) -> float:
-        """Publish and consume at once, as fast as it goes; messages a second."""
+        """Publish and consume at the same time, as fast as possible; return the messages a second."""
         began = time.monotonic()
         with self._consuming(PROBE_MESSAGES, lambda message: None):
             payload = bytes(MESSAGE_BYTES)
@@ -166,7 +169,7 @@ class _Path:
         return PROBE_MESSAGES / (time.monotonic() - began)
 
     def lags_ms(self, rate: float) -> list[float]:
-        """Publish at ``rate``; the lag of every message."""
+        """Publish ``rate`` messages a second; return each message's ms from its confirmation to its arrival."""
         count = int(rate * HALF_LOAD_SECONDS)
         confirmed, arrived = [0.0] * count, [0.0] * count
 
@@ -194,7 +197,10 @@ class _Path:
 
     @contextmanager
     def _consuming(self, count: int, on_message: Callable[[Message], None]) -> Iterator[None]:
-        """Consume ``count`` messages in a thread; on leaving, all have come, or :class:`PeerFailed` is raised."""
+        """Consume ``count`` messages in a thread, and pass each to ``on_message``.
+
+        On leaving the context, all have come, or :class:`PeerFailed` is raised.
+        """
         ended = threading.Event()
         with ThreadPoolExecutor(1, "consuming") as threads:
             coming = threads.submit(self._consume, count, on_message, ended)

@@ -32,7 +32,7 @@ LAG_TOPIC: Final = "bench-lag"
 LOOK_EVERY_SECONDS: Final = 0.02
 """Time between two looks, the same as for Pulsar: copies take seconds."""
 MIRRORED_SECONDS_MAX: Final = 120.0
-"""Limit of the time in which MirrorMaker notices a topic. It starts in some ten seconds."""
+"""Limit of the time in which MirrorMaker starts, which takes some ten seconds, and notices a topic."""
 
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     # A batch of MirrorMaker's is written, and synced, at once: see below.
@@ -66,7 +66,7 @@ MIRROR_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class KafkaPair:
-    """See :class:`bench.pairs.Pair`."""
+    """:class:`bench.pairs.Pair` of two Kafka clusters with MirrorMaker 2 between them."""
 
     def __init__(
         self, brokers: tuple[KafkaBroker, KafkaBroker], mirror: MirrorMaker, clients: tuple[KafkaClient, KafkaClient]
@@ -80,7 +80,7 @@ class KafkaPair:
         return [each.pid for each in (*self._brokers, self._mirror) if each.pid is not None]
 
     async def fill(self, case: Case) -> None:
-        """Make nothing: each copy has a backlog of its own."""
+        """Do nothing: each copy publishes a backlog of its own."""
 
     async def copy(self, case: Case) -> Arrival:
         topic = next(self._topics)
@@ -106,7 +106,10 @@ class KafkaPair:
         return await asyncio.to_thread(self._source.lag, LAG_TOPIC, self._destination, _copied(LAG_TOPIC))
 
     async def _mirrored(self, copied: str) -> None:
-        """Wait until MirrorMaker has made the topic at B, and see that it is synced there as at A."""
+        """Wait until MirrorMaker has made the topic ``copied`` at B. Raise :class:`PeerFailed` if it does not.
+
+        Raise it also if the topic syncs at B otherwise than at A, and :class:`NotArrived` if B already has messages.
+        """
         try:
             async with asyncio.timeout(MIRRORED_SECONDS_MAX):
                 while not self._destination.has_topic(copied):

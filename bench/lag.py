@@ -42,7 +42,7 @@ RUNS: Final = 3
 QUEUE_MESSAGES: Final = 20_000
 BATCH_DELAY_MS: Final = 1
 TICK_SECONDS: Final = 0.002
-"""Messages are published in groups at this distance: the finest that the event loop keeps reliably."""
+"""Pause between the groups in which messages are published: the shortest that the event loop keeps reliably."""
 TOPIC: Final = "persistent://bench/default/lag"
 ARRIVAL_SECONDS_MAX: Final = 60.0
 _NUMBER_BYTES: Final = 8
@@ -56,19 +56,19 @@ class Lag:
     runs_ms: tuple[tuple[float, ...], ...]
 
     def percentiles(self, percent: float) -> tuple[float, ...]:
-        """Return a percentile of the lag of each run, in milliseconds."""
+        """Return the percentile ``percent`` of the lag of each run, in milliseconds."""
         return tuple(percentile(run, percent) for run in self.runs_ms)
 
 
 async def measure_lag(directory: Path) -> list[Measurement]:
-    """Measure the sustained rate, and p50 and p99 of the lag at half of it, for 100 B messages in producer batches."""
+    """Return the sustained rate of 100 B messages in producer batches, and p50 and p99 of the lag at half of it."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         return await measure_lag_between(clusters, "lag/100B/batched")
 
 
 async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurement]:
-    """Measure sustained rate and lag as :func:`measure_lag` does, between clusters that run."""
+    """Return figures as :func:`measure_lag` does, between clusters that run. ``name`` begins the figures' names."""
     lag = await lag_between(clusters.client_url(SOURCE), clusters.client_url(DESTINATION), TOPIC)
     return [
         Measurement(f"{name}/sustained", "msg/s", (lag.sustained,)),
@@ -78,7 +78,7 @@ async def measure_lag_between(clusters: TwoClusters, name: str) -> list[Measurem
 
 
 async def lag_between(source_url: str, destination_url: str, topic: str) -> Lag:
-    """Measure sustained rate and lag of a topic that one running broker copies from another."""
+    """Return the sustained rate and the lag of ``topic``, which one running broker copies to another."""
     async with Client(source_url) as source, Client(destination_url) as destination:
         producer = await source.create_producer(
             topic, max_pending_messages=QUEUE_MESSAGES, batching_max_publish_delay_ms=BATCH_DELAY_MS
@@ -103,7 +103,7 @@ async def _sustained_rate(producer: Producer | PartitionedProducer, consumer: Co
 async def _lags_ms(
     producer: Producer | PartitionedProducer, consumer: Consumer | MultiTopicsConsumer, rate: float
 ) -> list[float]:
-    """Publish at ``rate``; return the lag of every message."""
+    """Publish ``rate`` messages a second; return each message's ms from its confirmation to its arrival."""
     count = int(rate * HALF_LOAD_SECONDS)
     confirmed = [0.0] * count
     arrived = [0.0] * count

@@ -40,7 +40,7 @@ WARM_SECONDS: Final = 4.0
 """Time for which messages are sent at the beginning of each run, before its figures begin."""
 PART_SECONDS: Final = 12.0
 WARMING_SECONDS: Final = 40.0
-"""The length of the first run of each system, which does not count."""
+"""Length of the first run of each system, which does not count."""
 OPEN_SECONDS_MAX: Final = 300.0
 NAMESPACE: Final = "bench/live"
 RETENTION: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: so many topics, and messages a second over all of them."""
+    """Row of the table: its number of topics, and ``rate`` messages a second over all of them."""
 
     topics: int
     rate: int
@@ -82,18 +82,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Linked clusters that run; the first of ``clusters`` is A, where the client is."""
+    """Running linked clusters. The first of ``clusters`` is A; ``broker`` is A's, to which the client connects."""
 
     broker: Broker
     clusters: tuple[Callable[[], Iterable[int]], ...]
-    """Functions that return a cluster's processes."""
+    """For each cluster a function that returns its process ids."""
     postgres: Callable[[], Iterable[int]] = tuple
     counts: Callable[[], Awaitable[Counts]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The figures of one run."""
+    """Figures of one run: those that the client printed, and the CPU time of all clusters."""
 
     run: Run
     cores: tuple[float, ...]
@@ -147,7 +147,10 @@ def _made(directory: Path) -> Path:
 
 
 async def _step(program: Program, row: Row, systems: Sequence[Live], scale: float, say: Say) -> list[Measurement]:
-    """Measure a row of each system in turn. Return no figures if a program failed, so that other rows are kept."""
+    """Measure a row with each system in turn, and return its figures; the first system is ours, the second the peer.
+
+    Return an empty list if a program failed, so that other rows are kept.
+    """
     taken: list[list[Taken]] = [[] for _ in systems]
     try:
         for _ in range(RUNS):
@@ -199,7 +202,7 @@ async def _look(system: Live) -> _Look:
 
 
 def taken_between(before: _Look, after: _Look, run: Run) -> Taken:
-    """Return the figures of ``run`` from what was seen at its beginning and at its end. Pure."""
+    """Return the figures of ``run`` from the CPU times and counts at its beginning and at its end. Pure."""
     elapsed = after.at - before.at
     cores = tuple((late - early) / elapsed for early, late in zip(before.cpu_seconds, after.cpu_seconds, strict=True))
     taken = Taken(run, cores, (after.postgres_seconds - before.postgres_seconds) / elapsed)
@@ -216,7 +219,7 @@ def taken_between(before: _Look, after: _Look, run: Run) -> Taken:
 
 
 def row_figures(row: Row, ours: Sequence[Taken], peer: Sequence[Taken]) -> list[Measurement]:
-    """Return the figures of one row; those that only workers count have no peer. Pure."""
+    """Return the figures of one row from our runs and the peer's. Those that only workers count have no peer. Pure."""
     name = f"live/{row.name}"
     compared: tuple[tuple[str, str, Callable[[Taken], float]], ...] = (
         ("rate", "msg/s", lambda taken: taken.run.rate),
@@ -267,7 +270,7 @@ def live_markdown(measured: Sequence[Measurement]) -> str:
 
 
 def _cores_and_times(values: Sequence[float]) -> str:
-    """Format cores at A and elsewhere, p50 and p99; return an empty text if there are no values."""
+    """Format ``values``: cores at A and elsewhere, p50 and p99 in ms. Return an empty text if there are none."""
     if not values:
         return ""
     at_a, elsewhere, p50, p99 = values
@@ -279,7 +282,7 @@ def _cores_and_times(values: Sequence[float]) -> str:
 
 @asynccontextmanager
 async def workers(clusters: Clusters) -> AsyncIterator[Live]:
-    """Start the workers of ``clusters``, and end them. The first cluster of the topology is A."""
+    """Run the workers of ``clusters`` while the context lasts, and yield them. The topology's first cluster is A."""
     async with clusters, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
         names = clusters.topology.names
         await clusters.start(*names)
@@ -306,7 +309,7 @@ async def _status(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
 
 
 def counted(statuses: Sequence[Mapping[str, Any]]) -> Counts:
-    """Return the counts of all clusters from what their workers say of themselves. Pure.
+    """Return the counts of all clusters, summed up, from the answers of their ``/replication/v1/status``. Pure.
 
     A marker goes over each link of its cluster, so the link that carried the most markers of a cluster counts.
     """
@@ -320,7 +323,7 @@ def counted(statuses: Sequence[Mapping[str, Any]]) -> Counts:
 
 @asynccontextmanager
 async def brokers(directory: Path) -> AsyncIterator[Live]:
-    """Start two brokers that replicate :data:`NAMESPACE` both ways, and end them."""
+    """Run two brokers that replicate :data:`NAMESPACE` both ways while the context lasts, and yield them."""
     names = ("a", "b")
     both = {name: PulsarBroker(directory / name, name, {**TUNED, **JOURNAL}, JAVA) for name in names}
     try:

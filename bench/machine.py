@@ -1,4 +1,4 @@
-"""Description of this machine in one line: figures without it mean little."""
+"""Description of this machine, to stand beside figures: :func:`machine_line` and :func:`page_cache_line`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 def machine_line(data: Path) -> str:
-    """Return CPU, cores, memory, file system of ``data``, Python, our version, and how busy the machine is already."""
+    """Return a line with CPU, cores, memory, file system of ``data``, Python, our version, and the load of now."""
     load, _, _ = os.getloadavg()
     return (
         f"{_cpu()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {_file_system(data)} under {data}, "
@@ -25,7 +25,7 @@ def machine_line(data: Path) -> str:
 
 
 def page_cache_line(directory: Path) -> str:
-    """Return the rate at which a new file of ``directory`` goes into the page cache, without a sync, twice.
+    """Return a line with the MB/s at which two new files of ``directory`` go into the page cache, without a sync.
 
     The second file gets the memory of the first. Where the first is much slower, the machine is a virtual one that
     fetches memory from its host, and all that writes new files waits for that.

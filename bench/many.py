@@ -64,7 +64,7 @@ FAN_OUTS: Final = (
 
 
 async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Measure group ``many``: rates, latencies and CPU times.
+    """Return the figures of group ``many``: rates, latencies and CPU times. ``say`` prints them as they come.
 
     Run ``scale`` times the usual number of rounds. Return an empty list if Go is missing.
     """
@@ -90,7 +90,7 @@ async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Me
 
 
 async def _step(step: _Step, say: Say) -> list[Measurement]:
-    """Return the figures of one step; none if a program failed, so that the others are kept."""
+    """Run one step, print and return its figures. Return none if a program failed, so that the others are kept."""
     try:
         return _told(await step(), say)
     except ProgramFailed as why:
@@ -99,7 +99,10 @@ async def _step(step: _Step, say: Say) -> list[Measurement]:
 
 
 async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Measure acknowledged rounds for ten minutes, and compare the last minute with the first."""
+    """Measure rounds for ten minutes (times ``scale``) on each broker; return figures of all, first and last minute.
+
+    In a round a topic sends a message, receives it, and acknowledges it. Return an empty list if Go is missing.
+    """
     program = await _go("many-long", say)
     if program is None:
         return []
@@ -124,7 +127,10 @@ async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> li
 
 
 async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Return CPU time, memory and latencies of 10,000 topics that have a message every ten seconds each."""
+    """Return CPU time, memory and latencies of 10,000 topics (times ``scale``) with a message each every ten seconds.
+
+    Return an empty list if Go is missing.
+    """
     program = await _go("many-idle", say)
     if program is None:
         return []
@@ -192,7 +198,7 @@ class _Works:
                 await self._all_works(broker, WARMING_TOPICS)
 
     async def rounds(self, topics: int) -> list[Measurement]:
-        """Measure every work with ``topics`` topics."""
+        """Return the figures of every work of :data:`WORKS` with ``topics`` topics."""
 
         taken = await self.clients.in_turn(lambda broker: self._all_works(broker, topics))
         return [
@@ -221,11 +227,14 @@ class _Works:
         )
 
     async def python(self, topics: int) -> list[Measurement]:
-        """Measure acknowledged rounds of the Python client."""
+        """Return the figures of the Python client's rounds on ``topics`` topics: send, receive and acknowledge."""
         return await self._one(f"python/{topics}/acknowledge", "rounds/s", "many", ROUNDS[topics], topics=topics)
 
     async def _one(self, name: str, unit: str, work: str, count: int, **given: Any) -> list[Measurement]:
-        """Measure a work that prints one measurement, at each broker in turn."""
+        """Measure a work that prints one measurement, at each broker in turn, and return its figures.
+
+        ``name`` begins their names; ``count`` and ``given`` are the program's arguments.
+        """
 
         async def once(broker: Broker) -> Run:
             (run,) = await self._runs(broker, work, count, **given)
@@ -270,7 +279,7 @@ def _beside(
 
 
 def markdown(measured: Sequence[Measurement]) -> str:
-    """Return the figures of group ``many`` as the table of docs/compared.md, with what both promise above it. Pure."""
+    """Return the figures of group ``many`` as the table of docs/compared.md, below a line on how both sync. Pure."""
     found = {each.name: each for each in measured}
     lines = [
         f"{JOURNALS}.",
@@ -296,7 +305,7 @@ def markdown(measured: Sequence[Measurement]) -> str:
 
 
 def _pair(each: Measurement | None, times: float, unit: str) -> str:
-    """Format our figure, and the peer's if there is one."""
+    """Format our figure ``each`` and its peer's, if any, both multiplied by ``times``; return "" without ``each``."""
     if each is None:
         return ""
     beside = "" if each.peer_value is None else f", {each.peer_value * times:.3g}"

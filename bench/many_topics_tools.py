@@ -31,7 +31,7 @@ COMMANDS: Final = {
 
 
 async def measure_many_topics_tools(directory: Path) -> list[Measurement]:
-    """Return seconds and processor time of each command."""
+    """Return the seconds and the processor time that each of :data:`COMMANDS` takes."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         await clusters.stop(SOURCE)
@@ -60,7 +60,7 @@ async def _run(file: Path, command: tuple[str, ...], workers: list[psutil.Proces
 
 
 def _cpu_seconds(workers: list[psutil.Process]) -> float:
-    """Return the processor time of the workers, and of all commands that have ended."""
+    """Return the processor time, in seconds, of the workers and of all commands that have ended, together."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     times = [worker.cpu_times() for worker in workers]
     return children.ru_utime + children.ru_stime + sum(each.user + each.system for each in times)

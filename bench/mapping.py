@@ -40,7 +40,7 @@ LEDGER: Final = 1_763_000_000_000
 
 
 async def measure_mapping(directory: Path) -> list[Measurement]:
-    """Measure all figures of the group."""
+    """Return all figures of group ``mapping``: size of the mapping, and time of translations."""
     database = Database("embedded", directory / "mapping", cluster="bench", known_good=False)
     await database.start()
     assert database.engine is not None
@@ -88,7 +88,7 @@ def _runs(entries: int, length: object, *, others: int) -> Iterator[Extent]:
 
 
 async def _write(repository: SnapshotRepository, key: ExtentKey, extents: Iterator[Extent]) -> None:
-    """Write extents as the index writer does: rewrite the last segment as it grows."""
+    """Write extents to Postgres as the index writer does, which rewrites the last segment as it grows."""
     table = ExtentTable()
     full: list[Segment] = []
     for extent in extents:

@@ -1,4 +1,4 @@
-"""One measured figure: several runs, their median, and the peer's, in the form of ``bench/results.json``. Pure."""
+"""Measured figures: several runs, their median, and the peer's, in the form of ``bench/results.json``. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import median
 from typing import Any, Final
 
 SIGNIFICANT_DIGITS: Final = 4
-"""Digits of a figure; more would claim a precision that runs on a shared machine do not have."""
+"""Significant digits of a figure; runs on a shared machine are not more precise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``name`` is ``GROUP/SIZE/…``; ``runs`` are in ``unit``, and so are the peer's, if there is one."""
+    """Measured figure. ``name`` is ``GROUP/SIZE/…``; ``runs`` are in ``unit``, as are the peer's, if there is one."""
 
     name: str
     unit: str
@@ -50,7 +50,7 @@ class Measurement:
         return significant(median(self.runs) / beside) if beside else None
 
     def beside_peer(self) -> str:
-        """Return the figure as text, with the peer's figure if there is one."""
+        """Return a line with name, median and unit, and with the peer's median and the ratio if there is a peer."""
         beside = "" if self.peer_value is None else f", {self.peer} {self.peer_value:g}"
         ratio = "" if self.ratio is None else f", ratio {self.ratio:g}"
         return f"{self.name}: {self.value:g} {self.unit}{beside}{ratio}"
@@ -81,7 +81,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def significant(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
-    """Round ``value`` to that many significant digits."""
+    """Return ``value`` rounded to ``digits`` significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))

@@ -25,7 +25,7 @@ from bench.disk import settle
 from replicator.client import Client, ConsumerType, InitialPosition, PartitionedProducer, Producer, ProducerQueueIsFull
 
 ENQUEUED_AT_ONCE: Final = 256
-"""Messages enqueued between two looks of the event loop at its sockets: the loop stays busy, the connection too."""
+"""Messages enqueued before the event loop looks at its sockets again; both loop and connection stay busy."""
 CONSUMED_MESSAGES_MAX: Final = 120_000
 """Messages that one run consumes of a backlog: a second or two."""
 RECEIVE_QUEUE_MESSAGES: Final = 20_000
@@ -33,7 +33,7 @@ RECEIVE_MANY_MESSAGES: Final = 1_000
 
 
 async def measure_case(case: Case, groups: Collection[str], directory: Path) -> dict[str, list[float]]:
-    """Return the runs of a case, by group, for those of ``groups`` that this module has."""
+    """Measure a case, and return the rates of its runs by group, for those of ``groups`` that this module has."""
     measured: dict[str, list[float]] = {}
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE)
@@ -46,7 +46,7 @@ async def measure_case(case: Case, groups: Collection[str], directory: Path) -> 
 
 
 async def publish_rates(url: str, case: Case) -> list[float]:
-    """Publish the whole backlog of ``case``; the rate of each part."""
+    """Publish the whole backlog of ``case`` in :data:`RUNS` parts to the broker at ``url``; return each part's rate."""
     rates = []
     payload = bytes(case.size_bytes)
     async with Client(url) as client:
@@ -62,7 +62,7 @@ async def publish_rates(url: str, case: Case) -> list[float]:
 
 
 async def publish(producer: Producer | PartitionedProducer, payload: bytes, count: int) -> None:
-    """Publish ``count`` messages one behind the other; returns when all are confirmed."""
+    """Publish ``count`` messages without waiting for each confirmation; return when all are confirmed."""
     for index in range(count):
         try:
             producer.enqueue(payload)
@@ -75,8 +75,10 @@ async def publish(producer: Producer | PartitionedProducer, payload: bytes, coun
 
 
 async def copy_rates(clusters: TwoClusters, case: Case, *, published: int) -> list[float]:
-    """Publish what ``published`` messages lack of the backlog, and copy it into an empty destination, again and again;
-    the rate of each run."""
+    """Copy the case's backlog into an empty destination :data:`RUNS` times, and return the rate of each run.
+
+    ``published`` messages of it stand at the source already; the others are published first.
+    """
     await publish_rates(clusters.client_url(SOURCE), replace(case, messages=case.messages - published))
     rates = []
     for _ in range(RUNS):
@@ -87,7 +89,7 @@ async def copy_rates(clusters: TwoClusters, case: Case, *, published: int) -> li
 
 
 async def copy_once(clusters: TwoClusters, case: Case) -> Arrival:
-    """Copy the whole backlog into an empty destination, which runs afterwards.
+    """Copy the whole backlog into an empty destination, which runs afterwards; return the times of its arrival.
 
     It is looked at while it starts, and has nothing until it answers: a link may be faster than whoever waits for its
     destination to be ready.
@@ -104,7 +106,7 @@ async def copy_once(clusters: TwoClusters, case: Case) -> Arrival:
 
 
 async def consume_rates(url: str, case: Case) -> list[float]:
-    """Consume from the first message on, each run with a subscription of its own; the rate of each run."""
+    """Consume a topic from its first message in :data:`RUNS` runs, each with a new subscription; return the rates."""
     rates = []
     wanted = min(case.messages, CONSUMED_MESSAGES_MAX)
     queue = min(RECEIVE_QUEUE_MESSAGES, case.pending_messages_max)

@@ -31,7 +31,7 @@ LAG_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """Messages of ``size``, and by the client's language how many a run has ``published`` and ``consumed``."""
+    """Messages of ``size`` bytes; a run has ``published`` and ``consumed`` many of them, by language of the client."""
 
     name: str
     size: int
@@ -55,7 +55,7 @@ CASES: Final = (
     ClientCase("1kB/batched", 1_000, True, {"python": 60_000, "go": 120_000}, {"python": 60_000, "go": 100_000}),
     ClientCase("100kB/single", 100_000, False, {"python": 1_200, "go": 1_500}, {"python": 600, "go": 600}),
 )
-"""Half a second to five seconds each, at the rates that were seen: subscribing is part of the time, and in runs of
+"""Cases of half a second to five seconds, at the rates that were seen: subscribing is part of the time, and in runs of
 0.15 s it was most of the difference. More than may be on their way at once: the Python client sends faster while no
 confirmation comes, so whoever confirms late would seem to be faster."""
 SUSTAINED_MESSAGES: Final = {"python": 20_000, "go": 200_000}
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
-    """Measure group ``clients``; without the Python client only say so."""
+    """Return the figures of group ``clients``. Without the Python client, say so and return an empty list."""
     try:
         program = python_program()
     except ProgramMissing as why:
@@ -75,7 +75,7 @@ async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
 
 
 async def measure_go(directory: Path, say: Say) -> list[Measurement]:
-    """Measure group ``go``; without the Go program only say so."""
+    """Return the figures of group ``go``. Without the Go program, say so and return an empty list."""
     try:
         program = await go_program()
     except ProgramMissing as why:
@@ -103,7 +103,7 @@ Taken = dict[Broker, list[Run]]
 
 
 class Clients:
-    """One client program against the brokers of one run of the benchmark."""
+    """Measurements of one client program: runs it against our worker and the peer in turn, and returns the figures."""
 
     def __init__(self, program: Program, brokers: Brokers, group: str, runs: int = RUNS) -> None:
         self._program = program
@@ -118,8 +118,9 @@ class Clients:
         return next(self._topics)
 
     def each(self, name: str, unit: str, taken: Taken) -> list[Measurement]:
-        """Return the rate, the latencies if measured, the broker's CPU time for each counted item, and the client's
-        cores.
+        """Return figures of ``taken``, the runs by broker, with ``name`` before each figure's name.
+
+        They are the rate, latencies if measured, the broker's CPU time for each counted item, and the client's cores.
         """
         timed = any(run.p50_ms for runs in taken.values() for run in runs)
         return [
@@ -130,7 +131,7 @@ class Clients:
         ]
 
     async def rates(self, case: ClientCase) -> list[Measurement]:
-        """Publish, and consume what was published."""
+        """Publish a case's messages, then consume them; return the rates of both, with the CPU time of both sides."""
         language = self._program.name
         given = {"size": case.size, "batched": case.batched}
         consumed: Taken = {broker: [] for broker in self._brokers.both}
@@ -154,7 +155,7 @@ class Clients:
         ]
 
     async def one_by_one(self) -> list[Measurement]:
-        """Measure sends that each wait for the receipt of the one before."""
+        """Return p50 and p99 of sends that each wait for the receipt of the one before."""
 
         async def once(broker: Broker) -> Run:
             return await self._program.run(
@@ -164,7 +165,10 @@ class Clients:
         return self._latencies("one-send/100B", await self.in_turn(once))
 
     async def lag(self) -> list[Measurement]:
-        """Measure the time from a send to its arrival at a consumer of the same client."""
+        """Return the sustained rate, and p50 and p99 from a send to its arrival at a consumer of the same client.
+
+        The lag is measured at half of the lower broker's sustained rate.
+        """
         given = {"size": LAG_BYTES, "batched": True}
         count = SUSTAINED_MESSAGES[self._program.name]
 

@@ -17,7 +17,7 @@ from bench.pairs import Pair, System
 
 
 class OurPair:
-    """See :class:`bench.pairs.Pair`."""
+    """:class:`bench.pairs.Pair` of two workers of ours, linked by the embedded engine."""
 
     def __init__(self, clusters: TwoClusters) -> None:
         self._clusters = clusters

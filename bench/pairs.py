@@ -17,28 +17,28 @@ class Pair(Protocol):
     """Two clusters of a system, filled once. Each copy brings the whole backlog to a destination without it."""
 
     def pids(self) -> Iterable[int]:
-        """Return all its running processes; their children may be left out."""
+        """Return the ids of all running processes of the system; their children may be left out."""
 
     async def fill(self, case: Case) -> None:
-        """Make what all copies need."""
+        """Publish the backlog of ``case`` at the source, as far as all copies share it."""
 
     async def copy(self, case: Case) -> Arrival:
-        """Copy the whole backlog once, from the moment at which all of it stands at the source."""
+        """Copy the whole backlog, which stands at the source, into an empty destination; return when it arrived."""
 
     async def lag(self) -> Lag:
-        """Measure the lag of a topic of its own, after the copies."""
+        """Return the lag of another topic, measured after the copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system with its settings. ``promise`` says what is safe of a message that is confirmed, or that was copied."""
+    """System to measure, with its settings. ``promise`` says where a confirmed or copied message is stored safely."""
 
     name: str
     title: str
     promise: str
     missing: Callable[[], str | None]
-    """Return why it cannot run here, and how to get it; None if it can."""
+    """Function that returns why the system cannot run here, and how to get it; None if it can."""
     started: Callable[[Path], AbstractAsyncContextManager[Pair]]
-    """Start it with its data in a directory, and end it."""
+    """Context manager that runs the system with its data in a directory, and yields it as a :class:`Pair`."""
     ours: bool = False
-    """Whether it is the replicator, measured beside the others."""
+    """Whether the system is the replicator; the others are its peers."""

@@ -38,7 +38,7 @@ PEER: Final = "full lists"
 
 
 async def measure_patterns(directory: Path) -> list[Measurement]:
-    """Measure all figures of the group."""
+    """Return all figures of group ``patterns``, with the workers' stores in ``directory``."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         measured = [
@@ -107,7 +107,7 @@ async def _discovery_ms(client: Client, consumer: PatternConsumer, topic: str) -
 
 
 class _Polls:
-    """A watcher that polls when told to."""
+    """Listener of one topic watch: counts the answers to polls. The channel polls, when the benchmark tells it to."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -170,7 +170,7 @@ async def _measure_unchanged(clusters: TwoClusters) -> list[Measurement]:
 
 
 class _Counter:
-    """A TCP proxy that counts what goes through it."""
+    """TCP proxy that counts the bytes through it, both ways, in ``payload_bytes``."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)

@@ -29,7 +29,7 @@ class Name:
 
 @dataclass(slots=True)
 class Taken:
-    """The copies of one size by one system, and what its processes used; a GB is 10**9 bytes of payload."""
+    """Copies of one size by one system: rates, and CPU time and memory of its processes. A GB is 10**9 bytes."""
 
     mb_s: list[float] = field(default_factory=list)
     cpu_s_a_gb: list[float] = field(default_factory=list)
@@ -130,7 +130,7 @@ class PeerResults:
 
 
 def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Sequence[float]]) -> list[Measurement]:
-    """Return a figure for each peer that has runs; one without a peer if none has."""
+    """Return our figure beside each peer that has runs; once without a peer if none has; nothing if ours has none."""
     if not ours:
         return []
     found = [
@@ -142,7 +142,7 @@ def _beside(name: str, unit: str, ours: Sequence[float], peers: Mapping[Name, Se
 
 
 def _lag_ms(lags: Sequence[Lag], percent: float) -> list[float]:
-    """Return a percentile of the lag of each run of all rounds."""
+    """Return the percentile ``percent`` of the lag of each run of all rounds, in milliseconds."""
     return [value for lag in lags for value in lag.percentiles(percent)]
 
 
@@ -151,7 +151,7 @@ def _row(*cells: str) -> str:
 
 
 def _spread(runs: Sequence[float]) -> str:
-    """Format the median of runs, with the least and the greatest."""
+    """Format the median of runs, with the least and the greatest if there are several."""
     if len(runs) == 1:
         return _figure(runs[0])
     return f"{_figure(median(runs))} ({_figure(min(runs))} to {_figure(max(runs))})"

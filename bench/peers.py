@@ -5,7 +5,7 @@ it :data:`RUNS` times after one copy that does not count, for the brokers compil
 ended and its data deleted. With the first size each system's lag is measured too. The disk is measured at the beginning
 of each round. Medians are of all rounds.
 
-Not of the groups that are measured when none is named: it takes the better part of an hour.
+It takes the better part of an hour, so it is measured only if it is named.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ Say = Callable[[str], None]
 async def measure_peers(
     directory: Path, say: Say, *, rounds: int = ROUNDS, scale: float = 1.0, only: Collection[str] = ()
 ) -> PeerResults:
-    """Measure all systems, or those of ``only``. ``scale`` shrinks the backlogs, for a trial. A peer that fails is
-    reported, and lacks that run."""
+    """Measure all systems, or those named in ``only``, and return all results. ``say`` prints the progress.
+
+    ``scale`` shrinks the backlogs, for a trial. A peer that fails is reported, and lacks that run.
+    """
     wanted = [system for system in SYSTEMS if not only or system.name in only]
     systems = [system for system in wanted if _is_here(system, say)]
     found = _Found.of(systems, _cases(scale))
@@ -73,7 +75,7 @@ def _is_here(system: System, say: Say) -> bool:
 
 
 def _cases(scale: float) -> list[Case]:
-    """Return the backlogs in producer batches; each is published in equal parts."""
+    """Return the batched cases with the backlogs of :data:`MESSAGES` times ``scale``, a multiple of the equal parts."""
     return [
         replace(case, messages=max(1, int(MESSAGES[case.size_name] * scale) // PARTS) * PARTS)
         for case in CASES
@@ -83,7 +85,7 @@ def _cases(scale: float) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Results so far; each round adds to them."""
+    """Results so far; each measurement adds to them."""
 
     systems: Sequence[System]
     cases: Sequence[Case]
@@ -107,7 +109,10 @@ class _Found:
 
 
 async def _measure_one(system: System, case: Case, directory: Path, found: _Found, say: Say) -> None:
-    """Measure one size of one system. A peer may fail, a system of ours may not."""
+    """Measure one size with one system, and add the results to ``found``; with the first size, its lag too.
+
+    Report the error of a peer, and go on; raise that of a system of ours.
+    """
     lags = found.lags[system.name] if case is found.cases[0] else None
     with _own(directory):
         try:
@@ -120,7 +125,7 @@ async def _measure_one(system: System, case: Case, directory: Path, found: _Foun
 
 @contextmanager
 def _own(directory: Path) -> Iterator[None]:
-    """Make a directory and remove it afterwards, so that the disk holds the data of one system only."""
+    """Make ``directory`` and remove it on leaving the context, so that the disk holds the data of one system only."""
     directory.mkdir()
     directory.chmod(0o755)  # as root, Postgres runs as another user
     try:

@@ -1,4 +1,4 @@
-"""The programs that measure with an official client, each a process of its own: one in Python, one in Go.
+"""Programs that measure with an official client, each a process of its own: one in Python, one in Go.
 
 The Go program (``bench/go``) is built by the first benchmark that needs it, into a cache outside the clone.
 """
@@ -40,9 +40,9 @@ class Run:
     count: int
     seconds: float
     client_cores: float
-    """CPU time of the client's process by the time it took: 1 is a core, the most that Python code has."""
+    """CPU time of the client's process divided by the run's duration: 1 is a core, the most that Python code uses."""
     broker_cores: float
-    """CPU time of the broker by the time it took; 0 of a broker whose process is not known."""
+    """CPU time of the broker divided by the run's duration; 0 if the broker's process is not known."""
     p50_ms: float
     p99_ms: float
     broker_bytes: float = 0.0
@@ -50,7 +50,7 @@ class Run:
 
     @classmethod
     def said(cls, measured: Mapping[str, Any]) -> Run:
-        """Build a run from one line of a program's output."""
+        """Return the run that one line of a program's output, parsed from JSON, describes."""
         seconds = measured["seconds"]
         return cls(
             measured["count"],
@@ -81,7 +81,7 @@ class Program:
     command: tuple[str, ...]
 
     def arguments(self, broker: Broker, given: Mapping[str, Any]) -> list[str]:
-        """Return all command-line arguments; a flag's value is True or False."""
+        """Return the command line with the broker's url and pid, and ``given``: options by name, True for a flag."""
         flags = [f"--{name}={value}" for name, value in given.items() if not isinstance(value, bool)]
         switches = [f"--{name}" for name, value in given.items() if value is True]
         return [*self.command, f"--url={broker.url}", f"--pid={broker.pid or 0}", *flags, *switches]
@@ -136,7 +136,7 @@ class Program:
 
 
 def python_program() -> Program:
-    """Return the program of the Python client. Raise :class:`ProgramMissing` without the client."""
+    """Return the program of the Python client. Raise :class:`ProgramMissing` if the client is not installed."""
     try:
         import pulsar  # noqa: F401
     except ImportError:
@@ -145,7 +145,7 @@ def python_program() -> Program:
 
 
 async def go_program() -> Program:
-    """Return the Go program, built if needed. Raise :class:`ProgramMissing`."""
+    """Return the Go program, built if needed. Raise :class:`ProgramMissing` if Go is missing, or the build fails."""
     go = shutil.which("go")
     if go is None:
         raise ProgramMissing("Go is not on this machine")

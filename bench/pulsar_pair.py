@@ -33,7 +33,7 @@ LAG_TOPIC: Final = f"persistent://{LAG_NAMESPACE}/lag"
 LOOK_EVERY_SECONDS: Final = 0.02
 """A look is a request to the admin paths, which costs the broker a millisecond or two; copies take seconds."""
 CHANGE_SECONDS_MAX: Final = 60.0
-"""Limit of the time until a change of policy is seen."""
+"""Limit of the time until a change of policy takes effect."""
 NOT_FOUND: Final = 404
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -63,7 +63,7 @@ JAVA: Final = (
 
 
 class PulsarPair:
-    """See :class:`bench.pairs.Pair`."""
+    """:class:`bench.pairs.Pair` of two Pulsar clusters with Pulsar's own geo-replication."""
 
     def __init__(self, source: PulsarBroker, destination: PulsarBroker) -> None:
         self._source = source
@@ -74,7 +74,7 @@ class PulsarPair:
         return [broker.pid for broker in (self._source, self._destination) if broker.pid is not None]
 
     def link(self) -> None:
-        """Make A know B, and the namespaces of both: replication goes from A to B only."""
+        """Register B at A, and create the namespaces of both: replication goes from A to B only."""
         remote = {"serviceUrl": self._destination.admin_url, "brokerServiceUrl": self._destination.url}
         self._source.admin("PUT", f"clusters/{DESTINATION}", remote)
         for broker, clusters in ((self._source, [SOURCE, DESTINATION]), (self._destination, [DESTINATION])):
@@ -105,7 +105,7 @@ class PulsarPair:
         self._source.admin("POST", f"namespaces/{BACKLOG_NAMESPACE}/replication", list(clusters))
 
     async def _forget(self, case: Case) -> None:
-        """Delete B's topic when A's replicator has ended, which would make it anew."""
+        """Wait until A's replicator, which would make B's topic again, has ended; then delete that topic."""
         async with asyncio.timeout(CHANGE_SECONDS_MAX):
             while self._source.admin("GET", f"{topic_path(case)}/stats")["replication"]:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)
@@ -122,7 +122,7 @@ def topic_path(case: Case) -> str:
 
 
 def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
-    """Return the answer of a topic's admin path; None if the broker does not have the topic."""
+    """Return the JSON of a topic's admin path ``what``, such as ``stats``; None if the broker has no such topic."""
     try:
         return broker.admin("GET", f"{topic_path(case)}/{what}")
     except HTTPError as error:
@@ -133,20 +133,20 @@ def _of_topic(broker: PulsarBroker, case: Case, what: str) -> Any:
 
 
 async def entries(broker: PulsarBroker, case: Case) -> int:
-    """Return the number of a topic's stored entries, as its journal promises them."""
+    """Return the number of entries of the case's topic that the broker has stored; 0 if it has no such topic."""
     stats = _of_topic(broker, case, "internalStats")
     return 0 if stats is None else int(stats["numberOfEntries"])
 
 
 def check_messages(broker: PulsarBroker, case: Case) -> None:
-    """Raise :class:`NotArrived` unless a topic's entries are exactly the case's messages."""
+    """Raise :class:`NotArrived` unless the broker counted as many messages as the case has."""
     messages = int(broker.admin("GET", f"{topic_path(case)}/stats")["msgInCounter"])
     if messages != case.messages:
         raise NotArrived(f"{broker.cluster} has all entries, but {messages} of {case.messages} messages")
 
 
 def missing() -> str | None:
-    """Return why two brokers cannot run here; None if they can."""
+    """Return why Pulsar brokers cannot run here; None if they can."""
     return jars_missing("pulsar", TITLE)
 
 

@@ -1,10 +1,10 @@
-"""Group ``security``: what asking everybody and speaking TLS alone costs, and what hostile neighbours cost others.
+"""Group ``security``: the cost of tokens and TLS for everybody, and the cost of hostile clients for the others.
 
 Two pairs of workers, one with ``auth`` and ``tls.required``, are measured in turn: publishing of batches, and how fast
 a link copies them. Then one send at a time at the pair with TLS, while 200 connections send it garbage, half frames,
-huge sizes and wrong tokens, or read nothing; and while none does. Then the same at a worker without authentication,
-beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core. The memory of the worker
-is measured beside readers of messages that are large only once they are decompressed.
+huge sizes, wrong tokens and unfinished HTTP requests; and while none does. Then the same at a worker without
+authentication, beside a process that floods it (:mod:`bench.floods`), and beside one that only burns a core. The memory
+of the worker is measured beside readers of messages that are large only once they are decompressed.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ LARGE: Final = "large-messages"
 
 
 class _Pair:
-    """Two linked workers, and a client of them."""
+    """Two linked workers; ``client`` returns a client of one. ``secrets`` has tokens and certificates, if they ask."""
 
     def __init__(self, topology: Topology, secrets: OwnSecrets | None) -> None:
         self.topology = topology
         self.secrets = secrets
         self.pid: int | None = None
-        """Process of the first worker."""
+        """Process id of the first worker."""
         self.access = with_topology(Access(), topology)
 
     def client(self, name: str) -> Client:
@@ -69,7 +69,7 @@ class _Pair:
 
 
 async def measure_security(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """Measure all figures of the group, with the workers' stores in ``directory``."""
+    """Return all figures of group ``security``, with the workers' stores in ``directory``. ``say`` prints progress."""
     published: dict[bool, list[float]] = {False: [], True: []}
     copied: dict[bool, list[float]] = {False: [], True: []}
     for run in range(RUNS):
@@ -148,7 +148,7 @@ async def _publish_large(pair: _Pair) -> None:
 
 
 async def _slowest_health(port: int, pid: int | None) -> tuple[float, float]:
-    """Return the longest that an answer of ``/healthz`` took, in milliseconds, when this is cancelled.
+    """Ask ``/healthz`` again and again until cancelled; then return the longest time of an answer, in milliseconds.
 
     Also return the most memory that process ``pid`` had meanwhile, in megabytes.
     """
@@ -200,7 +200,7 @@ async def _running(directory: Path, *, secure: bool) -> AsyncIterator[_Pair]:
 
 
 async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
-    """Return messages a second: confirmed at the source, and arrived at the destination."""
+    """Publish :data:`MESSAGES`; return messages a second confirmed at the source, and arrived at the destination."""
     source, destination = pair.topology.names
     async with pair.client(source) as client, pair.client(destination) as far:
         consumer = await far.subscribe(TOPIC, "bench", receiver_queue_size=20_000)
@@ -213,7 +213,7 @@ async def _publish_and_copy(pair: _Pair) -> tuple[float, float]:
 
 
 async def _arrived(consumer: object, began: float) -> float:
-    """Return the seconds until all messages have arrived."""
+    """Receive :data:`MESSAGES` messages; return the seconds from ``began`` until the last came."""
     count = 0
     while count < MESSAGES:
         count += len(await consumer.receive_many(5_000, 100))  # type: ignore[attr-defined]
@@ -221,7 +221,7 @@ async def _arrived(consumer: object, began: float) -> float:
 
 
 async def _sends(pair: _Pair, sends: int = SENDS) -> float:
-    """Return the 99th percentile of one send at a time, in milliseconds."""
+    """Send ``sends`` messages one at a time; return the 99th percentile of a send's time, in milliseconds."""
     took: list[float] = []
     async with pair.client(pair.topology.names[0]) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
@@ -234,7 +234,10 @@ async def _sends(pair: _Pair, sends: int = SENDS) -> float:
 
 @asynccontextmanager
 async def hostile_connections(host: str, port: int, trust: Path) -> AsyncIterator[None]:
-    """Keep :data:`HOSTILE` hostile connections open while the context lasts; each comes again when it is closed."""
+    """Run :data:`HOSTILE` attackers of ``host`` and ``port`` while the context lasts.
+
+    Each connects, holds for at most 5 s, ends, and comes again after a second. ``trust`` is the certificate authority.
+    """
     context = ssl.create_default_context(cafile=trust)
     wrong = ClientConnection(0.0, software="x", method="token", credentials=lambda: b"wrong").connect()
     kinds = (

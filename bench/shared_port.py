@@ -31,7 +31,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 
 async def measure_shared_port(directory: Path) -> list[Measurement]:
-    """Measure all figures of the group, with the gateway's engine in ``directory``."""
+    """Return all figures of group ``shared-port``, with the gateway's engine in ``directory``."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.shared_port", str(directory)),
         cwd=_ROOT,
@@ -99,7 +99,7 @@ async def _upload(url: str) -> float:
 
 
 async def _serve(directory: Path) -> None:
-    """Serve until the input ends; print both ports in a line."""
+    """Serve on both ports until stdin ends; print their numbers in one line, the shared one first."""
     from replicator.engine.engine import Engine
     from replicator.gateway.connection import Addresses
     from replicator.gateway.server import Gateway

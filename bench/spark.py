@@ -1,8 +1,8 @@
 """Group ``spark``: live copy by Spark's tasks, beside the embedded engine, of the same backlog in the same run.
 
-1. The backlog is published once. The empty destination is started, and the time taken until it has everything, first
-   with the embedded engine, then with Spark, whose driver runs already.
-2. Between the same clusters, lag at half load as in group ``lag``.
+1. For each engine a pair of clusters gets the same backlog; the time until the emptied destination has it is taken,
+   first embedded, then Spark, whose driver runs already.
+2. With Spark, in a third pair: lag as in group ``lag``, and acknowledgements as in group ``sync``.
 
 Both workers, the driver's JVM and its Python processes share this machine's cores.
 """
@@ -30,13 +30,15 @@ from replicator.topology.fields import SPARK
 from replicator.topology.scalars import EMBEDDED
 
 CASE: Final = replace(CASES[0], messages=1_800_000)
-"""A second at full speed: more than a burst, and it lies within one micro-batch or two."""
+"""Case whose backlog takes about a second at full speed: more than a burst, and one micro-batch or two."""
 STARTED_SECONDS_MAX: Final = 90.0
 
 
 async def measure_spark(directory: Path) -> list[Measurement]:
-    """MB of payload a second of 100 B messages in producer batches, by both engines; with Spark also the lag, and how
-    soon what is acknowledged is seen there, in ms."""
+    """Return the copy rates of 100 B messages in producer batches, in MB of payload a second, by both engines.
+
+    With Spark also return the lag, and the ms until an acknowledgement is seen at the destination.
+    """
     embedded = await _copy_rates(directory / EMBEDDED, EMBEDDED)
     spark = await _copy_rates(directory / SPARK, SPARK)
     async with _clusters(directory / "lag", SPARK) as clusters:
@@ -69,7 +71,7 @@ def _clusters(directory: Path, engine: str) -> TwoClusters:
 
 @asynccontextmanager
 async def _driver(clusters: TwoClusters) -> AsyncIterator[None]:
-    """Run a driver for the source's links, from the start of its first query on."""
+    """Run a Spark driver for the source's links while the context lasts, which begins when it carries all of them."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "replicator.pipeline.live.driver", "--worker", clusters.url(SOURCE)),
         stdin=asyncio.subprocess.PIPE,

@@ -35,7 +35,7 @@ BATCH_MESSAGES: Final = 100
 BATCHED_ENTRIES: Final = 20_000
 SINGLE_ENTRIES: Final = 200_000
 PERMITS: Final = 1_000
-"""Permits that a consumer gives at once, as many as a client's receiver queue."""
+"""Permits that a consumer grants at first, as many as a client's receiver queue."""
 PUBLISH_ENTRIES: Final = 1_000
 HOLES: Final = 1_000_000
 JOINS: Final = 1_000
@@ -43,7 +43,7 @@ KINDS: Final = (SubscriptionType.KEY_SHARED, SubscriptionType.SHARED)
 
 
 async def measure_subscriptions(directory: Path) -> list[Measurement]:
-    """Measure all figures of the group."""
+    """Return all figures of group ``subscriptions``, with the engines' stores in ``directory``."""
     return [
         *await _measure_dispatch(directory, "100x100B", BATCHED_ENTRIES, BATCH_MESSAGES),
         *await _measure_dispatch(directory, "100B/single", SINGLE_ENTRIES, 1),
@@ -68,7 +68,10 @@ async def _measure_dispatch(directory: Path, name: str, entries: int, messages_e
 
 
 async def _dispatch_rate(topic: Topic, kind: SubscriptionType, run: int) -> float:
-    """Measure a new subscription, from the topic's first message until the last is acknowledged."""
+    """Dispatch a topic to :data:`CONSUMERS` consumers of a new subscription; return messages a second.
+
+    The time is from the first message until the last is acknowledged.
+    """
     takers = [_Taker() for _ in range(CONSUMERS)]
     for index, taker in enumerate(takers):
         options = SubscribeOptions(kind, f"consumer-{index}", initial=InitialPosition.EARLIEST)
@@ -88,7 +91,7 @@ async def _dispatch_rate(topic: Topic, kind: SubscriptionType, run: int) -> floa
 
 
 class _Taker:
-    """A consumer that acknowledges all it has got, and grants as much again."""
+    """Consumer whose ``acknowledge`` acknowledges all messages it has got, and grants as many permits again."""
 
     def __init__(self) -> None:
         self.consumer: EngineConsumer | None = None
@@ -166,7 +169,7 @@ async def _measure_join(directory: Path, assignment: KeyAssignment) -> Measureme
 
 
 def _entry(number: int, messages: int) -> bytes:
-    """Make an entry with one key; one message without a batch."""
+    """Return an encoded entry with the key of ``number``, with ``messages`` in a batch; without a batch if one."""
     metadata = MessageMetadata(
         producer_name="bench", sequence_id=number, publish_time=1, partition_key=f"key-{number % KEYS}"
     )

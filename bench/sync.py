@@ -29,20 +29,23 @@ MESSAGES: Final = 3_000
 ACKS_A_SECOND: Final = 500
 TICK_SECONDS: Final = 0.005
 LOOK_EVERY_SECONDS: Final = 0.003
-"""Each look takes the destination's event loop up to a millisecond, so more of them would measure themselves."""
+"""Pause between looks at the destination. A look takes its event loop up to 1 ms; more would distort the figure."""
 RUNS: Final = 3
 SEEN_SECONDS_MAX: Final = 30.0
 
 
 async def measure_sync(directory: Path) -> list[Measurement]:
-    """Measure p50 and p99 from acknowledgement to sight, and update markers a second, with :data:`ACKS_A_SECOND`."""
+    """Return p50 and p99 from an acknowledgement until the destination shows it, and the update markers a second."""
     async with TwoClusters(directory) as clusters:
         await clusters.start(SOURCE, DESTINATION)
         return await measure_acknowledgements(clusters, "sync")
 
 
 async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Measurement]:
-    """Measure acknowledgements between clusters that run, with any carrier of the links."""
+    """Return the figures of :func:`measure_sync` for clusters that run, with any carrier of the links.
+
+    ``name`` begins the figures' names.
+    """
     async with aiohttp.ClientSession() as session, Client(clusters.client_url(SOURCE)) as client:
         producer = await client.create_producer(TOPIC, batching_enabled=False)
         consumer = await client.subscribe(
@@ -79,7 +82,7 @@ async def measure_acknowledgements(clusters: TwoClusters, name: str) -> list[Mea
 
 
 async def _acknowledge(consumer: Any, messages: list[Message]) -> list[float]:
-    """Acknowledge messages in order, evenly at :data:`ACKS_A_SECOND`; return the time of each."""
+    """Acknowledge messages in order, evenly at :data:`ACKS_A_SECOND`; return the time at which each was confirmed."""
     times: list[float] = []
     began = time.monotonic()
     for number, message in enumerate(messages):
@@ -109,7 +112,7 @@ async def _backlog_is(session: aiohttp.ClientSession, url: str, messages: int) -
 
 
 async def _backlog(session: aiohttp.ClientSession, url: str) -> int:
-    """Return the subscription's backlog in messages; -1 while it is not there."""
+    """Return the subscription's backlog in messages at the cluster of ``url``; -1 while it has no such subscription."""
     async with session.get(url + STATS) as response:
         if response.status != 200:
             return -1

@@ -35,7 +35,7 @@ IDLE_SECONDS: Final = 5.0
 
 
 async def measure_topics(directory: Path) -> list[Measurement]:
-    """Measure all figures of the group."""
+    """Return all figures of group ``topics``, with the stores in ``directory``."""
     return [*await _measure_workers(directory), *await _measure_catalog(directory)]
 
 
@@ -70,7 +70,7 @@ async def _measure_workers(directory: Path) -> list[Measurement]:
 
 
 def _own_bytes(clusters: TwoClusters, cluster: str) -> int:
-    """Return the worker's memory without pages of the store's file, which the system takes back when it needs them."""
+    """Return the worker's anonymous memory in bytes: without pages of files, which the system can take back."""
     status = Path(f"/proc/{clusters.pid(cluster)}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon:")]
     return int(line.split()[1]) * 1024
@@ -115,7 +115,7 @@ async def _measure_catalog(directory: Path) -> list[Measurement]:
 
 
 async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> float:
-    """Run operations one after another; return the mean time of one, in µs."""
+    """Run ``operation`` with 0, 1 and so on, :data:`OPERATIONS` times; return the mean time of one, in µs."""
     began = time.monotonic()
     for number in range(OPERATIONS):
         await operation(number)
@@ -124,7 +124,7 @@ async def _microseconds_each(operation: Callable[[int], Awaitable[None]]) -> flo
 
 @asynccontextmanager
 async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
-    """Open an engine over a store that no running worker uses, and close it."""
+    """Open an engine over the store in ``path``, which no running worker uses; yield it, and close it on leaving."""
     engine = await Engine.open(path, cluster=cluster)
     try:
         yield engine
@@ -133,7 +133,7 @@ async def opened(path: Path, cluster: str = "bench") -> AsyncIterator[Engine]:
 
 
 async def fill(engine: Engine) -> None:
-    """Make topics with a message and a replicated subscription each."""
+    """Make :data:`TOPICS` topics with a message and a replicated subscription each."""
     for first in range(0, TOPICS, AT_ONCE):
         await asyncio.gather(*(_make_one(engine, number) for number in range(first, first + AT_ONCE)))
 

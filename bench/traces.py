@@ -26,11 +26,11 @@ from replicator.topology.traces import TracesSettings
 ROUNDS: Final = 6
 PEER: Final = "without"
 _SIZE: Final = "100B"
-"""The most messages a second."""
+"""Size of the messages measured: the one with the most messages a second."""
 
 
 async def measure_traces(directory: Path, say: Callable[[str], None]) -> list[Measurement]:
-    """Measure all figures of the group, with the workers' stores in ``directory``."""
+    """Return all figures of group ``traces``, with the workers' stores in ``directory``. ``say`` prints progress."""
     measured: list[Measurement] = []
     async with _collector() as endpoint:
         for case in CASES:
@@ -81,7 +81,7 @@ async def _publish(clusters: TwoClusters, part: Case) -> float:
 
 @asynccontextmanager
 async def _collector() -> AsyncIterator[str]:
-    """Run a collector that takes spans and forgets them."""
+    """Run a collector that takes spans and forgets them while the context lasts; yield its URL."""
 
     async def take(request: web.Request) -> web.Response:
         await request.read()

@@ -38,7 +38,10 @@ class Sample:
 
 
 class Usage:
-    """A context manager; ``roots`` gives the processes whose children count too, and is asked again and again."""
+    """Sampler of the CPU time and the memory of processes, in a thread, while the context lasts.
+
+    ``roots`` returns process ids. It is called for each sample; the children of these processes count too.
+    """
 
     def __init__(self, roots: Callable[[], Iterable[int]]) -> None:
         self._roots = roots
@@ -67,7 +70,7 @@ class Usage:
         return max((sample.anonymous_bytes for sample in tuple(self._samples)), default=0)
 
     def wait_beyond(self, moment: float) -> None:
-        """Wait until there is a sample later than ``moment``."""
+        """Wait until there is a sample later than ``moment``, a time of ``time.monotonic``."""
         while not self._samples or self._samples[-1].at <= moment:
             assert self._thread.is_alive(), "nobody looks any more"
             time.sleep(SAMPLE_EVERY_SECONDS / 2)
@@ -94,14 +97,14 @@ class Usage:
 
 
 def cpu_seconds_of(roots: Iterable[int]) -> float:
-    """Return the CPU time that processes have taken so far, with that of their children."""
+    """Return the CPU seconds that the processes of ids ``roots`` and their children have used so far, together."""
     pids = frozenset(roots)
     used = [each for each in map(_of_process, pids | _children(pids)) if each is not None]
     return sum(ticks for ticks, _, _ in used) / _TICKS
 
 
 def cpu_seconds_until(samples: Sequence[Sample], moment: float) -> float:
-    """Return the CPU time used until ``moment``, interpolated between the samples before and after it."""
+    """Return the CPU seconds used until ``moment``, interpolated between the samples before and after it."""
     assert samples
     after = bisect_left(samples, moment, key=lambda sample: sample.at)
     if after == 0:
@@ -122,7 +125,10 @@ def _children(roots: Iterable[int]) -> frozenset[int]:
 
 
 def _of_process(pid: int) -> tuple[int, int, int] | None:
-    """Return a process's ticks of CPU time, with those of ended children, and its memory in KiB; None if it is gone."""
+    """Return a process's CPU ticks, with those of ended children, and its resident and anonymous memory in KiB.
+
+    Return None if the process is gone.
+    """
     place = Path(f"/proc/{pid}")
     try:
         # Its name stands in brackets and may have anything in it.

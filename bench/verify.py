@@ -34,7 +34,7 @@ LINKS: Final = (Link(SOURCE, DESTINATION), Link(DESTINATION, SOURCE))
 
 
 async def measure_verify(directory: Path) -> list[Measurement]:
-    """Measure distinct messages a second, with Spark and without."""
+    """Return the distinct messages compared a second, with Spark and without, and the first comparison's seconds."""
     async with TwoClusters(directory) as clusters:
         await write_logs(clusters.data(SOURCE), clusters.data(DESTINATION), MESSAGES)
         await clusters.start(SOURCE, DESTINATION)
@@ -65,7 +65,7 @@ def _measure(urls: dict[str, str]) -> list[Measurement]:
 
 
 async def write_logs(source: Path, destination: Path, messages: int) -> None:
-    """Write a topic's log, and its copy in the other cluster."""
+    """Write a topic's log of ``messages`` messages into the store ``source``, and its copy into ``destination``."""
     published = await Engine.open(source, cluster=SOURCE)
     copied = await Engine.open(destination, cluster=DESTINATION)
     try:

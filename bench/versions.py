@@ -52,7 +52,10 @@ def main(
 
 
 def _measure(checkout: Path, directory: Path, names: Sequence[str], scale: float) -> Figures:
-    """Run the benchmarks in ``directory`` with the version in ``checkout``, and return their figures by name."""
+    """Run the benchmark code that lies in ``directory`` with the ``replicator`` of ``checkout``.
+
+    Return the figures of the groups ``names``, by name of the figure.
+    """
     subprocess.run(
         [checkout / ".venv/bin/python", "-m", "bench", *names, "--scale", str(scale)],
         cwd=directory,  # where Python finds bench; replicator comes from the environment
@@ -65,7 +68,7 @@ def _measure(checkout: Path, directory: Path, names: Sequence[str], scale: float
 
 
 def table(other: Sequence[Figures], this: Sequence[Figures]) -> str:
-    """Return each figure that all runs have, with the ratios of this version to the other one. Pure."""
+    """Return a Markdown table of the figures that all runs have, with the ratios of this version to the other. Pure."""
     lines = ["| figure | other | this | ratio | from | to |", "| --- | --- | --- | --- | --- | --- |"]
     for name in this[0]:
         if not all(name in run for run in (*other, *this)):

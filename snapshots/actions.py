@@ -32,7 +32,7 @@ def _holds_all(origin: str, position: Position) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """State of the local log at one moment.
+    """State of one topic's local log at one moment.
 
     ``vector`` has, by origin (the local cluster included), the highest origin position in the log. ``messages`` is the
     same for message entries only. Without it the vector is used, which is true but may make a peer wait for markers
@@ -60,9 +60,9 @@ class LogState:
         return {**self.reached(), **self.earlier_lives}
 
     def lacking(self, response: SnapshotResponse, local: str) -> set[str]:
-        """Return the origins in whose log the answering cluster is further than this log.
+        """Return the origins that have later messages in the cluster that gave ``response`` than in this log.
 
-        The answering cluster's own origin and ``local`` do not count."""
+        That cluster's own origin and ``local`` do not count."""
         return {
             origin
             for origin, reached in response.vector.items()
@@ -82,42 +82,43 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """Append this marker to the topic; links carry it."""
+    """Action: append a request for a snapshot to the topic; links carry it."""
 
     marker: SnapshotRequest
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResponse:
-    """Append this marker to the topic; links carry it."""
+    """Action: append an answer to a snapshot request to the topic; links carry it."""
 
     marker: SnapshotResponse
 
 
 @dataclass(frozen=True, slots=True)
 class RecordMapping:
-    """Index this mapping in Postgres; the local snapshot that follows keeps it in the log."""
+    """Action: index this mapping in Postgres; the local snapshot that follows keeps it in the log."""
 
     mapping: SnapshotMapping
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLocalSnapshot:
-    """Append this marker to the topic as a local one, which no link carries."""
+    """Action: append a local snapshot to the topic as a local marker, which no link carries."""
 
     marker: LocalSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class WriteUpdate:
-    """Append this marker to the topic; links carry it."""
+    """Action: append an update of subscriptions to the topic; links carry it."""
 
     marker: SubscriptionsUpdate
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyUpdate:
-    """Apply what the cluster ``source`` announced about a subscription. Applying it twice changes nothing.
+    """Action: apply what cluster ``source`` announced about a subscription. Applying it twice changes nothing.
+    A subscription here that is not replicated stays as it is. A lower ``generation`` without ``deleted`` is ignored.
 
     1. If ``deleted``, delete the subscription, unless its generation here is higher, and keep ``generation`` as its
        tombstone. If ``unless_in_use`` as well, and consumers here use the subscription, keep it as it is, in the next
@@ -154,7 +155,7 @@ Action = WriteRequest | WriteResponse | RecordMapping | WriteLocalSnapshot | Wri
 
 @dataclass(slots=True)
 class ControllerStats:
-    """Counters since the controller was made."""
+    """Counters of one topic's controller since it was made."""
 
     requests: int = 0
     """Requests written here."""

@@ -70,7 +70,7 @@ class AckSource(Protocol):
     """Interface of the source of exact states, which keeps acknowledgements until they are announced."""
 
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
-        """Return what was acknowledged since the last call, or the whole state, and whether it is whole.
+        """Return what was acknowledged of ``name`` since the last call, or the whole state, and whether it is whole.
 
         The returned acknowledgements count as announced.
         """
@@ -101,7 +101,7 @@ class _Subscription:
     whole_announced_ms: int = 0
     asks: bool = False
     wanted: bool = False
-    """Whether the whole state was asked for in this run. Then no update that is in the log already answers it."""
+    """Whether the whole state was asked for since the worker started. Then no update already in the log answers it."""
     ask_id: str = ""
     """Id of the question to ask, if somebody waits for its answer."""
     asked: Mapping[str, str] | None = None
@@ -245,8 +245,8 @@ class UpdateAnnouncer:
     def recall(self, update: SubscriptionUpdate) -> None:
         """Note that the content of ``update``, which is in the log, was announced by this cluster.
 
-        Questions that came since then are not answered by it. While the worker runs, it may be seen here only after
-        them.
+        Later questions are not answered by it. They may lie before it here: while the worker runs, an update may be
+        seen late.
         """
         subscription = self._subscriptions.get(update.subscription)
         if subscription is None or subscription.generation != update.generation or update.deleted:
@@ -259,7 +259,7 @@ class UpdateAnnouncer:
     # ---- announcing -------------------------------------------------------------------------------------
 
     def announce(self, now_ms: int) -> list[WriteUpdate]:
-        """Return markers for all noted changes. Coarse states that wait go with them."""
+        """Return actions that write markers for all noted changes. Coarse states that wait go with them."""
         if self._coarse:
             self._changed.update(self._coarse)
             self._coarse.clear()
@@ -362,7 +362,7 @@ class UpdateAnnouncer:
             self._add_coarse(name, now_ms)
 
     def _add_coarse(self, name: str, now_ms: int) -> None:
-        """Record that there is only a coarse state to announce."""
+        """Record that subscription ``name`` has only a coarse state to announce, which may wait."""
         interval_ms = self.settings.snapshot_interval_ms
         wait_ms = 0
         if self._acks is not None:

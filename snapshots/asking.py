@@ -91,10 +91,10 @@ class Asking:
     def on_messages(
         self, count: int, asked: frozenset[str], now_ms: int, interval_ms: int, *, others_ask: bool
     ) -> None:
-        """Record that ``count`` messages came.
+        """Record that ``count`` messages came that a snapshot must cover; the clusters in ``asked`` must answer.
 
-        ``asked`` are the clusters that this cluster can ask. With ``others_ask``, the cluster that published the
-        messages asks by itself.
+        This cluster requests the snapshot. With ``others_ask`` the publisher should, and this cluster waits for it
+        before it asks itself. ``interval_ms`` is the time between two snapshots.
         """
         if not others_ask:
             self._moved = True
@@ -104,8 +104,8 @@ class Asking:
         self._uncovered = asked
 
     def on_peers(self, asked: frozenset[str], *, ask: bool) -> None:
-        """Record that this cluster can now ask the clusters ``asked``. ``ask`` requests a snapshot, since some of them
-        are new."""
+        """Record that this cluster can now ask the clusters ``asked``. With ``ask``, want a snapshot, since some of
+        them are new."""
         self._uncovered &= asked
         self._moved |= ask
 
@@ -158,7 +158,8 @@ class UnansweredRequests:
         self._pending: dict[str, _Pending] = {}
 
     def note(self, snapshot_id: str, asked: Collection[str], now_ms: int) -> int:
-        """Remember a request. Return how many older ones count as timed out, because there are too many."""
+        """Remember a request that the clusters ``asked`` must answer. Return how many older ones, 0 or 1, now count as
+        timed out, because there are too many."""
         forgotten = len(self._pending) >= PENDING_REQUESTS_MAX
         if forgotten:
             self._forget_oldest()

@@ -230,7 +230,7 @@ class SnapshotController:
         self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
 
     def on_written(self, now_ms: int) -> None:
-        """Record that a marker of :class:`WriteUpdate` was written or refused, so the next one may follow."""
+        """Record that a marker of :class:`WriteUpdate` was written or refused, so that the next one may follow."""
         self.updates.on_written(now_ms)
 
     def on_settings(self, settings: ControllerSettings) -> None:

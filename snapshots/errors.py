@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SnapshotsError(Exception):
-    """Base of every error raised by this package."""
+    """Base of this package's own errors."""
 
 
 class InvalidPosition(SnapshotsError):

@@ -74,7 +74,10 @@ class _Side:
         self.starts.append((len(self.ledgers) - 1) << ENTRY_BITS | position.entry)
 
     def fill(self, ledgers: Numbers, starts: Numbers, entries: Numbers) -> None:
-        """Set all runs at once. Raises :class:`ValueError` unless each lies above the one before it."""
+        """Set the starts of all runs at once; ``entries`` are their lengths, ``starts`` their first entry ids.
+
+        Raise :class:`ValueError` unless each run lies above the one before it.
+        """
         if not len(ledgers):
             return
         end = np.uint64(1 << ENTRY_BITS)
@@ -116,7 +119,7 @@ class _Side:
 
 
 class ExtentTable:
-    """Extents of one topic, origin and incarnation. Positions that no extent covers are not here."""
+    """Exact mapping of one topic, origin and incarnation. Entries at positions that no extent covers are not here."""
 
     __slots__ = ("_entries", "_local", "_origin")
 
@@ -213,8 +216,10 @@ class ExtentTable:
     # ---- many positions ---------------------------------------------------------------------------------
 
     def to_local_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """Translate many origin positions to local ones: ``(ledgers, entries, found)``. Values that are not found have
-        no meaning."""
+        """Translate many origin positions to local ones, and return ``(ledgers, entries, found)``.
+
+        Where ``found`` is False, the entry is not here, and the other two values have no meaning.
+        """
         return self._many(self._origin, self._local, ledgers, entries)
 
     def to_origin_many(self, ledgers: Numbers, entries: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
@@ -333,7 +338,7 @@ class ExtentTable:
         )
 
     def _keys(self, here: _Side, there: _Side, keys: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Translate ``keys`` from one side to the other; return them, and which of them were found."""
+        """Translate ``keys`` from side ``here`` to side ``there``; return them, and for each whether it was found."""
         starts = np.frombuffer(here.starts, np.uint64)
         lengths = np.frombuffer(self._entries, np.uint32)
         at = np.searchsorted(starts, keys, side="right") - 1
@@ -358,7 +363,7 @@ class ExtentTable:
         return result
 
     def _range(self, here: _Side, there: _Side, rank: int, first: int, last: int, result: PositionSet) -> None:
-        """Translate entries without holes, by runs and not by entries. Faster than :meth:`_scattered`."""
+        """Add entries ``first`` to ``last`` of the ledger of ``rank``, translated run by run, to ``result``."""
         low, high = rank << ENTRY_BITS | first, rank << ENTRY_BITS | last
         at = max(0, bisect_right(here.starts, low) - 1)
         while at < len(self) and here.starts[at] <= high:
@@ -369,7 +374,7 @@ class ExtentTable:
             at += 1
 
     def _few(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
-        """Translate few entries one by one, because arrays would take longer."""
+        """Add few entries of the ledger of ``rank``, translated one by one, to ``result``; arrays would take longer."""
         start = end = to = 0
         for entry in bitmap:
             key = rank << ENTRY_BITS | entry
@@ -396,8 +401,10 @@ class ExtentTable:
 
 
 def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
-    """Return the columns that :meth:`ExtentTable.pack` compressed. Raises struct.error, ValueError or KeyError for
-    other bytes."""
+    """Return the columns of numbers in ``raw``, the bytes that :meth:`ExtentTable.pack` compressed.
+
+    Raise struct.error, ValueError or KeyError for other bytes.
+    """
     (runs,) = _COUNT.unpack_from(raw)
     if runs > runs_max:
         raise ValueError(f"{runs} runs are over the limit of {runs_max}")

@@ -88,7 +88,7 @@ class MappingTable:
         return self._mappings[-1] if self._mappings else None
 
     def add(self, mapping: SnapshotMapping) -> bool:
-        """Add a newer mapping, and drop at most one old one. Return False if it says nothing new.
+        """Add a newer mapping, and drop at most one old one. Return False, and add nothing, if it says nothing new.
 
         It says nothing new if its remote position is not above the newest's (an older mapping gives as much for less),
         or its local one is below it (a later answer has overtaken it). One with the newest's local position and a
@@ -131,7 +131,7 @@ class MappingTable:
         return True
 
     def _drop_overaged(self, number: int) -> None:
-        """Drop the mapping over its age, if there is one: step 3 of the module's docstring."""
+        """Drop the mapping that became too old when mapping ``number`` came, if there is one (step 3 of the module)."""
         before = number - 1
         if before <= 0:
             return
@@ -143,7 +143,7 @@ class MappingTable:
 
 
 def _age_of_rank(rank: int) -> int:
-    """Return the age at which a thinned table has its ``rank``-th newest mapping (0 is the newest)."""
+    """Return how many mappings were added after the ``rank``-th newest one of a thinned table (0 is the newest)."""
     if rank <= DENSE:
         return rank
     doubling, step = divmod(rank - DENSE - 1, DENSE // 2)

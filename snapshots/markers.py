@@ -284,7 +284,7 @@ def _parse(kind: type[_M], payload: bytes) -> _M:
 
 
 def _require(message: Message, field: str) -> None:
-    """Raise :class:`MarkerCorrupt` if an optional field of the wire is missing that we cannot do without."""
+    """Raise :class:`MarkerCorrupt` if ``message`` lacks ``field``, which is optional on the wire but needed here."""
     if not message.HasField(field):
         raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker has no {field}")
 
@@ -415,9 +415,10 @@ def _bitmap_to_wire(bitmap: BitMap) -> bytes:
 
 
 def _bitmap_from_wire(encoded: bytes, span_max: int) -> BitMap:
-    """Return a bitmap whose members lie within ``span_max`` of each other, so that few bytes cannot unpack to many.
+    """Return the bitmap in ``encoded``.
 
-    Raises :class:`MarkerCorrupt`.
+    Raise :class:`MarkerCorrupt` if it cannot be read, is empty, or its first and last member are ``span_max`` or more
+    apart, since few bytes could then unpack to many.
     """
     try:
         bitmap = BitMap.deserialize(encoded)

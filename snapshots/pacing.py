@@ -55,7 +55,9 @@ TICK_MS: Final = 20
 class Budget:
     """Leaky bucket that gives times instead of refusals, shared by all topics of a worker.
 
-    It gives ``a_second`` times each second, and ``burst`` at once after a rest. Ticks are ``tick_ms`` apart.
+    A use gets its earliest time while the bucket has room, else its turn, at ``a_second`` turns each second. After a
+    rest ``burst`` + 1 uses may go at once. If the turn comes too late, the use gets the last tick (every ``tick_ms``)
+    before its latest time, whatever the rate.
     """
 
     __slots__ = ("_burst_ms", "_next_ms", "_slot_ms", "_tick_ms")
@@ -84,7 +86,7 @@ class Budget:
 
 
 class UpdateBudget(Budget):
-    """Budget of the updates of one worker."""
+    """Budget of the updates of subscriptions that one worker writes."""
 
     __slots__ = ()
 

@@ -1,7 +1,6 @@
 """Positions: an entry's place in one topic of one cluster.
 
-This module owns only the value type that every other part shares, and its text form ``ledger:entry``. It is the only
-module of ``snapshots`` that the storage engine depends on for values.
+This module owns the value type that every other part shares, its text form ``ledger:entry``, and :data:`BEFORE_ALL`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse ``ledger:entry``. Raises :class:`InvalidPosition`, which names the text."""
+        """Return the position that ``text``, ``ledger:entry``, names. Raise :class:`InvalidPosition`, with the text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidPosition(text)

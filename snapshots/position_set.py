@@ -61,7 +61,7 @@ class PositionSet:
         bitmap.add(position[1])
 
     def add_range(self, ledger: int, first: int, last: int) -> None:
-        """Add entries ``first`` to ``last``, both included."""
+        """Add entries ``first`` to ``last`` of ``ledger``, both included."""
         if first <= last:
             self._bitmap(ledger).add_range(first, last + 1)
 
@@ -185,7 +185,7 @@ class PositionSet:
         return total
 
     def highest_through(self, position: Position) -> Position | None:
-        """Return the highest position of the set at or below ``position``."""
+        """Return the highest position of the set at or below ``position``; None if there is none."""
         for ledger in sorted((ledger for ledger in self._ledgers if ledger <= position[0]), reverse=True):
             bitmap = self._ledgers[ledger]
             if ledger < position[0]:
@@ -195,7 +195,7 @@ class PositionSet:
         return None
 
     def next_after(self, position: Position) -> Position | None:
-        """Return the lowest position of the set above ``position``."""
+        """Return the lowest position of the set above ``position``; None if there is none."""
         for ledger in sorted(ledger for ledger in self._ledgers if ledger >= position[0]):
             bitmap = self._ledgers[ledger]
             if ledger > position[0] or position[1] < 0:
@@ -205,7 +205,7 @@ class PositionSet:
         return None
 
     def first_missing(self, other: PositionSet, after: Position) -> Position | None:
-        """Return the lowest position above ``after`` that is here and not in ``other``.
+        """Return the lowest position above ``after`` that is in this set and not in ``other``; None if there is none.
 
         It gallops: it looks at one position first, and at ever longer parts of both sets while all of them are in
         ``other``.
@@ -291,7 +291,7 @@ class PositionSet:
         return [(ledger, self._ledgers[ledger].serialize()) for ledger in sorted(self._ledgers)]
 
     def chunk_ids(self) -> list[tuple[int, int]]:
-        """Return the chunks that hold positions, in order."""
+        """Return the ids of the chunks that hold positions, in order: the ledger, and the chunk's number in it."""
         found: list[tuple[int, int]] = []
         for ledger in sorted(self._ledgers):
             bitmap = self._ledgers[ledger]
@@ -314,7 +314,7 @@ class PositionSet:
         return part.serialize()
 
     def add_serialized(self, ledger: int, encoded: bytes) -> None:
-        """Add the entries of one ledger that :meth:`serialize_chunk` or :meth:`serialize` gave."""
+        """Add the entries of ``ledger`` in ``encoded``, which :meth:`serialize_chunk` or :meth:`serialize` gave."""
         part = BitMap.deserialize(encoded)
         mine = self._ledgers.get(ledger)
         if mine is not None:

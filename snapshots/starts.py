@@ -9,9 +9,8 @@ Invariant (DESIGN §3): 5. No cluster may announce a message before the start as
    start. It names no other origin: a spoke says nothing about another spoke's messages.
 2. If several clusters made the subscription, the earlier start counts, origin by origin. If only one cluster names an
    origin, its start counts. If no cluster names an origin, all messages of the origin lie after the start.
-3. A start in an older incarnation of the topic is earlier than every start in a newer incarnation. It was made before
-   the newer incarnation had a message, so all messages of the newer incarnation lie after it. All messages of older
-   incarnations lie before a start in a newer incarnation.
+3. Starts are compared by position first, then by incarnation (:func:`by_position`). Positions ascend from life to life,
+   so the older life's start is normally earlier. A start before all messages is earlier in any incarnation.
 
 Merging takes the lesser of two values, so it is commutative, associative and idempotent (invariant 6).
 """
@@ -26,7 +25,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 
 class Start(NamedTuple):
-    """Start of a subscription for one origin: the last entry before it. The lesser of two starts is the earlier one."""
+    """Start of a subscription for one origin: the last entry before it. :func:`by_position` orders starts."""
 
     incarnation: int
     """Incarnation of the topic at the origin; 0 comes before every real one."""

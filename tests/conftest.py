@@ -127,8 +127,10 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def executor_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the archive that executors of a cluster need, as ``replicator pipeline package`` writes it; Spark unpacks
-    a zip file where there is no ``tar``."""
+    """Return the zip archive that Spark's executors need, as ``replicator pipeline package`` writes it.
+
+    It is a zip file because Spark unpacks that without the program ``tar``.
+    """
     from replicator.pipeline.spark.shipping import write_archive
 
     return write_archive(tmp_path_factory.mktemp("shipped") / "env.zip").path

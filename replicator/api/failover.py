@@ -127,8 +127,8 @@ async def switches(request: web.Request) -> web.Response:
 async def topics(request: web.Request) -> web.Response:
     """Return the positions of each topic in this cluster, for all topics or those in ``names``.
 
-    A life of a topic lasts from its creation to its deletion. With ``earlier``, also return the newest message of each
-    earlier life, and the positions in ``earlier`` that are missing here.
+    A life of a topic lasts from its creation to its deletion. The newest messages of this cluster's own earlier lives
+    are always returned; with ``earlier``, those of all origins, and the positions in ``earlier`` that are missing here.
     """
     body = await _body(request)
     return web.json_response({"topics": request.app[FAILOVER].topics(_names(body), _earlier(body))})

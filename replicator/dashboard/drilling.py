@@ -132,7 +132,10 @@ class Drilling(Runs[DrillRun]):
         return next(iter(self.unended()), None)
 
     def start(self, form: Mapping[str, str], *, shown: str | None, who: str) -> DrillRun:
-        """Start the drill that a form describes. Raise :class:`DrillRefused` or :class:`.runs.NotNow`."""
+        """Start the drill that a form describes. Raise :class:`DrillRefused` or :class:`.runs.NotNow`.
+
+        ``shown`` is the credential that the user showed (``Bearer …``), or None; ``who`` is the user's name.
+        """
         namespace = form.get("namespace", "").strip()
         try:
             parse_namespace(namespace)

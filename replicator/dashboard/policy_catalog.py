@@ -49,7 +49,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy."""
+    """Policy of a namespace or topic, as the dashboard shows and sets it: its admin path, its form fields, and the
+    names under which it is stored."""
 
     key: str
     """Name in addresses of the dashboard."""
@@ -59,7 +60,7 @@ class Policy:
     about: str
     fields: tuple[Field, ...]
     stored: tuple[str, ...]
-    """The names under which it is kept."""
+    """Names under which the policy's values are stored."""
     of_topics: bool = True
     """Whether a topic may have its own, and the topology file gives one to all that have none."""
     caution: str = ""

@@ -20,14 +20,16 @@ PERMITS_MAX: Final = 1_000_000
 """Limit of permits that a client may give without getting anything."""
 GRANT_BYTES_MAX: Final = 16 * 1024 * 1024
 GRANT_MESSAGES_MIN: Final = 16
-"""Fewer only of entries that are so large that as many would be over :data:`LARGE_GRANT_BYTES_MAX`."""
+"""Smallest number of messages granted at once, unless so many of the largest entry would be over
+:data:`LARGE_GRANT_BYTES_MAX` bytes."""
 LARGE_GRANT_BYTES_MAX: Final = 96 * 1024 * 1024
 GRANT_MESSAGES_MAX: Final = 1_000
-"""With small messages a larger grant saves the engine work; with large ones it would only fill memory."""
+"""Largest number of messages granted at once: enough that the engine saves work when messages are small."""
 
 
 class Permits:
-    """The permits of one consumer. All but :meth:`used` return how many to grant the engine now."""
+    """Permits of one consumer. ``requested``, ``more`` and ``unblocked`` return how many to grant the engine now;
+    ``blocked`` returns how many it must give back."""
 
     __slots__ = ("_blocked", "_entry_bytes", "_granted", "_requested")
 
@@ -46,7 +48,10 @@ class Permits:
         return max(0, self._requested + self._granted)
 
     def requested(self, permits: int) -> int:
-        """Add permits of the client; raise :class:`OutOfOrder` for a number that makes no sense."""
+        """Add permits that the client gave; return how many to grant the engine now.
+
+        Raise :class:`OutOfOrder` for a number below 1, or if the client gives more than :data:`PERMITS_MAX`.
+        """
         if permits <= 0 or self._requested + permits > PERMITS_MAX:
             raise OutOfOrder(f"{permits} permits; a consumer may have 1 to {PERMITS_MAX} without a message")
         self._requested += permits

@@ -15,14 +15,14 @@ class Unanswered(Protocol):
     """Interface of a producer whose client waits for receipts."""
 
     def answered(self) -> asyncio.Future[None]:
-        """Return a future that is done once everything that the client sent has been answered."""
+        """Return a future that is done once the client has the receipts of everything that it sent."""
 
 
 class Wire(Protocol):
-    """One client's connection, as its sessions see it."""
+    """Interface of one client's connection for the sessions of its producers and consumers."""
 
     admission: Admission
-    """Whether the cluster takes clients."""
+    """Gate that says whether the cluster takes clients."""
     unanswered: set[Unanswered]
     """Producers whose client waits for receipts, whether the client is still connected or not."""
 
@@ -40,13 +40,16 @@ class Wire(Protocol):
         """Close the connection, because the client broke the protocol."""
 
     def understands(self, since: int) -> bool:
-        """Return whether the client knows what came with that version of the protocol."""
+        """Return whether the client knows what came with version ``since`` of the protocol."""
 
     def knows_end_of_topic(self) -> bool:
         """Return whether the client may be told that it has reached the end of a terminated topic."""
 
     def work(self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False) -> object:
-        """Run a call that ends by itself, for as long as the connection lives, or until it ends."""
+        """Run ``call``, which ends by itself, in a task called ``name``.
+
+        The end of the connection cancels it, unless ``to_the_end`` is set.
+        """
 
     def later(self, call: Callable[[], None]) -> None:
         """Call ``call`` once the event loop has handled what arrived in this turn. Calls come in the order of this
@@ -56,16 +59,17 @@ class Wire(Protocol):
         """Count bytes of the client that wait for the engine; ``size_bytes`` is negative if fewer wait."""
 
     def producer_gone(self, producer_id: int, session: object) -> bool:
-        """Tell the client that the engine closed a producer, so that it connects again; False if it is not there any
-        more.
+        """Forget a producer that the engine closed. Return False if the id no longer belongs to ``session``; else the
+        caller tells the client.
         """
 
     def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None:
-        """Keep the position of a seek for a consumer whose subscription is removed with it: it begins there when the
-        client comes back.
+        """Keep ``mark_delete``, the position of a seek, for a consumer whose subscription is removed with it.
+
+        The subscription begins there when the client comes back.
         """
 
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
-        """Tell the client that the engine closed a consumer, so that it connects again; False if it is not there any
-        more.
+        """Forget a consumer that the engine closed. Return False if the id no longer belongs to ``session``; else the
+        caller tells the client.
         """

@@ -35,7 +35,7 @@ _WHEEL: Final = threading.Lock()
 
 
 class EmbeddedPostgresError(Exception):
-    """The server did not start; the message holds the last lines of its log."""
+    """The server did not start, or could not. The message gives the reason, or the end of the server's log."""
 
 
 class EmbeddedPostgres:

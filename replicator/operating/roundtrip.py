@@ -1,19 +1,21 @@
-"""Roundtrip: publishes a few messages at one cluster, and consumes them there and in every cluster that links copy to.
+"""Roundtrip: publishes a few messages at one cluster, and consumes them there and where its own links copy them.
 
 It tells somebody who has just installed or changed clusters, within seconds and without Spark, that they work. A drill
 tests failovers.
 
 0. The workers of all clusters that are watched must answer, else no topic is made.
-1. Topics that interrupted roundtrips left are removed. A roundtrip holds a consumer in its cluster until it ends, so a
-   topic without clients belongs to an ended one.
+1. Topics that interrupted roundtrips left are removed, unless a cluster is beside Apache Pulsar brokers, whose clients
+   its worker does not know. A roundtrip holds a consumer in its cluster until it ends, so a topic without clients
+   belongs to an ended one.
 2. A topic with a new name is made, so nobody else's messages are touched.
-3. The cluster, and each cluster that a link carries the topic to, get a subscription that reads the topic from its
-   beginning.
+3. The cluster, and each cluster that a direct link carries the topic to, get a subscription that reads the topic from
+   its beginning. With ``--no-links`` only the first cluster gets one.
 4. Every message must come to each subscription, once and in order.
 5. The topic is always removed at the end, from all clusters that it may have reached, even those that were not watched.
    Links copy a topic, but not its deletion. The topic is removed from its first cluster first, so that no link brings
    it again.
 6. The namespace is removed from the clusters that did not have it before, unless somebody else has a topic there.
+   Clusters beside Apache Pulsar are left out.
 """
 
 from __future__ import annotations

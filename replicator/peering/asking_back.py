@@ -65,7 +65,7 @@ class ClaimNotChecked(EngineError):
 
 
 class AskingBack:
-    """Asks the other clusters of the topology. ``own`` is this cluster. All methods run on one event loop.
+    """Asks the workers of the other clusters about claims. ``own`` is this cluster. All methods run on one event loop.
 
     Make it in the context that has the worker's credentials. Questions that a request causes then use these, too, and
     not the credentials of the request.

@@ -1,11 +1,14 @@
 """Messages and routes by which ``replicator verify`` asks a worker about many topics at once.
 
+A worker that takes over states of subscriptions uses the first route, too.
+
 * :data:`STATES_ROUTE`: subscriptions and snapshot mappings. The body ``{"topics": [name], "mappings": true}`` gets
   ``{"cluster", "topics": {name: {"subscriptions", "mappings", "deleted"}}, "no_mappings", "left": [name]}``.
   ``deleted`` has the generations of replicated subscriptions that were deleted there; a worker of an earlier version
   leaves it out. With ``"mappings": false`` the worker does not ask Postgres, and lists of mappings are empty.
 * :data:`DIGESTS_ROUTE`: digests (:mod:`replicator.engine.topic_digest`). The body ``{"form", "topics": [[name,
-  [position]]]}`` gets ``{"cluster", "form", "topics": {name: digest}, "left": [name]}``.
+  [position]]]}`` gets ``{"cluster", "form", "topics": {name: digest}, "left": [name]}``. A digest is null for a topic
+  whose log is too large, damaged or out of order.
 
 A worker answers for as many topics as the time of one request allows. ``left`` names the others, for the next request.
 A topic that does not exist, or that the role may not read, is in neither.
@@ -32,7 +35,7 @@ POSITIONS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """The state of one subscription, message by message, in positions of its own cluster.
+    """State of one subscription, message by message, in positions of its own cluster.
 
     ``individually_deleted`` has ranges of acknowledged entries: both ends included, disjoint, each within one ledger.
     ``batch_acks`` has the acknowledged indexes of entries that are acknowledged in part.

@@ -23,7 +23,7 @@ STORE_OF_ROUTE: Final = "/replication/v1/store-of"
 
 @dataclass(frozen=True, slots=True)
 class StoreOf:
-    """Answer of the worker of ``cluster`` about the cluster that asked."""
+    """Answer of the worker of ``cluster``: what it knows of the asking cluster and its store."""
 
     cluster: str
     record: Mapping[str, Any]

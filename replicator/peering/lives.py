@@ -31,19 +31,22 @@ from snapshots.position import Position
 KEEP_BOTH: Final = "keep-both"
 DELETE_COPY: Final = "delete-copy"
 EARLIER_LIVES: Final = "earlier-lives"
-"""Last part of the route, below ``/replication/v1/``."""
+"""Last part of the route of earlier lives, below ``/replication/v1/``. The two names above it are of this kind, too."""
 COPIED_ANEW_ROUTE: Final = "/replication/v1/copied-anew"
 MADE: Final = "made"
 """Only field of a message that names a topic which the destination made."""
 HEARS: Final = "hears"
-"""Parameter of a stream. Its value :data:`MADE` asks for these messages."""
+"""Parameter of a stream. Its value :data:`MADE` asks for messages about topics that the destination makes."""
 NO_SUCH_ROUTE: Final = "NotFound"
 """Error code of a destination whose version lacks the route."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginMarks:
-    """Marks of one topic: for each origin, the topic's incarnation and a position of that life."""
+    """Marks in a message about lives of a topic: for each origin, a life (its incarnation) and a position in it.
+
+    The module says what the position means in each message.
+    """
 
     origins: Mapping[str, HighWater]
 

@@ -25,12 +25,12 @@ CLUSTER_CHARS_MAX: Final = 100
 """Longest name of a cluster in a message."""
 
 Deletions = Mapping[str, int]
-"""By cluster, the id of its newest deletion of a partitioned topic."""
+"""Ids of the newest deletion of one partitioned topic, by the cluster that deleted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsTold:
-    """Numbers of partitions by topic. See this module for ``idle``, ``known`` and ``deleted``."""
+    """Message of a link: numbers of partitions by topic. See this module for ``idle``, ``known`` and ``deleted``."""
 
     topics: Mapping[str, int]
     idle: bool = False
@@ -76,7 +76,7 @@ def _deletions(rows: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsReply:
-    """Numbers of partitions that the destination has, by topic.
+    """Reply to a link's message: the numbers of partitions that the destination has, by topic.
 
     ``refused`` has code and message by topic. ``deleted`` has the id of the destination's own deletion of each topic
     that it did not make again.

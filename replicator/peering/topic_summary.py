@@ -18,7 +18,7 @@ LIMIT_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Number of messages that a subscription has not consumed yet."""
+    """Subscription with the number of messages that it has not consumed yet."""
 
     topic: str
     subscription: str
@@ -46,7 +46,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A topic that a link has not copied completely; ``lag_ms`` is the age of the oldest missing block."""
+    """Topic that a link has not copied completely; ``lag_ms`` is the age of the oldest missing block."""
 
     topic: str
     link: str
@@ -63,9 +63,9 @@ class TopicSummary:
     messages: int
     subscriptions: int
     backlogs: Sequence[Backlog]
-    """The subscriptions with the largest backlogs, the largest first."""
+    """Subscriptions with the largest backlogs, the largest first."""
     behind: Sequence[Behind]
-    """The topics with the largest backlogs or the greatest lags of links; each pair of topic and link once."""
+    """Topics with the largest backlogs or the greatest lags of links; each pair of topic and link once."""
 
     @classmethod
     def of_json(cls, answer: Mapping[str, Any]) -> Self:

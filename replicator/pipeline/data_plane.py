@@ -293,7 +293,10 @@ def check_url(url: str) -> str:
 
 
 class _promised:  # noqa: N801 - reads as a statement
-    """Turn errors in the reading of an answer into one error that names the worker and the call."""
+    """Turn errors in the reading of an answer into one that names the worker and the call.
+
+    It is :class:`AnswerCutOff` if the answer was cut off, else :class:`UnexpectedAnswer`.
+    """
 
     def __init__(self, url: str, what: str) -> None:
         self._url, self._what = url, what

@@ -52,7 +52,9 @@ class Authenticator(Protocol):
     """Interface that decides who the client of one connection is. Each connection has its own: it may keep state."""
 
     def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
-        """Check credentials. ``method`` is the client's name for it, such as ``none`` or ``token``; empty for ``none``.
+        """Check the client's ``credentials`` at time ``now``, and return the outcome.
+
+        ``method`` is the client's name for the method, such as ``none`` or ``token``; empty for ``none``.
 
         Raises :class:`NotAuthenticated`, with a message that is sent to the client.
         """

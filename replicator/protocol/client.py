@@ -51,7 +51,7 @@ _ANSWERS: Final = {
     T.END_TXN_RESPONSE: "endTxnResponse",
     T.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
 }
-"""Commands that answer a request, and their fields."""
+"""Commands that answer a request, with the name of the field that holds the answer."""
 
 
 class Answered(NamedTuple):
@@ -62,7 +62,7 @@ class Answered(NamedTuple):
 
 
 class ClientConnection:
-    """One connection to a server. :meth:`connect` gives the first bytes to send.
+    """Client's side of one connection to a server. :meth:`connect` returns the first bytes to send.
 
     With ``gathers``, messages and receipts come in runs (:mod:`replicator.protocol.runs`), not as frames."""
 
@@ -120,11 +120,12 @@ class ClientConnection:
         return self._last_request_id
 
     def given_up(self, request_id: int) -> None:
-        """Drop the answer to a request when it comes."""
+        """Record that nobody waits for the answer to a request any more: it is dropped when it comes."""
         self._waiting.discard(request_id)
 
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Run | Answered | bytes]:
-        """Yield, in order: answers, other commands, messages and receipts in runs, and bytes to send.
+        """Take bytes from the server. Yield, in order: answers, other commands, messages and receipts in runs, and
+        bytes to send.
 
         Raises :class:`ProtocolError`: then the connection must be closed."""
         if self._over:

@@ -24,7 +24,7 @@ from replicator.protocol.values import NONE_U64
 from snapshots.position import BEFORE_ALL, Position
 
 SENDS_MAX: Final = 1_000
-"""Limit of entries that are handed on at once."""
+"""Limit of the entries in one :class:`Sends`."""
 _TAG_SENDS: Final = b"\xa0\x06"
 _TAG_LAST_SEQUENCE_ID: Final = b"\xa8\x06"
 _TAG_BATCH_SIZE: Final = b"\xa0\x06"
@@ -168,7 +168,7 @@ class SendHeadWriter:
         self._producer = b"\x08" + varint(producer_id) + b"\x10"
 
     def head(self, sequence_id: int, entry_bytes: int) -> bytes:
-        """Return the bytes before an entry whose own metadata contains everything else."""
+        """Return the bytes of a SEND that come before an entry of ``entry_bytes`` bytes."""
         numbers = self._producer + varint(sequence_id)
         size = len(numbers) + 4
         return _SIZES.pack(size + 4 + entry_bytes, size) + b"%b%c%b" % (_SEND_HEAD, size - 4, numbers)
@@ -268,7 +268,11 @@ class MessageHeadWriter:
         epoch: int | None,
         additions: bytes = b"",
     ) -> bytes:
-        """Return the bytes before an entry. ``ack_set`` is empty if nothing of the entry is acknowledged."""
+        """Return the bytes of a MESSAGE that come before an entry of ``entry_bytes`` bytes.
+
+        ``ack_set`` is empty if nothing of the entry is acknowledged. ``epoch`` is the consumer's; None leaves it out.
+        ``additions`` are the bytes of :func:`message_additions`.
+        """
         ledger, entry = position
         number = varint(entry)
         like = (ledger, len(number), redelivery_count, epoch, additions, ack_set)
@@ -295,7 +299,10 @@ class MessageHeadWriter:
 
 
 def message_additions(batch_size: int, origin: str | None, origin_position: Position) -> bytes:
-    """Return additional fields for a client of ours. ``origin`` is None for a message of this cluster."""
+    """Return the encoded fields that a MESSAGE has for a client of ours: batch size, origin and position there.
+
+    ``origin`` is None for a message of this cluster.
+    """
     additions = b"" if batch_size == 1 else _TAG_BATCH_SIZE + varint(batch_size)
     if origin is None:
         return additions

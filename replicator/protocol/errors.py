@@ -31,7 +31,7 @@ class OutOfOrder(ProtocolError):
 
 
 class Unresponsive(ProtocolError):
-    """The peer did not introduce itself, or answer, in time."""
+    """The peer sent no handshake, or no answer, in time."""
 
 
 class NotAuthenticated(ProtocolError):

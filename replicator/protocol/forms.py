@@ -18,9 +18,9 @@ from replicator.protocol.values import NONE_U64
 
 _NUMBER_BYTES_MAX: Final = 10
 _GOES_ON: Final = tuple(int.from_bytes(b"\x80" * size, "little") for size in range(_NUMBER_BYTES_MAX + 1))
-"""Mask of the bits that say whether another byte follows, by the number's length in bytes."""
+"""For each length of a number in bytes, the mask of the bits that say whether another byte follows."""
 _LAST: Final = (0, *_GOES_ON[:-1])
-"""Valid value of these bits: set in all bytes but the last."""
+"""For each length of a number in bytes, the right value of the bits of :data:`_GOES_ON`: all set, except the last."""
 
 
 class Form:
@@ -40,7 +40,10 @@ class Form:
 
     @classmethod
     def of(cls, command: bytes, paths: Sequence[Sequence[int]]) -> Form | None:
-        """Return the form of a command that protobuf has read; None if its numbers are not in the order of ``paths``.
+        """Return the form of ``command``: its bytes without the numbers that ``paths`` lead to.
+
+        Later commands with the same bytes need no protobuf. Return None if the numbers do not come in the order of
+        ``paths``.
 
         Each path leads to a number by the numbers of fields. Missing numbers are left out."""
         spans: list[tuple[int, int]] = []
@@ -55,7 +58,7 @@ class Form:
         return cls(command, spans)
 
     def numbers(self, data: bytes, at: int) -> tuple[int, ...] | None:
-        """Return the numbers of the command at ``at``, of this :attr:`size`; None if it is of another form."""
+        """Return the numbers of the command of this :attr:`size` in ``data`` at ``at``; None if its form differs."""
         if not data.startswith(self._tail, at + self._tail_at):
             return None
         numbers: tuple[int, ...] = ()
@@ -89,7 +92,10 @@ _ABSENT: Final = (-1, -1)
 
 
 def _span(command: bytes, at: int, stop: int, path: Sequence[int]) -> tuple[int, int] | None:
-    """Return the place of the number at ``path``; :data:`_ABSENT` if it is missing, None if that cannot be told."""
+    """Return where the number at ``path`` begins and ends in ``command[at:stop]``.
+
+    Return :data:`_ABSENT` if it is missing, and None if that cannot be told.
+    """
     wanted, inside = path[0], path[1:]
     found = _ABSENT
     while at < stop:

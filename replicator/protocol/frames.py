@@ -101,7 +101,7 @@ class FrameDecoder:
         return self._begun_bytes
 
     def receive(self, data: bytes) -> Iterator[Any]:
-        """Yield the frames, and runs of them, that are whole now. Raises :class:`ProtocolError` at the first bad one.
+        """Take bytes; yield frames, and runs, that are whole now. Raise :class:`ProtocolError` at the first bad one.
 
         Frames yielded before the error are valid.
         """
@@ -174,7 +174,7 @@ class FrameDecoder:
         yield from self._one(memoryview(b"".join(pieces))[4:])
 
     def _begin(self, piece: bytes) -> None:
-        """Keep ``piece``, the incomplete beginning of a frame."""
+        """Keep ``piece``, the incomplete beginning of a frame. Raise :class:`ProtocolError` if its size is wrong."""
         self._begun, self._begun_bytes = [piece], len(piece)
         if len(piece) >= _SIZE.size:
             self._wanted = 4 + self._check_size(_SIZE.unpack_from(piece)[0])
@@ -202,7 +202,7 @@ class FrameDecoder:
         return stop
 
     def _check_size(self, total: int) -> int:
-        """Check and return a frame's size field, which does not count itself."""
+        """Return ``total``, a frame's size field, which does not count itself. Raise ProtocolError if it is wrong."""
         if total + 4 > self.bytes_max:
             raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self.bytes_max}")
         if total < 4:
@@ -243,7 +243,7 @@ def encode_head(command: BaseCommand, rest_bytes: int) -> bytes:
 
 
 def encode_broker_metadata(metadata: BrokerEntryMetadata) -> bytes:
-    """Return the bytes before an entry for a client that asked for broker metadata."""
+    """Return the encoded ``metadata``, which comes before an entry for a client that asked for broker metadata."""
     encoded = metadata.SerializeToString()
     return _BROKER.pack(_BROKER_MAGIC, len(encoded)) + encoded
 

@@ -19,9 +19,9 @@ from replicator.protocol.values import SIGN
 from snapshots.position import BEFORE_ALL, Position
 
 RUN_MAX: Final = 1_000
-"""Limit of commands that are handed on at once."""
+"""Limit of the commands in one :class:`Run`."""
 FORMS_MAX: Final = 4
-"""Limit of remembered forms of one connection: several consumers, entries of several clusters."""
+"""Number of forms that one connection remembers: enough for several consumers, and entries of several clusters."""
 FORM_BYTES_MAX: Final = 1_000
 """Largest command that is remembered as a form; the usual ones have fewer than 100 bytes."""
 
@@ -48,7 +48,7 @@ class RunReader(Protocol):
         """
 
     def add(self, rest: bytes) -> None:
-        """Take the bytes behind the command that was read last."""
+        """Add ``rest``, the bytes behind the command that was read last, to its run."""
 
     def gathered(self) -> list[Any]:
         """Return the runs so far, in order, and forget them."""

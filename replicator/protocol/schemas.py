@@ -12,7 +12,7 @@ _NO_CHECK: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
 
 
 def schema_from(wire: Schema) -> TopicSchema | None:
-    """Return the engine's schema; None for bytes without a schema."""
+    """Return the engine's form of the schema in a command; None for a type without a schema."""
     kind = SchemaType(wire.type)
     if kind in _NO_CHECK:
         return None

@@ -117,7 +117,7 @@ class _State(Enum):
 
 
 class ServerConnection:
-    """One client's connection. ``now`` is a clock in seconds that does not go backwards.
+    """Server's side of one client's connection. ``now`` is a clock in seconds that does not go backwards.
 
     ``cluster`` is sent to the client, which then knows that this is a server of ours."""
 
@@ -197,14 +197,17 @@ class ServerConnection:
             raise
 
     def _refused(self, error: TooManyParts) -> bytes:
-        """Return the refusal of a request with too many parts."""
+        """Return the bytes that refuse a request with too many parts; raise ``error`` if the connection is not open."""
         if not self.open:
             raise error
         refusal = CommandError(request_id=error.request_id, error=ServerError.NotAllowedError, message=str(error))
         return encode(BaseCommand(type=T.ERROR, error=refusal))
 
     def found_out(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
-        """Take the outcome of a pending check, and yield the bytes to send. Raises :class:`NotAuthenticated`."""
+        """Take the outcome of a pending check of credentials, and yield the bytes to send to the client.
+
+        Raise the outcome if it is a :class:`NotAuthenticated`. A check that no longer counts changes nothing.
+        """
         if self._pending is not pending or self._state is _State.OVER:
             return
         self._pending = None
@@ -218,7 +221,7 @@ class ServerConnection:
             raise
 
     def was_heard(self) -> None:
-        """Count the client as alive, although nothing came that could be read."""
+        """Count the client as alive, although no command of it could be read."""
         self._heard = True
 
     def tick(self, now: float) -> bytes:
@@ -274,7 +277,10 @@ class ServerConnection:
         return [*self.producers.clear(), *self.consumers.clear(), *self.watchers.clear()]
 
     def _introduced(self, command: BaseCommand, now: float) -> Iterator[Pending | bytes]:
-        """Handle a command of the handshake, or one that keeps an open connection alive."""
+        """Handle a command of the handshake, or one that keeps an open connection alive; yield the bytes to send.
+
+        Yield a :class:`Pending` if the check of credentials takes a while. Raise :class:`OutOfOrder` for others.
+        """
         match self._state, command.type:
             case _State.OPEN, T.PING:
                 yield _PONG
@@ -293,7 +299,8 @@ class ServerConnection:
                 raise OutOfOrder(f"{T.Name(kind)} is not for a server whose connection is: {state.value}")
 
     def _authenticated(self, shown: AuthData, now: float) -> Iterator[Pending | bytes]:
-        """Ask for more credentials, or admit the client. An admitted client may show newer credentials."""
+        """Check credentials; yield the bytes that ask for more, or that admit the client, or the check that takes a
+        while. An admitted client may show newer credentials."""
         try:
             answer = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data, now)
         except NotAuthenticated as error:

@@ -28,7 +28,7 @@ S = TypeVar("S")
 
 
 class Slot(Generic[S]):
-    """Place of one session that is being opened, or is open. ``session`` is None until it is open.
+    """Session that is being opened, or is open, under the id ``number``. ``session`` is None until it is open.
 
     ``abandoned``, if set, is called when the client closes the session before it is open."""
 
@@ -41,7 +41,7 @@ class Slot(Generic[S]):
 
 
 class Sessions(Generic[S]):
-    """Sessions of one kind; ``kind`` is for messages, such as "producer"."""
+    """Sessions of one kind on a connection, at most ``limit``; ``kind`` is a word for errors, such as "producer"."""
 
     def __init__(self, kind: str, limit: int) -> None:
         self._kind = kind
@@ -71,7 +71,10 @@ class Sessions(Generic[S]):
         raise OutOfOrder(f"{self._kind} {number} is not there")
 
     def begin(self, number: int) -> Slot[S]:
-        """Begin to open a session. Raises :class:`Refused` while the id is in use, and past the limit."""
+        """Return a slot for a session that is to be opened under id ``number``.
+
+        Raise :class:`Refused` while the id is in use, and past the limit.
+        """
         if number in self._slots:
             raise Refused(ServerError.ServiceNotReady, f"the {self._kind} is already present on the connection")
         if len(self._slots) >= self._limit:
@@ -83,15 +86,15 @@ class Sessions(Generic[S]):
         return slot
 
     def opened(self, slot: Slot[S], session: S) -> bool:
-        """Take note that the session is open. Return False if the client closed it meanwhile: then the caller closes
-        it."""
+        """Record that the session of ``slot`` is open. Return False if the client closed it meanwhile: then the caller
+        closes it."""
         if not self.holds(slot):
             return False
         slot.session = session
         return True
 
     def holds(self, slot: Slot[S]) -> bool:
-        """Return whether the client still wants this session."""
+        """Return whether the client still wants the session of ``slot``."""
         return self._slots.get(slot.number) is slot
 
     def failed(self, slot: Slot[S]) -> None:
@@ -110,8 +113,8 @@ class Sessions(Generic[S]):
         return slot.session
 
     def let_go(self, number: int, session: S) -> bool:
-        """Let go of a session from the server's side. Return False if the id is no longer, or not yet, this
-        session's."""
+        """Forget a session that the server closed; the client's later commands for it are dropped. Return False if the
+        id does not belong to ``session``."""
         slot = self._slots.get(number)
         if slot is None or slot.session is not session:
             return False

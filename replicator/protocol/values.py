@@ -13,7 +13,7 @@ from replicator.protocol.commands_pb2 import MessageIdData
 from snapshots.position import BEFORE_ALL, Position
 
 NONE_U64: Final = 2**64 - 1
-"""-1 as clients write it, for a message that is not stored anew, and for "before everything"."""
+"""-1 as clients write it: in the id of a message that is not stored, and for "before everything"."""
 SIGN: Final = 2**63
 _WORD_BITS: Final = 64
 _SMALL_BATCH: Final = 256
@@ -22,7 +22,10 @@ _WORDS_MAX: Final = BATCH_MESSAGES_MAX // _WORD_BITS + 1
 
 
 def message_id(position: Position, partition: int, batch_index: int = -1) -> MessageIdData:
-    """Return an entry's position as clients see it. ``BEFORE_ALL``, for a message that is not stored, is -1:-1."""
+    """Return the message id of an entry for clients. ``BEFORE_ALL``, for a message that is not stored, is -1:-1.
+
+    ``partition`` is the topic's partition index, -1 if it is none.
+    """
     if position == BEFORE_ALL:
         return MessageIdData(ledgerId=NONE_U64, entryId=NONE_U64, partition=partition, batch_index=batch_index)
     entry = NONE_U64 if position.entry < 0 else position.entry
@@ -62,7 +65,7 @@ def _without_zeros(words: list[int]) -> list[int]:
 
 
 def acked_indexes(words: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """Return the indexes of a batch's acknowledged messages: their bits in the acknowledgement set are not set."""
+    """Return the indexes of a batch's acknowledged messages: their bits in the set ``words`` (see ack_set) are 0."""
     if batch_size <= _WORD_BITS:
         word = words[0] if words else 0
         return tuple([index for index in range(batch_size) if not word >> index & 1])

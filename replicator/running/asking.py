@@ -6,7 +6,6 @@ from contextvars import ContextVar
 from typing import Final
 
 ASKED_FROM: Final[ContextVar[str]] = ContextVar("ASKED_FROM", default="")
-"""The address of the one whose request is being carried out; empty where nobody asked. Tasks that a request starts have
-it too."""
+"""Address from which the current request came; empty without a request. Tasks that a request starts have it too."""
 ASKED_BY: Final[ContextVar[str]] = ContextVar("ASKED_BY", default="")
-"""Their role; empty where nobody is told apart."""
+"""Role of whoever sent the current request; empty without a request or without authentication."""

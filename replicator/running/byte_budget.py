@@ -1,4 +1,4 @@
-"""A budget of bytes that many holders share: a claim waits until it fits, and is never refused.
+"""Budget of bytes that many holders share: a claim waits until it fits, and is never refused.
 
 1. A claim is granted if it fits into what is left, and if its holder then has at most a quarter of the budget.
 2. A claim of more than a quarter is *large*. It is granted when no other is. Small ones may join it where they fit.
@@ -38,7 +38,7 @@ HELD_SECONDS_MAX: Final = 30.0
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """Bytes that one holder wants, or has."""
+    """Claim of ``size_bytes`` bytes of a budget by one holder, which waits or is granted."""
 
     holder: object
     size_bytes: int
@@ -51,7 +51,7 @@ class Claim:
 
 
 class ByteBudget:
-    """One budget. It decides which claims are granted, and which holder is cut off."""
+    """Budget of ``bytes_max`` bytes: decides which claims are granted, and which holder is cut off."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -130,7 +130,7 @@ class ByteBudget:
 
 
 class WaitingBudget:
-    """A budget whose claims are awaited. Only the event loop that asks for the first claim may ask for others."""
+    """Budget whose claims are awaited. Only the event loop that asks for the first claim may ask for others."""
 
     def __init__(self, bytes_max: int) -> None:
         self._budget = ByteBudget(bytes_max)
@@ -200,7 +200,7 @@ class WaitingBudget:
 
 
 class ThreadBudget:
-    """A budget for work on threads. A claim for more than the whole budget is granted when there is no other."""
+    """Budget for work on threads. A claim for more than the whole budget is granted when there is no other."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

@@ -32,7 +32,7 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the reason of the system or of TLS. The text of ``error`` would repeat the address."""
+    """Return why a connection failed, as the system or TLS says it, without the address that ``error`` repeats."""
     return _of_system(_inside(error))
 
 
@@ -77,5 +77,5 @@ def address_of(transport: asyncio.BaseTransport | None) -> tuple[str, str]:
 
 
 def plain_host(host: str) -> str:
-    """Return an address of IPv4 as it is usually written, also if it came to a socket of both families."""
+    """Return ``host`` without the prefix ``::ffff:``, which IPv4 addresses have at a socket of both families."""
     return host.removeprefix("::ffff:")

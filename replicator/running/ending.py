@@ -1,6 +1,6 @@
 """Ends supervised tasks at random, to test that the worker goes on. Off unless the environment asks for it.
 
-``REPLICATOR_END_TASKS=SEED:SECONDS`` makes a worker end one of its tasks about every so many seconds, chosen by chance
+``REPLICATOR_END_TASKS=SEED:SECONDS`` makes a worker end one of its tasks about every SECONDS seconds, chosen by chance
 from that seed: half of the times by a cancellation, half of the times by an exception out of its current await.
 """
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class TaskEnded(BaseException):
-    """Thrown into a task to end it. Not an :class:`Exception`: no task takes it for one of those that it expects."""
+    """Error that is thrown into a task to end it. It is no :class:`Exception`, so no task handles it as expected."""
 
 
 class TaskEnder:
@@ -33,11 +33,11 @@ class TaskEnder:
         self._to_throw: dict[asyncio.Task[Any], BaseException] = {}
 
     def around(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        """Run ``work``; what it awaits raises the error that :meth:`throw` was given, as if it had failed itself."""
+        """Return a coroutine that runs ``work``, into whose current ``await`` :meth:`throw` can raise an error."""
         return _through(_Thrown(work, self._to_throw))
 
     def throw(self, task: SupervisedTask, error: BaseException) -> bool:
-        """Let the task's current await raise ``error``. Return whether the task runs."""
+        """Have the task's current ``await`` raise ``error``. Return whether the task ran."""
         inner = task.inner
         if inner is None or inner.done():
             return False
@@ -45,11 +45,11 @@ class TaskEnder:
         return inner.cancel()
 
     def end(self, task: SupervisedTask, *, by_error: bool) -> bool:
-        """End the task in either way. Return whether it ran."""
+        """End the task by :class:`TaskEnded` with ``by_error``, else by a cancellation. Return whether it ran."""
         return self.throw(task, TaskEnded("ended for a test")) if by_error else task.interrupt()
 
     def start(self, supervisor: Supervisor) -> SupervisedTask:
-        """End tasks of ``supervisor`` now and then, until the returned task is stopped."""
+        """Start and return a task that ends tasks of ``supervisor`` at random, until it is stopped."""
         return supervisor.start("task ender", "task ender", lambda: self._run(supervisor))
 
     async def _run(self, supervisor: Supervisor) -> None:
@@ -63,7 +63,7 @@ class TaskEnder:
 
 
 class _Thrown:
-    """Awaits a coroutine, and turns the cancellation that :meth:`TaskEnder.throw` made into its error."""
+    """Awaitable that runs a coroutine, and turns the cancellation that :meth:`TaskEnder.throw` made into its error."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], to_throw: dict[asyncio.Task[Any], BaseException]) -> None:
         self._work = work
@@ -100,8 +100,9 @@ async def _through(thrown: _Thrown) -> Any:
 
 
 def ender_of_environment(environment: Mapping[str, str]) -> TaskEnder | None:
-    """Return the ender that the variable asks for; None if it is not set. Raise :class:`ValueError` for another
-    form.
+    """Return the ender that the variable :data:`VARIABLE` in ``environment`` asks for; None if it is not set.
+
+    Raise :class:`ValueError` if its value has another form.
     """
     wanted = environment.get(VARIABLE)
     if not wanted:

@@ -1,4 +1,4 @@
-"""The extras of this distribution: what of it needs packages that a plain installation does not bring.
+"""Extras of this distribution: its parts that need packages which a plain installation does not bring.
 
 Owns which package belongs to which extra, and the sentence that says which one is missing and how to get it. The wheel
 is not on the public index, so the sentence names a file.
@@ -18,11 +18,11 @@ PACKAGE_OF_EXTRA: Final = {
     "kafka": "confluent_kafka",
     "traces": "opentelemetry",
 }
-"""The package that shows whether an extra is installed."""
+"""For each extra, the package whose presence shows that it is installed."""
 
 
 class ExtraMissing(Exception):
-    """Something was asked for that needs an extra which is not installed; the message says what and which."""
+    """A feature needs an extra that is not installed; the message names both."""
 
 
 def is_installed(extra: str) -> bool:
@@ -43,11 +43,11 @@ def extra_missing(extra: str, wanted: str) -> ExtraMissing:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs ``extra``, for whoever has the wheel and for whoever has a checkout."""
+    """Return the commands that install ``extra``: one for users of the wheel, one for users of a checkout."""
     return f"pip install './replicator-{__version__}-py3-none-any.whl[{extra}]', or '.[{extra}]' in a checkout"
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:
-    """Return the extra whose package an import did not find; None for a package that belongs to none."""
+    """Return the extra whose package the failed import of ``error`` needs; None if no extra has that package."""
     package = (error.name or "").partition(".")[0]
     return next((extra for extra, known in PACKAGE_OF_EXTRA.items() if known == package), None)

@@ -15,7 +15,7 @@ REPEAT_SECONDS: Final = 3600.0
 
 
 class LastingFailure:
-    """Failures of one thing that is tried again and again: when they began, and when they were logged last."""
+    """Failures of one action that is tried again and again: decides which of them are logged."""
 
     __slots__ = ("_clock", "_logged_at", "_since", "attempts")
 

@@ -1,4 +1,4 @@
-"""Log lines about things that somebody outside of the worker causes: a flood of them must not fill the disk.
+"""Limit of log lines that somebody outside the worker causes: a flood of them must not fill the disk.
 
 1. One source may cause :data:`LINES_MAX` lines of one event within :data:`WINDOW_SECONDS`. The window begins with its
    first line.
@@ -23,7 +23,7 @@ WINDOW_SECONDS: Final = 60.0
 SOURCES_MAX: Final = 1_000
 """Sources that are remembered at once. Together they write at most ten thousand lines in a minute, some megabytes."""
 OTHERS: Final = "others"
-"""Name of all further sources."""
+"""Name under which all sources beyond :data:`SOURCES_MAX` are counted together."""
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class LineLimits:
         return True
 
     def end(self, now: float) -> list[LeftOut]:
-        """Close the windows that are over. Return what was left out in them."""
+        """Close the windows that are over. Return, for each with lines left out, how many these were."""
         over = []
         for key, window in self._windows.items():
             if window.ends_at > now:
@@ -114,7 +114,7 @@ class LimitedLog:
             self._tell_of(each)
 
     def _tell_later(self) -> None:
-        """Say what was left out when windows end, even if no further line comes."""
+        """Have the lines left out be logged when their windows end, even if no further line comes."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

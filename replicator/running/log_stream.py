@@ -14,7 +14,7 @@ from typing import TextIO
 
 
 class _LossyStream(io.TextIOBase):
-    """A text stream onto a file descriptor that raises nothing and keeps nothing back."""
+    """Text stream to a file descriptor. It has no buffer, and drops what cannot be written, without an error."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -34,5 +34,5 @@ class _LossyStream(io.TextIOBase):
 
 
 def standard_error() -> TextIO:
-    """Standard error as such a stream."""
+    """Return a stream to standard error that drops lines which cannot be written, without an error."""
     return _LossyStream(sys.stderr.fileno())  # type: ignore[return-value]  # rich and structlog only write, and ask isatty

@@ -13,11 +13,11 @@ from replicator.running.turns import SLICE_SECONDS, Share, Turns
 _T = TypeVar("_T")
 
 CLIENT: Final[ContextVar[Share | None]] = ContextVar("CLIENT", default=None)
-"""The client whose request is served; None in work of the worker itself."""
+"""Share of the client whose request is served; None in work of the worker itself."""
 
 
 def turns_of_this_loop() -> Turns:
-    """Return new turns of the event loop on which they are used."""
+    """Return new :class:`Turns` for the event loop on which they are used."""
     return Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
 
 
@@ -27,7 +27,7 @@ class Pace:
     __slots__ = ("_share", "_turns", "_until")
 
     def __init__(self, turns: Turns, share: Share | None = None) -> None:
-        """Work is the client's whose request is served, unless ``share`` is given."""
+        """Begin a slice. The work counts for ``share``, by default that of the client whose request is served."""
         self._turns = turns
         self._share = share or CLIENT.get() or turns.own
         self._until = turns.clock() + SLICE_SECONDS
@@ -38,7 +38,7 @@ class Pace:
         return self._turns.clock() >= self._until
 
     async def pause(self) -> None:
-        """Wait for the next slice."""
+        """Wait for the next slice of the client, or of the worker itself, whose use is counted here."""
         if self._share is self._turns.own:  # a client's time is counted by the steps of its request
             now = self._turns.clock()
             self._turns.spend(self._share, max(0.0, now - self._until + SLICE_SECONDS), now)
@@ -57,7 +57,7 @@ def metered(work: Coroutine[Any, Any, _T], turns: Turns) -> Metered[_T]:
 
 
 async def next_slice(turns: Turns, share: Share) -> None:
-    """Wait until it is the client's turn."""
+    """Wait until it is the turn of the client of ``share``."""
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def grant() -> bool:
@@ -71,7 +71,7 @@ async def next_slice(turns: Turns, share: Share) -> None:
 
 
 class Metered(Coroutine[Any, Any, _T]):
-    """A coroutine whose steps are counted as a client's use of the event loop."""
+    """Coroutine that runs another one, and counts its steps as a client's use of the event loop."""
 
     __slots__ = ("_share", "_turns", "_work")
 

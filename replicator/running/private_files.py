@@ -10,7 +10,7 @@ PRIVATE_MODE: Final = 0o600
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file in one step: its readers find the former or the new one, whole."""
+    """Write ``content`` to the file ``path``, for its owner alone. Readers find the old or the new file, whole."""
     beside = path.with_name(f"{path.name}.new")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_MODE), "wb") as opened:
         opened.write(content)

@@ -1,4 +1,4 @@
-"""When a task that ended by itself is started again, and when it counts as failing. Sans-IO: time and chance are given.
+"""Rules for tasks that ended unasked: when they start again, and when they count as failing. Time and chance are given.
 
 1. Each end that nobody asked for is told with its time. The answer is the pause before the next start.
 2. Pauses double from :data:`PAUSE_SECONDS_MIN` to :data:`PAUSE_SECONDS_MAX`. Chance takes up to half of each away, so
@@ -23,21 +23,24 @@ WINDOW_SECONDS: Final = 600.0
 
 
 class Chance(Protocol):
-    """The part of :class:`random.Random` that is needed."""
+    """Interface of a source of random numbers: the needed part of :class:`random.Random`."""
 
     def random(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Answer to an end. ``newly_failing``: the task was not failing before it."""
+    """Decision after a task ended unasked: start it again after ``pause_seconds``.
+
+    ``newly_failing`` says that with this end the task began to count as failing.
+    """
 
     pause_seconds: float
     newly_failing: bool
 
 
 class RestartHistory:
-    """The ends of one task."""
+    """Record of one task's ends that nobody asked for, and decision when it starts again."""
 
     __slots__ = ("_chance", "_ends", "_pause_seconds", "ends")
 

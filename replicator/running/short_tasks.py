@@ -10,18 +10,21 @@ from typing import Any, Protocol, TypeVar
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _going: set[asyncio.Task[Any]] = set()
-"""Held until they end: the event loop alone does not keep a task."""
+"""Running background tasks, kept here until they end, since the event loop alone does not keep a task."""
 
 
 def awaited(work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
-    """Start a task whose result its caller awaits, or asks for in a callback of its own: a failure is the caller's."""
+    """Start ``work`` as a task and return it. The caller must await its result, or ask for it in a callback."""
     return asyncio.get_running_loop().create_task(work, name=name)
 
 
 def in_background(
     work: Coroutine[Any, Any, _T], name: str, *, tell: Callable[[str, BaseException], object] | None = None
 ) -> asyncio.Task[_T]:
-    """Start a task that ends by itself and that nobody awaits: a failure is logged, or ``tell`` is told of it."""
+    """Start ``work`` as a task that nobody needs to await, and return it.
+
+    If it fails, ``tell`` is called with ``name`` and the error; by default that is logged.
+    """
     task = asyncio.get_running_loop().create_task(work, name=name)
     _going.add(task)
 
@@ -38,7 +41,7 @@ class Receiver(Protocol):
     """Receiver of one outcome, such as an :class:`asyncio.Future`."""
 
     def done(self) -> bool:
-        """Return whether nobody waits for the outcome any more, such as after a cancellation."""
+        """Return whether the receiver has an outcome already, or waits no more, such as after a cancellation."""
 
     def set_result(self, result: Any, /) -> None: ...
 
@@ -65,7 +68,10 @@ def heard(outcome: asyncio.Future[Any]) -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Await ``work`` to its end, also when whoever waits is cancelled meanwhile, however often; then raise that."""
+    """Await ``work`` to its end, and return its result.
+
+    If the caller is cancelled meanwhile, go on to the end all the same, and raise the cancellation then.
+    """
     task = awaited(work)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""The supervisor of long-lived tasks: none of them dies unseen.
+"""Supervisor of long-lived tasks: none of them dies unseen.
 
 An end that nobody asked for (a return, an exception, a cancellation from outside) is logged once with its cause and
 counted, and the task starts again after a pause (:mod:`replicator.running.restarts`). Each start is a new
@@ -24,9 +24,10 @@ import structlog
 from replicator.running.restarts import PAUSE_SECONDS_MIN, Chance, RestartHistory
 
 CANCEL_AGAIN_SECONDS: Final = 5.0
-"""A task that goes on for so long after it was cancelled may have lost the cancellation: it is cancelled again."""
+"""Time after which a cancelled task that still runs is cancelled again: it may have lost the cancellation."""
 TELL_SECONDS: Final = 0.05
-"""A cancellation is told so much later: when a program ends, asyncio cancels what is left, and that is no news."""
+"""Delay of the log line about an end without an error. When a program ends, asyncio cancels all tasks; those lines are
+not written."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 Around = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
@@ -40,7 +41,7 @@ class Log(Protocol):
 
 
 class StandardLog:
-    """A logger of the standard library as a :class:`Log`, for rooms that run in other people's programs."""
+    """Logger of the standard library as a :class:`Log`, for code that runs in other people's programs."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -53,7 +54,7 @@ class StandardLog:
 
 
 class SupervisedTask:
-    """A task that is kept running from :meth:`start` to :meth:`stop`. Made by :meth:`Supervisor.task`.
+    """Task that is kept running from :meth:`start` to :meth:`stop`. Made by :meth:`Supervisor.task`.
 
     ``kind`` is the label of its metric; ``name`` says which one of the kind it is. With ``until_done`` a return is its
     regular end, after which :meth:`start` may start it again; otherwise it is to run for ever.
@@ -80,7 +81,7 @@ class SupervisedTask:
         self.kind = kind
         self.name = name
         self.last_end = ""
-        """Why it ended the last time that nobody had asked for it."""
+        """Cause of the task's last end that nobody asked for; empty if there was none."""
         self._supervisor = supervisor
         self._work = work
         self._until_done = until_done
@@ -93,7 +94,7 @@ class SupervisedTask:
 
     @property
     def running(self) -> bool:
-        """Return whether the task is to run: it does, or will again after a pause."""
+        """Return whether the task runs, or starts again after a pause."""
         return self._timer is not None or (self._task is not None and not self._task.done())
 
     @property
@@ -141,7 +142,7 @@ class SupervisedTask:
             task.cancel()
 
     def cancel(self) -> None:
-        """End the task, without waiting for that."""
+        """Begin to end the task, and return without waiting for its end."""
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -151,7 +152,7 @@ class SupervisedTask:
             self._task.cancel()
 
     async def done(self) -> None:
-        """Wait until the task does not run any more: it was stopped, or is done. A pause does not count."""
+        """Wait until the task was stopped, or has done its work. Go on waiting in a pause before its next start."""
         while self.running:
             if self._task is not None:
                 await asyncio.wait([self._task])
@@ -172,7 +173,7 @@ class SupervisedTask:
         self._task.add_done_callback(self._has_ended)
 
     async def _made_and_run(self) -> Any:
-        """Make the coroutine inside the task, and run it: if making it fails, the task ends like any other."""
+        """Make the task's coroutine and run it. Both happen inside the task, so an error of either ends it."""
         return await self._work()
 
     def _has_ended(self, task: asyncio.Task[Any]) -> None:
@@ -251,7 +252,11 @@ class Supervisor:
         until_done: bool = False,
         cancel_again_seconds: float = CANCEL_AGAIN_SECONDS,
     ) -> SupervisedTask:
-        """Return a task that is not started yet. ``work`` makes its coroutine, anew for each start."""
+        """Return a task that is not started yet; see :class:`SupervisedTask`.
+
+        ``work`` makes its coroutine, a new one for each start. A stopped task that still runs after
+        ``cancel_again_seconds`` is cancelled again.
+        """
         self._restarts.setdefault(kind, 0)
         return SupervisedTask(self, kind, name, work, until_done, cancel_again_seconds)
 

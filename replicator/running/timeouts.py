@@ -23,7 +23,7 @@ def timeout_at(when: float) -> Timeout:
 
 
 class Timeout:
-    """Made by :func:`timeout` and :func:`timeout_at`; entered once."""
+    """Context manager of a time limit, made by :func:`timeout` or :func:`timeout_at`; it is entered once."""
 
     __slots__ = ("_cancellations", "_expired", "_handle", "_task", "_when")
 

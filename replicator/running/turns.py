@@ -23,55 +23,56 @@ from itertools import count
 from typing import Final
 
 SLICE_SECONDS: Final = 0.001
-"""About fifty small commands. A shorter slice would cost busy clients more in pauses."""
+"""Length of a slice: about fifty small commands. A shorter one would cost busy clients more in pauses."""
 TURN_SECONDS: Final = 0.004
 """Time that all clients get together in one turn: a few slices. Then the event loop looks at its sockets again."""
 LIGHT_SECONDS: Final = 0.01
-"""A client that sends a few hundred messages a second stays below; one that floods is above after ten slices."""
+"""Use below which a client need not wait for others. One with a few hundred messages a second stays below; one that
+floods is above after ten slices."""
 NOTED_SECONDS: Final = 0.0002
-"""Time that is used up before a turn's end is scheduled. So a few small commands do not pay for that."""
+"""Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
-"""One of so many short pieces of work is measured: to measure a delivery of one message would cost a part of it."""
+"""One short piece of work in this many is measured: measuring each delivery of a message would cost too much."""
 _BUCKET_SECONDS: Final = 10
 _BUCKETS: Final = 6
-"""The last minute."""
+"""Number of buckets for a client's use, of ten seconds each: together the last minute."""
 _HALVINGS_MAX: Final = 60
-"""After so many seconds of rest, nothing is left of a client's use."""
+"""Seconds of rest after which nothing is left of a client's use."""
 
 Job = Callable[[], bool]
 """Work of one slice; returns whether more is left, which waits for another slice."""
 
 
 class Share:
-    """One client's use of the event loop's time."""
+    """Use of the event loop's time by one client."""
 
     __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
 
     def __init__(self, address: str, end: Callable[[], None] | None = None) -> None:
         """Make the client. ``end`` closes its connection; None for work that is not a client's."""
         self.address = address
-        """``host:port`` of its connection."""
+        """``host:port`` of the client's connection."""
         self.role = ""
         """The client's role; empty while it is not known."""
         self.end = end
         self.lately = 0.0
-        """Seconds used, each second's half as much one second later; as of the second :attr:`since`."""
+        """Seconds used lately, as of the second :attr:`since`. Use counts half as much after each second."""
         self.since = 0
         self.in_bucket = 0.0
-        """Seconds used in these ten seconds."""
+        """Seconds used in the present bucket of ten seconds."""
         self._bucket = 0
-        """Number of these ten seconds."""
+        """Number of the present bucket of ten seconds."""
         self._earlier: deque[float] = deque([0.0] * (_BUCKETS - 1), _BUCKETS - 1)
-        """Seconds used in the ten seconds before each other."""
+        """Seconds used in each of the earlier buckets, the oldest first."""
 
     def begin_second(self, second: int) -> None:
-        """Count from here on what is used in the second of that number."""
+        """Begin to count use in the second of number ``second``."""
         self.lately = self.used(second)
         self.since = second
         self._roll(second // _BUCKET_SECONDS)
 
     def used(self, second: int) -> float:
-        """Return the seconds used lately: each second's use counts half as much one second later."""
+        """Return the seconds used until ``second``; each second's use counts half as much one second later."""
         return self.lately * 0.5 ** min(max(0, second - self.since), _HALVINGS_MAX)
 
     def rank(self) -> float:
@@ -91,22 +92,22 @@ class Share:
 
 
 class Turns:
-    """Decides which client's work runs next, and when the event loop looks at its sockets again."""
+    """Scheduler that decides which client's work runs next, and when the event loop looks at its sockets again."""
 
     def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
-        """Make the turns. ``clock`` gives seconds that never go backwards. ``soon`` has a call made on the next turn of
-        the loop.
+        """Make the turns. ``clock`` returns seconds that never go backwards. ``soon`` schedules a call for the next
+        turn of the loop.
         """
         self.clock = clock
         self._soon = soon
         self._spent = 0.0
-        """Seconds of this turn."""
+        """Seconds used in this turn."""
         self._unmeasured = 0
         """Short pieces of work since one was measured."""
         self._ends = False
         """Whether the end of this turn is scheduled."""
         self._waiting: list[tuple[float, int, Share, Job]] = []
-        """A heap: the client that used the least first; of equals the one that waited longer."""
+        """Heap of waiting jobs: that of the client that used the least first; of equals, the one that waited longer."""
         self._numbers = count()
         self._clients: dict[str, Share] = {}
         """Open connections, by their addresses."""
@@ -116,7 +117,7 @@ class Turns:
     # Clients.
 
     def opened(self, share: Share) -> None:
-        """Note a client's connection, which :meth:`busiest` and :meth:`clients` tell of until it is :meth:`closed`."""
+        """Add a client's connection, which :meth:`busiest` and :meth:`clients` list until it is :meth:`closed`."""
         self._clients[share.address] = share
 
     def closed(self, share: Share) -> None:
@@ -125,7 +126,7 @@ class Turns:
             del self._clients[share.address]
 
     def busiest(self, most: int) -> list[tuple[Share, float]]:
-        """Return the clients that used the most time in the last minute, each with its seconds."""
+        """Return at most ``most`` clients, those that used the most time in the last minute, each with its seconds."""
         second = int(self.clock())
         used = ((share, share.last_minute(second)) for share in self._clients.values())
         return heapq.nlargest(most, (each for each in used if each[1] > 0), key=lambda each: each[1])
@@ -167,7 +168,7 @@ class Turns:
             self.spend(share, SAMPLED * (now - began), now)
 
     def reserve(self) -> None:
-        """Count a slice of this turn that runs after it, and is spent then."""
+        """Count a slice for work that was granted in this turn; its real use is counted by :meth:`spend` later."""
         self._spent += SLICE_SECONDS
 
     def wait(self, share: Share, job: Job) -> None:

@@ -45,7 +45,7 @@ class _Hashing:
     async def run(
         self, check: Callable[[HtpasswdFile, str, str], bool], file: HtpasswdFile, name: str, password: str
     ) -> bool:
-        """Run a check on a thread. Raise :class:`TooBusy`."""
+        """Run ``check`` on a thread and return its result. Raise :class:`TooBusy` if too many checks wait."""
         if self._waiting >= WAITING_MAX:
             raise TooBusy("too many passwords are being checked; try again")
         self._waiting += 1

@@ -1,7 +1,8 @@
 """Stored position up to which the markers of one topic were handled.
 
 It is written now and then. Markers after it are handled again after a restart, which does no harm. All topics of a
-worker share a budget of these writes, and those of a tick go into one commit.
+worker share a budget of these writes. If the budget is used up, writes wait for a tick, and those of a tick share a
+commit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CHECKPOINT_MS: Final = 1_000
 CHECKPOINT_MS_MAX: Final = 10_000
 """Longest time for which a topic waits for its checkpoint. A restart handles the markers of that time again."""
 CHECKPOINT_TICK_MS: Final = 100
-"""Checkpoints of many topics wait for a tick, so that several share a commit. Ticks are this far apart."""
+"""Time between two ticks, for which checkpoints wait that got no earlier time, so that several share a commit."""
 CHECKPOINTS_A_SECOND: Final = 20
 """Checkpoints of all topics of a worker per second, before they become rarer. They share commits, and take less than a
 hundredth of a core. Snapshots have the same limit."""

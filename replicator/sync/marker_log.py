@@ -97,9 +97,10 @@ class MarkerLog:
         return position
 
     def recorded_mappings(self, peers: Collection[str]) -> list[SnapshotMapping]:
-        """Return the mappings in the log's local snapshots.
+        """Return the mappings of the log's local snapshots, oldest first.
 
-        They reach from the newest back to one at or below every mark-delete position.
+        Reading back from the newest ends once each of ``peers`` has one at or below the mark-delete position of every
+        replicated subscription.
         """
         topic = self._topic
         floor = min(

@@ -86,7 +86,7 @@ class Tracing:
         self._bits = bits
 
     def publication(self, topic: str, chosen: Sequence[Chosen]) -> Publication:
-        """Return the spans of traced messages that are about to be published."""
+        """Begin to trace the publication of the messages ``chosen``; the result makes their spans when it ends."""
         return Publication(self, topic, chosen)
 
     @contextmanager

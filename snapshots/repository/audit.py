@@ -56,7 +56,7 @@ class AuditLog(Rows):
     async def audit_log(
         self, *, action: str | None = None, since: datetime | None = None, newest: int = LISTED_MAX
     ) -> list[AuditEntry]:
-        """Return audit entries, the newest first."""
+        """Return audit entries, the newest first: at most ``newest``, only of ``action``, and not before ``since``."""
         row = AuditRow
         query = select(row.id, row.at, row.actor, row.action, row.subject, row.detail)
         query = query.where(row.cluster == self._cluster)

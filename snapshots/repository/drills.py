@@ -46,7 +46,7 @@ class DrillRuns(Rows):
         await self._upsert(DrillRunRow, [row])
 
     async def drill_runs(self, *, scenario: str | None = None, newest: int = LISTED_MAX) -> list[DrillRun]:
-        """Return drill runs, the newest first, without their reports."""
+        """Return at most ``newest`` drill runs, of ``scenario`` or of all, the newest first, without their reports."""
         row = DrillRunRow
         query = select(row.id, row.scenario, row.topology_digest, row.started_at, row.ended_at, row.passed)
         if scenario is not None:
@@ -57,7 +57,7 @@ class DrillRuns(Rows):
         return [DrillRun(*each) for each in found]
 
     async def drill_run(self, run_id: str) -> DrillRun | None:
-        """Return one run with its report; None if there is none."""
+        """Return the drill run of id ``run_id`` with its report; None if there is none."""
         row = DrillRunRow
         query = select(
             row.id, row.scenario, row.topology_digest, row.started_at, row.ended_at, row.passed, row.report

@@ -125,7 +125,7 @@ class Extents(Rows):
         return sorted(ExtentKey(*each) for each in found)
 
     async def segment_bounds(self, keys: Sequence[ExtentKey]) -> dict[ExtentKey, list[SegmentBounds]]:
-        """Return the segments of each of these mappings, in order."""
+        """Return the segments of each mapping in ``keys``, without their runs, in order of their starts."""
         row = ExtentSegmentRow
         query = select(
             row.topic,
@@ -151,7 +151,7 @@ class Extents(Rows):
         return found
 
     async def delete_segments(self, key: ExtentKey, *, start: Position | None = None) -> int:
-        """Remove the segments of a mapping, from the one with ``start`` on; return their number."""
+        """Remove all segments of a mapping, or those from the one with ``start`` on; return their number."""
         row = ExtentSegmentRow
         statement = delete(row).where(self._of(key))
         if start is not None:
@@ -178,7 +178,7 @@ class Extents(Rows):
             return int((await connection.execute(statement)).rowcount)
 
     async def count_extents(self, topic: str | None = None) -> tuple[int, int, int]:
-        """Return ``(segments, runs, entries)`` of this cluster, or of a topic."""
+        """Return the numbers of segments, runs and entries in the exact mapping, of all topics or of one."""
         row = ExtentSegmentRow
         query = select(func.count(), func.coalesce(func.sum(row.runs), 0), func.coalesce(func.sum(row.entries), 0))
         query = query.where(row.cluster == self._cluster)
@@ -224,8 +224,10 @@ class Extents(Rows):
     async def to_local_many(
         self, key: ExtentKey, ledgers: Numbers, entries: Numbers
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """Translate many origin positions to local ones: ``(ledgers, entries, found)``. Values that are not found have
-        no meaning."""
+        """Translate many origin positions to local ones, and return ``(ledgers, entries, found)``.
+
+        Where ``found`` is False, the entry is not here, and the other two values have no meaning.
+        """
         return await self._many(key, ledgers, entries, to_local=True)
 
     async def to_origin_many(
@@ -237,7 +239,7 @@ class Extents(Rows):
     async def _many(
         self, key: ExtentKey, ledgers: Numbers, entries: Numbers, *, to_local: bool
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """Translate many positions by step 3 of the module's docstring."""
+        """Translate many positions of one side to the other, as :meth:`to_local_many`, by step 3 of this module."""
         to_ledgers, to_entries = np.zeros(len(ledgers), np.uint64), np.zeros(len(ledgers), np.uint64)
         found = np.zeros(len(ledgers), np.bool_)
         if not len(ledgers):
@@ -272,7 +274,10 @@ class Extents(Rows):
         return to_ledgers, to_entries, found
 
     def _segments_between(self, key: ExtentKey, lowest: Position, highest: Position, *, to_local: bool) -> Any:
-        """Return the start, and the bounds on the asked side, of the segments that reach into a range, in order."""
+        """Return a query for the segments that reach into the range from ``lowest`` to ``highest``, in order.
+
+        Its rows have the segment's start, and its bounds on the side of the range: the origin's with ``to_local``.
+        """
         row = ExtentSegmentRow
         first = (row.origin_ledger, row.origin_entry) if to_local else (row.local_ledger, row.local_entry)
         last = (
@@ -322,7 +327,10 @@ def _unpacked(packed: bytes) -> ExtentTable:
 
 
 def _key(known_ledgers: Numbers, position: Position) -> np.uint64:
-    """Return the place of ``position`` among keys made of ranks in ``known_ledgers``."""
+    """Return the key of ``position``: its ledger's rank in ``known_ledgers``, then its entry id.
+
+    If its ledger is not known, return the lowest key of the next known one.
+    """
     rank = int(np.searchsorted(known_ledgers, np.uint64(position.ledger)))
     if rank < len(known_ledgers) and known_ledgers[rank] == position.ledger:
         return np.uint64((rank << ENTRY_BITS) + position.entry)

@@ -46,7 +46,7 @@ class LinkStates(Rows):
         await self._upsert(LinkStateRow, list(rows.values()), "updated_at")
 
     async def link_states(self, link_key: str | None = None) -> list[LinkState]:
-        """Return the states, ordered by link and topic."""
+        """Return the states of all links, or of one, ordered by link and topic."""
         row = LinkStateRow
         query = select(
             row.link_key,

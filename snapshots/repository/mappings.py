@@ -17,7 +17,7 @@ class Mappings(Rows):
     """Part of the repository that holds snapshot mappings."""
 
     async def record_mappings(self, mappings: Sequence[tuple[str, SnapshotMapping]]) -> None:
-        """Write mappings, each with its topic."""
+        """Write snapshot mappings; each comes after the name of its topic."""
         rows = {
             (topic, mapping.peer, mapping.local): {
                 "cluster": self._cluster,

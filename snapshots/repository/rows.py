@@ -26,7 +26,7 @@ from snapshots.models import (
 )
 
 ROWS_AT_ONCE: Final = 200
-"""Limit of rows in one statement, sent or named: so many delay other statements by some milliseconds at most."""
+"""Limit of rows in one statement, sent or named. So many delay other statements by some milliseconds at most."""
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that Postgres does not take in a text: NUL, and surrogates of UTF-16."""
@@ -52,7 +52,7 @@ class RowsRefused(SnapshotsError):
 
 
 class Rows:
-    """Base of the parts of the repository, one for each table."""
+    """Base of the parts of the repository; each part reads and writes the rows of ``cluster`` in one table."""
 
     def __init__(self, engine: AsyncEngine, cluster: str) -> None:
         self._engine = engine
@@ -70,8 +70,10 @@ class Rows:
         await self._upsert(IndexHeadRow, [{"cluster": self._cluster, "token": token}], "written_at")
 
     async def head(self) -> Head:
-        """Return values that identify this index. They change if it is restored, emptied or truncated. Raises if it is
-        away."""
+        """Return values that identify this index; they change if it is restored, emptied or truncated.
+
+        Raise :class:`RepositoryUnavailable` if the database does not answer.
+        """
         token = select(IndexHeadRow.token).where(IndexHeadRow.cluster == self._cluster).scalar_subquery()
         # A table that is truncated gets another file; one that is restored or made anew does, too.
         files = [func.pg_relation_filenode(row.__tablename__) for row in OF_TOPICS]
@@ -79,7 +81,7 @@ class Rows:
             return tuple((await connection.execute(select(token, *files))).one())
 
     async def topics(self) -> list[str]:
-        """Return the topics that have rows."""
+        """Return the names of the topics that have rows, in order."""
         queries = [select(row.topic).where(row.cluster == self._cluster) for row in OF_TOPICS]
         async with self._connection() as connection:
             return sorted((await connection.execute(union(*queries))).scalars())
@@ -128,14 +130,14 @@ class Rows:
 
     @asynccontextmanager
     async def _looking_up(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection for one query, without a transaction, which would take two round trips of its own."""
+        """Yield a connection for one query, without a transaction, which would take two round trips of its own."""
         with _own_errors():
             async with self._engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection in a transaction."""
+        """Yield a connection in a transaction, which is committed on leaving, and rolled back after an error."""
         with _own_errors():
             async with self._engine.begin() as connection:
                 yield connection
@@ -143,7 +145,7 @@ class Rows:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Turn the driver's errors into this module's."""
+    """Turn the driver's errors in this context into :class:`RowsRefused` or :class:`RepositoryUnavailable`."""
     try:
         yield
     except (DataError, IntegrityError) as error:
@@ -194,6 +196,6 @@ def shown_json(value: Any, levels: int = JSON_LEVELS_MAX) -> Any:
 
 
 def batches(rows: Sequence[T], rows_max: int = ROWS_AT_ONCE) -> Iterator[Sequence[T]]:
-    """Yield ``rows`` in parts of ``rows_max``."""
+    """Yield ``rows`` in parts of at most ``rows_max``, in order."""
     for first in range(0, len(rows), rows_max):
         yield rows[first : first + rows_max]

@@ -33,7 +33,7 @@ class SubscriptionState:
 
     @classmethod
     def buried(cls, topic: str, subscription: str, generation: int) -> SubscriptionState:
-        """Return the tombstone of a deleted subscription."""
+        """Return the state that stands for a deleted subscription; ``generation`` is its tombstone's."""
         return cls(topic, subscription, generation, BEFORE_ALL, replicated=True, tombstone=True)
 
 
@@ -71,7 +71,10 @@ class SubscriptionStates(Rows):
     async def subscription_states(
         self, topic: str | None = None, *, tombstones: bool = False
     ) -> list[SubscriptionState]:
-        """Return the states, ordered by topic and name; with ``tombstones`` also those of deleted subscriptions."""
+        """Return the states of ``topic`` or of all topics, ordered by topic and name.
+
+        With ``tombstones``, also return those of deleted subscriptions.
+        """
         row = SubscriptionStateRow
         query = select(
             row.topic,

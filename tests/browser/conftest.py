@@ -99,7 +99,10 @@ def go_to(page: Page, text: str) -> None:
 
 
 def clean_in_every_way(page: Page, name: str) -> None:
-    """Check a page, dark at 360 pixels and light on a wide screen: axe finds nothing, and nothing is too wide."""
+    """Check a page, dark at 360 pixels and light on a wide screen: axe finds nothing, and nothing is too wide.
+
+    Take a picture of both, under ``name``.
+    """
     for scheme, width, height in (("dark", 360, 740), ("light", 1280, 900)):
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         page.set_viewport_size({"width": width, "height": height})

@@ -22,7 +22,7 @@ PAGES_MAX = 200
 
 
 def lengths(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The length of the token that a task has, for each batch."""
+    """Yield, for each batch, the length of the worker token in the environment of the Spark task."""
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"length": [len(os.environ["REPLICATOR_TOKEN"])]})
 
@@ -36,7 +36,7 @@ def fetched(url: str) -> str:
 
 
 def pages(base: str, application: str) -> dict[str, str]:
-    """By address, all that can be reached by links from the first page, and the REST API."""
+    """Return by address the text of all pages that links reach from the first page, and of the REST API."""
     api = f"{base}/api/v1/applications"
     names = ("", "/environment", "/jobs", "/stages", "/executors", "/allexecutors", "/sql?details=true", "/storage/rdd")
     waiting = [

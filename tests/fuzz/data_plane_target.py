@@ -1,7 +1,7 @@
-"""Target of fuzzing: everything of the HTTP data plane that reads bytes of a peer or of a task of Spark.
+"""Fuzz target: everything of the HTTP data plane that reads bytes of a peer or of a task of Spark.
 
-Frames of links, Arrow streams, blocks, staged frames and notes. None of it may raise anything but an error of the
-engine, or keep more than its limits.
+It reads frames of links, Arrow streams, blocks, staged frames and notes. None of the readers may raise anything but its
+expected errors, most often :class:`EngineError`, or keep more than its limits.
 
 The first byte of an input chooses the reader. Blocks have checksums, which fuzzing cannot guess. So the checksums of a
 block are made right before it is read.
@@ -35,7 +35,7 @@ from replicator.tracing.notes import decode_notes
 BYTES_MAX: Final = 1 << 20
 """Limit of a frame while fuzzing, so that an input is quick."""
 ENTRIES_MAX: Final = 100
-"""Entries of a block that are looked into."""
+"""Limit of the entries of a block that are decoded."""
 _HEAD_BYTES: Final = 56
 _ONLY: Final = 0x200
 
@@ -47,7 +47,10 @@ def take(data: bytes) -> None:
 
 
 def _connection(data: bytes) -> None:
-    """Read the bytes of a link's connection, in pieces whose size the first byte says."""
+    """Fuzz target: read ``data`` as the bytes of a link's connection, in pieces of a size that its first byte gives.
+
+    Only :class:`EngineError` may be raised.
+    """
     if not data:
         return
     size, data = 1 + data[0], data[1:]
@@ -66,7 +69,7 @@ def _connection(data: bytes) -> None:
 
 
 def _frame(data: bytes) -> None:
-    """Read a frame's content: rows or an Arrow stream."""
+    """Fuzz target: decode ``data`` as a frame of a link: rows, or an Arrow stream. Only EngineError may be raised."""
     with contextlib.suppress(EngineError):
         topics, notes = decode_frame(data)
         for blocks in topics.values():
@@ -85,20 +88,23 @@ def _block_of_frame(block: bytes | bytearray | memoryview) -> None:
 
 
 def _append(data: bytes) -> None:
-    """Read an Arrow stream of blocks, as earlier versions send it."""
+    """Fuzz target: decode ``data`` as an Arrow stream of blocks of earlier versions. Only EngineError may be raised."""
     with contextlib.suppress(EngineError):
         decode_append(data)
 
 
 def _page(data: bytes) -> None:
-    """Read a page of a topic, as the worker of another cluster answers it."""
+    """Fuzz target: decode ``data`` as a page of a topic, from another cluster's worker, in both forms of such pages.
+
+    Only ValueError, OSError and Arrow's errors may be raised.
+    """
     for read in (read_stream, decode_block_list):
         with contextlib.suppress(ValueError, OSError, pa.ArrowException):
             read(data)
 
 
 def _block(data: bytes) -> None:
-    """Read a block whose checksums are right, and all that is in it."""
+    """Fuzz target: decode ``data``, with right checksums, as a block with entries. Only EngineError may be raised."""
     block = with_right_checksums(data)
     with contextlib.suppress(EngineError):
         view = BlockView(block, verify_block(block))
@@ -110,7 +116,7 @@ def _block(data: bytes) -> None:
 
 
 def _entry(data: bytes) -> None:
-    """Read an entry, its payload, and the messages of its batch."""
+    """Fuzz target: decode ``data`` as an entry, its payload and its batch. Only EngineError may be raised."""
     with contextlib.suppress(EngineError):
         metadata, payload = decode_entry(data, check=False)
         content = compression.decompress(payload, metadata.compression, metadata.uncompressed_size, bytes_max=BYTES_MAX)
@@ -119,25 +125,31 @@ def _entry(data: bytes) -> None:
 
 
 def _staged(data: bytes) -> None:
-    """Read what a task of Spark stages: a name and a block, again and again."""
+    """Fuzz target: decode ``data`` as what a Spark task stages, names and blocks. Only EngineError may be raised."""
     with contextlib.suppress(EngineError):
         list(decode_frames(data))
 
 
 def _notes(data: bytes) -> None:
-    """Read notes of traced messages."""
+    """Fuzz target: decode ``data`` as notes of traced messages. Only ValueError may be raised."""
     with contextlib.suppress(ValueError):
         decode_notes(data)
 
 
 def _left_out(data: bytes) -> None:
-    """Read a note by which a link tells that it left blocks out. Correct the note's checksum first."""
+    """Fuzz target: decode ``data``, with a corrected checksum, as a link's note of blocks that it left out.
+
+    Only EngineError may be raised.
+    """
     with contextlib.suppress(EngineError):
         decode_note(data[:4] + crc32c(data[8:]).to_bytes(4, "little") + data[8:])
 
 
 def _schemas(data: bytes) -> None:
-    """Read a schema that another cluster announces. What its handler says of it is told first."""
+    """Fuzz target: read ``data`` as a schema that another cluster announces, and check it.
+
+    Return at errors that the HTTP handler answers as a bad request. Beside these only EngineError may be raised.
+    """
     try:
         announced = RegisteredSchema.from_json(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -149,7 +161,7 @@ def _schemas(data: bytes) -> None:
 
 
 def with_right_checksums(data: bytes) -> bytes:
-    """Return a block whose checksums are right for what is in it, wherever that is possible."""
+    """Return block ``data`` with checksums that match its bytes; ``data`` itself if it is shorter than a header."""
     if len(data) < _HEAD_BYTES:
         return data
     block = bytearray(data)
@@ -174,9 +186,9 @@ READERS: Final[tuple[Callable[[bytes], None], ...]] = (
     _left_out,
     _schemas,
 )
-"""Readers by the first byte of an input. New ones go to the end, so that the inputs in the repository keep theirs."""
+"""Fuzz targets; an input's first byte chooses one. New ones go to the end, so that stored inputs keep theirs."""
 
 
 def limit_frames() -> None:
-    """Lower the limit of frames in this process: room for a frame is taken before its bytes come."""
+    """Lower this process's limit of frames to :data:`BYTES_MAX`: memory for a frame is taken before its bytes come."""
     link_frame.FRAME_BYTES_MAX = BYTES_MAX  # type: ignore[misc]

@@ -20,7 +20,7 @@ CONNECTED = encode(BaseCommand(type=BaseCommand.CONNECTED, connected=CommandConn
 
 
 def take(data: bytes) -> None:
-    """Pass one input to the codec and to both sides of a connection."""
+    """Pass one input of the fuzzer to the codec and to both sides of a connection. Only ProtocolError may be raised."""
     if not data:
         return
     how, data = data[0], data[1:]

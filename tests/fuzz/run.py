@@ -13,11 +13,11 @@ from tempfile import mkdtemp
 from typing import Final
 
 TARGETS: Final = {"protocol": "corpus", "data_plane": "data_plane_corpus"}
-"""Folder of inputs of each target."""
+"""Folder with the inputs of each fuzz target."""
 
 
 def fuzz(name: str, seconds: int) -> None:
-    """Run one target in this process, which ends with it."""
+    """Fuzz the target ``name`` for ``seconds`` in this process, which ends with it."""
     import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     with atheris.instrument_imports(
@@ -36,7 +36,7 @@ def fuzz(name: str, seconds: int) -> None:
 
 
 def main() -> None:
-    """Run all targets, one after another, or the one that is named."""
+    """Fuzz all targets, each in a process, with an equal part of the time; or here the one that an argument names."""
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     if len(sys.argv) > 2:
         fuzz(sys.argv[2], seconds)

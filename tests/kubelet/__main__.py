@@ -22,7 +22,7 @@ NODE: Final = "here"
 
 
 class Node:
-    """Starts the pods that the scheduler gave it, and ends those that are deleted."""
+    """Node that runs the pods which the scheduler gave it, and ends those that are deleted."""
 
     def __init__(self, api: Api, image: Object, directory: Path) -> None:
         self._api, self._image, self._directory = api, image, directory
@@ -30,7 +30,7 @@ class Node:
         self.ended = False
 
     def refresh(self) -> None:
-        """Do what the API server's objects say now."""
+        """Start, update and end pods, so that they match the API server's objects of now."""
         everywhere = self._api.objects["pods"].values()
         ours = {pod["metadata"]["uid"]: pod for pod in everywhere if pod["spec"].get("nodeName") == NODE}
         for uid, found in ours.items():
@@ -44,19 +44,19 @@ class Node:
             pod.refresh()
 
     def end(self) -> None:
-        """Do so soon."""
+        """Have the main loop end soon."""
         self.ended = True
         self._api.changed.set()
 
     async def close(self) -> None:
-        """Kill what runs."""
+        """Kill all pods, and wait until they have ended."""
         for pod in self._pods.values():
             pod.end(0)
         await asyncio.gather(*(pod.task for pod in self._pods.values()), return_exceptions=True)
 
 
 async def main(directory: Path) -> None:
-    """Run the node until SIGTERM."""
+    """Run the node with the ``node.json`` of ``directory`` until SIGTERM."""
     settings = json.loads((directory / "node.json").read_text())
     async with session(settings["url"], settings["token"], settings["authority"]) as opened:
         api = Api(opened)

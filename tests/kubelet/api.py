@@ -1,4 +1,4 @@
-"""The API server as the node sees it: calls, and a mirror of the objects that it needs."""
+"""Client of the Kubernetes API server for the tests' node: makes calls, and keeps copies of objects up to date."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ KINDS: Final = {
     "secrets": "/api/v1/secrets",
 }
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Objects have 1.5 MiB at most, as JSON somewhat more."""
+"""Limit of a line with one object in JSON. Objects have 1.5 MiB at most, as JSON somewhat more."""
 MERGE_LISTS: Final = "application/strategic-merge-patch+json"
 
 
 def session(url: str, token: str, authority: str) -> aiohttp.ClientSession:
-    """Open an HTTP session with the API server."""
+    """Return an HTTP session with the API server at ``url``; ``authority`` is the file of its certificate authority."""
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority), limit=0)
     shown = {"Authorization": f"Bearer {token}"}
     return aiohttp.ClientSession(url, connector=connector, headers=shown, read_bufsize=LINE_BYTES_MAX)
 
 
 class Refused(Exception):
-    """The API server said no; ``status`` is HTTP's. Of ``of_another`` object: it has the name by now."""
+    """The API server refused a call; ``status`` is HTTP's. ``of_another``: another object has the name by now."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
@@ -40,13 +40,13 @@ class Refused(Exception):
 
 
 def _passes(error: BaseException) -> bool:
-    """Return whether to repeat a call a moment later: the server was busy, or another change was quicker."""
+    """Return whether to repeat a call that failed with ``error``: the server was busy, or another change was sooner."""
     refused = isinstance(error, Refused) and error.status in (409, 429, 500, 503, 504) and not error.of_another
     return refused or isinstance(error, aiohttp.ClientError | TimeoutError)
 
 
 class Api:
-    """Client of the API server that watches ``objects``, by kind, namespace and name.
+    """Client of the API server that keeps ``objects`` up to date, by kind, and by namespace and name.
 
     ``changed`` is set when one of them changes."""
 
@@ -58,7 +58,10 @@ class Api:
 
     @retry(retry=retry_if_exception(_passes), stop=stop_after_delay(60), wait=wait_fixed(0.1), reraise=True)
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Call the API server, and again where that helps. Raise :class:`Refused`."""
+        """Call the API server, again for up to 60 s if it is busy; return its JSON answer. Raise :class:`Refused`.
+
+        ``kind`` is the content type of ``body``.
+        """
         payload: Object = {"data": json.dumps(body), "headers": {"Content-Type": kind}} if body is not None else {}
         async with self._session.request(method, path, **payload) as response:
             if response.status >= 400:

@@ -1,4 +1,4 @@
-"""One container: processes with namespaces of their own, a root of their own, and the user that the pod asks for."""
+"""Container of a pod: processes with namespaces of their own, a root of their own, and the user of the pod."""
 
 from __future__ import annotations
 
@@ -37,11 +37,15 @@ mount -t tmpfs -o mode=1777,size=64m tmpfs dev/shm
 exec chroot . {command}
 """
 _UNSHARED: Final = ("unshare", "--mount", "--pid", "--ipc", "--uts", "sh", "-c", 'sh -c "$0"; exit $?')
-"""The first child is the new namespaces' first process. `unshare --fork` would hide that it was killed."""
+"""Command that runs a script as the first process of new namespaces. `unshare --fork` would hide that it was killed."""
 
 
 class Container:
-    """``start`` it, wait until it has ``ended``; ``stop`` as kubelets do. It may be started again."""
+    """Container of a pod, which can be started again after its end. ``spec`` is its part of the pod's object.
+
+    Its logs and its root go into ``directory``. ``network`` is the name of the pod's network namespace, ``names`` the
+    folder with its ``hosts``.
+    """
 
     def __init__(self, pod: Object, spec: Object, directory: Path, network: str, names: Path) -> None:
         self.spec = spec
@@ -54,7 +58,7 @@ class Container:
         (self._directory / "root").mkdir(parents=True)
 
     async def start(self, environment: dict[str, str], mounts: list[tuple[Path, str, bool]]) -> None:
-        """Start the process. Each of ``mounts`` has a source, a place in the container, and whether it is read-only."""
+        """Start the process. Each of ``mounts`` has a source, a path in the container, and whether it is read-only."""
         (self._directory / "pid").unlink(missing_ok=True)
         self._as_user = self._credentials(environment)
         known = [expand(text, environment) for text in [*self.spec["command"], *self.spec.get("args", ())]]
@@ -68,7 +72,7 @@ class Container:
             )
 
     async def ended(self) -> int:
-        """Wait for the end of the first process; return its status as a shell gives it."""
+        """Wait until the container's first process ends; return its exit status as a shell gives it."""
         assert self._process is not None
         status = await self._process.wait()
         (self._directory / "status").write_text(str(status))
@@ -84,7 +88,7 @@ class Container:
                         await self._process.wait()
 
     async def run_inside(self, command: list[str]) -> bool:
-        """Return whether a command succeeds in the container. Raise :class:`ProcessLookupError` if that ended."""
+        """Run a command in the container; return whether it succeeds. Raise ProcessLookupError if it has ended."""
         process = await asyncio.create_subprocess_exec(
             *("nsenter", "--all", "--root", "--wd", f"--target={await self._first()}", *self._as_user, *command),
             stdout=asyncio.subprocess.DEVNULL,
@@ -97,7 +101,7 @@ class Container:
                 process.kill()
 
     async def _first(self) -> int:
-        """Return the id, here, of its first process. Raise :class:`ProcessLookupError` if it has ended."""
+        """Return the id of the container's first process on this machine. Raise ProcessLookupError if it has ended."""
         while self._process is not None and self._process.returncode is None:
             with contextlib.suppress(FileNotFoundError, ValueError):  # not written yet, or not all of it
                 return int((self._directory / "pid").read_text())
@@ -133,7 +137,7 @@ class Container:
 
 
 def expand(text: str, environment: dict[str, str]) -> str:
-    """Put values in the places of ``$(NAME)``."""
+    """Return ``text`` with each ``$(NAME)`` replaced by the variable of that name in ``environment``."""
     for name, value in environment.items():
         text = text.replace(f"$({name})", value)
     return text

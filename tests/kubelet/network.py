@@ -1,4 +1,4 @@
-"""Addresses: each pod has a network namespace with one of its own, beside the node's on a bridge."""
+"""Network of the tests' node: each pod has a network namespace with an address, on one bridge with the node's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NUMBERS: Final = itertools.count(1)
 
 
 def ip(*lines: str, within: str = "") -> None:
-    """Have the program ``ip`` do this; ``within`` a pod's namespace, or in the node's."""
+    """Run ``lines`` as commands of the program ``ip``, in the namespace named ``within``, or in the node's."""
     arguments = ["ip", *(["-n", within] if within else []), "-batch", "-"]
     subprocess.run(arguments, input="\n".join(lines), text=True, check=True, timeout=60)
 
 
 def prepare_network(services: str) -> None:
-    """Make the bridge. Addresses of ``services`` are the node's, where its forwarders listen."""
+    """Make the bridge of pods. The node gets all addresses of the range ``services``, where its forwarders listen."""
     subprocess.run(["mkdir", "-p", "/run/netns"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)  # where names of namespaces are
     address = f"address add {NODE_ADDRESS}/16 dev pods"

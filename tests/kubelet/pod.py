@@ -1,4 +1,4 @@
-"""One pod: its container from start to end, after those that run before it, and its status."""
+"""Pod of the tests' node: runs its init containers, then its container from start to end, and reports its status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from kubelet.volumes import NotYet, Volumes, field, keys_of
 
 
 class Pod:
-    """Pod that runs in ``task`` from the time it is made until it is told to ``end``."""
+    """Pod that runs in ``task`` from when this is made until :meth:`end`. ``pod`` is its object in the API.
+
+    ``image`` is that of ``node.json``, which stands for all images.
+    """
 
     def __init__(self, api: Api, pod: Object, image: Object, directory: Path) -> None:
         self._api, self._object, self._image, self._directory = api, pod, image, directory
@@ -32,7 +35,7 @@ class Pod:
         """Probes of the container while it runs."""
         self._phase, self._restarts = "Pending", 0
         self._state: Object = {"waiting": {"reason": "ContainerCreating"}}
-        """This and the next are written as a pod's status has them."""
+        """State of the container, as a pod's status has it; ``_last`` is the state of the run before it."""
         self._last: Object = {}
         self._reporting = asyncio.Lock()
         self._deleted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -40,7 +43,7 @@ class Pod:
         self.task.add_done_callback(lambda _: api.changed.set())
 
     def refresh(self) -> None:
-        """Bring its files up to date with the objects that they come from. Raises what was wrong with this tool."""
+        """Write the pod's volumes and ``hosts`` again from the API's objects. Raise the error if its task failed."""
         if self.task.done():
             self.task.result()
         elif not self._deleted.done():
@@ -52,7 +55,7 @@ class Pod:
             (self._names / "new").replace(self._names / "hosts")
 
     def end(self, grace_seconds: float) -> None:
-        """Stop what runs, say so, and let the API server forget the pod."""
+        """Have the pod stopped, with ``grace_seconds`` between SIGTERM and SIGKILL, and then deleted in the API."""
         if not self._deleted.done():
             self._deleted.set_result(grace_seconds)
 
@@ -73,7 +76,7 @@ class Pod:
         await self._tell("DELETE", "", {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
     async def _keep(self) -> None:
-        """Run the container again and again, as the policy says, once those before it have succeeded."""
+        """Run init containers until each succeeds, then the container, again as the restart policy says."""
         for each in self._containers[:-1]:
             while not self._deleted.done() and (status := await self._run_before(each)):
                 await self._wait("PodInitializing", f"{each.spec['name']} ended with status {status}", 1.0)

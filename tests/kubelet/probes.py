@@ -1,4 +1,4 @@
-"""The probes of a container while it runs: startup, then readiness and liveness."""
+"""Probes of a container while it runs: startup, then readiness and liveness."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from kubelet.container import Container
 
 
 class Probes:
-    """``ready`` as the newest answers say; ``changed`` is called when that changes."""
+    """Probes of one running container. ``ready`` follows the newest answers; ``changed`` is called when it changes.
+
+    ``address`` is the pod's.
+    """
 
     def __init__(self, container: Container, address: str, changed: Callable[[], Awaitable[None]]) -> None:
         self._container, self._address, self._changed = container, address, changed
         self.ready = False
 
     async def failed(self) -> str:
-        """Wait until the container should be started again, and return why. Cancelled when the container ended."""
+        """Probe until the container should be started again; return the probe that failed: startup or liveness.
+
+        The caller cancels this when the container ends.
+        """
         spec = self._container.spec
         if "startupProbe" in spec and not await self._turns(spec["startupProbe"], False):
             return "startup"
@@ -37,7 +43,10 @@ class Probes:
                 await asyncio.Event().wait()
 
     async def _turns(self, probe: Object, now: bool) -> bool:
-        """Ask until the answer is another one than ``now``, often enough; or, while it is no, too often no."""
+        """Ask a probe until its state changes from ``now``, or is a failure again; return the new state.
+
+        One success makes it True; ``failureThreshold`` failures in a row make it False.
+        """
         failures = 0
         while failures < probe["failureThreshold"]:
             well = await self._ask(probe)

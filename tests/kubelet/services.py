@@ -1,4 +1,4 @@
-"""Services: a TCP forwarder for each of their ports, and their names."""
+"""Services of the tests' node: a TCP forwarder for each port of a Service, and the names of Services and pods."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Forwarders:
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._services: dict[tuple[str, int], tuple[Object, Object]] = {}
         self._open: set[asyncio.Task[None] | None] = set()
-        """Tasks of open connections; nothing else keeps a waiting one."""
+        """Tasks of open connections, kept here so that they are not garbage-collected while they wait."""
 
     async def refresh(self) -> None:
-        """Listen where Services say so now."""
+        """Listen at the addresses and ports that Services have now, and no longer at others."""
         self._services = {}
         for service in self._api.objects["services"].values():
             if service["spec"]["clusterIP"] != "None":
@@ -59,7 +59,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _slices(api: Api, service: Object) -> Iterator[tuple[Object, Object]]:
-    """Yield each slice of a Service with each endpoint in it that is ready, or wanted all the same."""
+    """Yield each endpoint of a Service that is ready, or does not say, after the EndpointSlice in which it is."""
     of = service["metadata"]["namespace"], service["metadata"]["name"]
     for (namespace, _), found in api.objects["slices"].items():
         if (namespace, found["metadata"].get("labels", {}).get("kubernetes.io/service-name")) == of:

@@ -1,4 +1,4 @@
-"""The volumes of a pod, each a directory of this machine: what is to be bound into its containers."""
+"""Volumes of a pod, each a directory of this machine that is bound into its containers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from typing import Any
 from kubelet.api import Api, Object
 
 Files = dict[str, tuple[bytes, int]]
-"""Content and mode of each."""
+"""Files of a volume: content and mode by path."""
 
 
 class NotYet(Exception):
-    """Something that the pod needs is not there; it starts when it is."""
+    """Something that the pod needs is not there yet; the pod's start is tried again."""
 
 
 class Volumes:
-    """``paths`` by the volume's name. What comes from objects is written again when they change, as a kubelet does it:
-    ``..data`` is a link to the newest directory, and is exchanged in one step."""
+    """Volumes of one pod; ``paths`` has their directories by name.
+
+    Files of ConfigMaps and Secrets are written again when these change, as a kubelet does it: ``..data`` is a link to
+    the newest directory, and is exchanged in one step.
+    """
 
     def __init__(self, api: Api, pod: Object, directory: Path) -> None:
         self._api, self._pod, self._directory = api, pod, directory
@@ -32,7 +35,7 @@ class Volumes:
         self.paths: dict[str, Path] = {}
 
     async def prepare(self) -> None:
-        """Make those that are missing; raises :class:`NotYet`."""
+        """Make all volumes that are missing. Raise :class:`NotYet` if something that one needs is not there."""
         for volume in self._pod["spec"].get("volumes", ()):
             path = self.paths[volume["name"]] = self._directory / volume["name"]
             if claim := volume.get("persistentVolumeClaim"):
@@ -46,7 +49,7 @@ class Volumes:
             path.chmod(0o777 if self._group is None else 0o2775)
 
     def refresh(self) -> None:
-        """Write again what objects say now."""
+        """Write files of ConfigMaps, Secrets and fields again, as the API's objects are now."""
         for volume in self._pod["spec"].get("volumes", ()):
             if volume["name"] in self._written:
                 with contextlib.suppress(NotYet):  # an object was removed: its files stay
@@ -110,7 +113,10 @@ class Volumes:
 
 
 def keys_of(api: Api, kind: str, namespace: str, of: Object) -> dict[str, bytes]:
-    """Return what the ConfigMap or Secret holds that ``of`` names. Raises :class:`NotYet` unless it is optional."""
+    """Return the decoded values by key of the ConfigMap or Secret that ``of`` names.
+
+    Raise :class:`NotYet` if it does not exist, unless it is optional.
+    """
     name = of.get("secretName") or of["name"]
     if (found := api.objects[kind].get((namespace, name))) is None and not of.get("optional"):
         raise NotYet(f"{kind} {name} does not exist")

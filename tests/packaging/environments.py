@@ -89,7 +89,7 @@ def build_wheel(source: Path, into: Path) -> Path:
 
 
 def wheel_of(commit: str) -> Path:
-    """Build the wheel of a commit that does not change, once."""
+    """Return the wheel of a commit; build it only if the cache lacks it."""
     wheels = CACHE / f"wheel-{commit[:12]}"
     with _locked(wheels):
         if not list(wheels.glob("*.whl")):

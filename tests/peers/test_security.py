@@ -203,7 +203,8 @@ def test_a_client_that_uses_tls_sees_the_same_of_both(theirs: Served, ours: Serv
 
 
 def test_tls_at_a_port_without_it(theirs: Served, means: Means) -> None:
-    """Ours take both at one port; a port of the binary protocol alone has no TLS."""
+    """A TLS client sees the same at ports without TLS, ours and theirs. Our worker has no certificate here; with one,
+    its port would take both."""
     options = SHOWN_BY_TLS["good token"](means)
     plain = theirs.url.replace("pulsar://", "pulsar+ssl://")
     with served_worker(sections={"auth": means.secrets.auth()}) as worker:

@@ -67,7 +67,8 @@ class ModelSubscription:
 
 
 class Model:
-    """Clusters, links, the clock; ``acknowledged[name, generation]`` holds the identities that any consumer acked."""
+    """Model of clusters, links and the clock. ``acknowledged[name, generation]`` has the identities of messages that
+    any consumer acknowledged."""
 
     def __init__(self, clusters: Iterable[str], links: Iterable[tuple[str, str]], moves: MarkerMoves) -> None:
         self.now_ms = 1_000
@@ -86,7 +87,7 @@ class Model:
         return (source, destination) in self.links and not {source, destination} & self.dead
 
     def deliver(self, source: str, destination: str, entries_max: int) -> int:
-        """Let a link carry its next entries, in blocks of one kind; how many log entries it got past."""
+        """Let a link carry its next entries, in blocks of one kind. Return how many log entries it got past."""
         first = self.links[source, destination]
         looked_at = self.clusters[source].log[first : first + entries_max]
         self.links[source, destination] = first + len(looked_at)
@@ -192,7 +193,10 @@ class ModelCluster:
     # ---- the worker -------------------------------------------------------------------------------------
 
     def handle(self, entries_max: int) -> int:
-        """Show the controller the next markers; the log may be far ahead of them."""
+        """Pass the markers among the next ``entries_max`` unhandled entries to the controller, and do its actions.
+
+        Return the number of entries. The log may be far ahead of them.
+        """
         handled = 0
         while handled < entries_max and self.handled < len(self.log):
             entry = self.log[self.handled]
@@ -210,7 +214,7 @@ class ModelCluster:
         self.carry_out(self.controller.on_tick(self.model.now_ms, self.log_state()))
 
     def restart(self, handled_again: int, *, with_index: bool) -> None:
-        """Restart with a new controller; some markers are shown again, or all of them if the index is empty."""
+        """Restart with a new controller. The last ``handled_again`` entries are handled again, or all without index."""
         self.ledger += 1
         self.controller = self._new_controller()
         for name, subscription in self.subscriptions.items():

@@ -33,7 +33,7 @@ VECTORS = st.dictionaries(st.sampled_from("abc"), origin_acks(st.integers(1, 2))
 
 
 def meaning(vector: AckVector) -> dict[str, tuple[int, frozenset[Position], dict[Position, frozenset[int]]]]:
-    """Return the meaning of a vector as plain values, whatever its form."""
+    """Return what a vector acknowledges, by origin: incarnation, whole entries, and indexes in other entries."""
     return {
         origin: (
             acks.incarnation,

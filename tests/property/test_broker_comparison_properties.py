@@ -52,7 +52,7 @@ def log_of(rows: list[Row], entries_a_ledger: int) -> EntryLog:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Row]:
-    """Entries of several origins, those of each in order, in ledgers with holes."""
+    """Draw the rows of a log: entries of several origins, those of each in order, in ledgers with holes."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     at = {origin: Position(3, 0) for origin in ORIGINS}
     rows = []

@@ -69,7 +69,7 @@ class BudgetMachine(RuleBasedStateMachine):
             assert not self.waiting
 
     def teardown(self) -> None:
-        """Whoever waits is served once the others have given back."""
+        """Check that each waiting claim is granted once the others have been given back."""
         while self.granted:
             self._note(self.budget.give_back(self.granted.pop(0), self.now))
         assert not self.waiting

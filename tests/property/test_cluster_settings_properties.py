@@ -42,7 +42,7 @@ def state(cluster: str, store: str, version: int, rows: Rows, **earlier: int) ->
 
 @st.composite
 def states(draw: st.DrawFn) -> KeptState:
-    """Settings of a store, which somebody set in it, or which it took back from an earlier one."""
+    """Draw the settings of a store: somebody set them in it, or it took them back from an earlier store."""
     made = state(draw(st.sampled_from(CLUSTERS)), draw(st.sampled_from(STORES)), draw(st.integers(1, 9)), draw(ROWS))
     if draw(st.booleans()):
         return made
@@ -171,7 +171,7 @@ AWAY = st.sampled_from(["nobody", "eu", "ap"])
 
 
 class LostDisks(RuleBasedStateMachine):
-    """A cluster sets permissions, tells the peers that are there, and loses its disk, while one peer may be away."""
+    """Machine in which a cluster sets permissions, tells its peers, and loses its disk, while one peer may be away."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class LostDisks(RuleBasedStateMachine):
         self._next(away, self.own.rows)
 
     def _next(self, away: str, rows: Rows, **changed: Any) -> None:
-        """Give the settings their next version, and tell it."""
+        """Replace the cluster's settings by ``rows``, in their next version, and tell all peers but ``away``."""
         self.clock += 1
         head = replace(self.own.head, version=self.clock, digest=digest_of(rows), **changed)
         self.own = KeptState(head, rows)

@@ -29,7 +29,7 @@ steps = st.lists(
 
 
 def newest(topic: Topic) -> dict[str, tuple[bytes, tuple[int, int, int]]]:
-    """For each key its newest payload that is not a tombstone, and where it stands."""
+    """Return, for each key, its newest payload that is not a tombstone, and where that stands in the topic."""
     found: dict[str, tuple[bytes, tuple[int, int, int]]] = {}
     for key, payload, position, index in messages_in(topic.compaction.read(BEFORE_ALL, None, 10**6, 10**9)):
         if key is not None and payload:

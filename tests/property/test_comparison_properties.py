@@ -38,7 +38,7 @@ END = Position(99, 0)
 
 @dataclass
 class Entry:
-    """One entry of a log: what it is, and a content number, which is 0 everywhere unless it was changed."""
+    """Entry of a log: its identity, and a content number, which is 0 unless the content was changed."""
 
     origin: str
     position: Position
@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass
 class Log:
-    """A cluster's log: blocks with the position at which they lie."""
+    """Log of a cluster: its blocks, each with the position at which it lies."""
 
     cluster: str
     blocks: list[tuple[Position, list[Entry]]] = field(default_factory=list)
@@ -125,7 +125,7 @@ def logs(draw: Any) -> list[Log]:
 
 @st.composite
 def states(draw: Any, log: Log) -> SubscriptionState | None:
-    """A subscription that has acknowledged something of a log, or is not there."""
+    """Draw a subscription that has acknowledged some entries of ``log``; None if the cluster has no subscription."""
     places = list(log.entries())
     if not places or draw(st.booleans()):
         return None
@@ -218,7 +218,7 @@ def findings(case: Case) -> list[Found]:
 
 
 def model(case: Case) -> Counter[str]:
-    """Return the expected counts, computed message by message."""
+    """Return how many findings of each kind a comparison must have, computed message by message."""
     counts: Counter[str] = Counter()
     of: list[dict[tuple[str, Position], list[tuple[Position, Entry]]]] = []
     for log in case.logs:

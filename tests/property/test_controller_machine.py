@@ -29,7 +29,7 @@ subscription_names = st.sampled_from(["orders", "audit"])
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """The rules; ``clusters`` and ``topologies`` come from the classes below."""
+    """Machine of controllers in linked clusters. Subclasses set ``clusters`` and ``topologies``."""
 
     topologies: tuple[tuple[tuple[str, str], ...], ...]
     cluster_count: int

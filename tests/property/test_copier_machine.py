@@ -29,7 +29,7 @@ FRAME_BYTES_TARGET = 12
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the source's log; ``origin_last`` is its last position at its origin, ``last`` here."""
+    """Block of the source's log. ``origin_last`` is its last position at its origin, ``last`` that in this log."""
 
     last: Position
     size_bytes: int
@@ -111,7 +111,7 @@ class CopierMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), blocks=st.integers(1, 4))
     def trim(self, topic: str, blocks: int) -> None:
-        """Retention does not wait for this link: its hold was released. The last block stays."""
+        """Trim the source's first ``blocks`` blocks of a topic, though the link has not copied them. The last stays."""
         source = self.sources[topic]
         gone, source.log = source.log[:-1][:blocks], source.log[:-1][blocks:] + source.log[-1:]
         for block in gone:
@@ -158,7 +158,7 @@ class CopierMachine(RuleBasedStateMachine):
         self._send()
 
     def _send(self) -> bool:
-        """Send one frame as the link's shell does; return whether there was one."""
+        """Send one frame as the link's shell does. Return whether there was one to send."""
         window_was_open = sum(size for _, size in self.in_flight) < WINDOW_BYTES
         frame: list[Sent] = []
         size_bytes = 0
@@ -202,7 +202,7 @@ class CopierMachine(RuleBasedStateMachine):
             self._check_acknowledged(topic, place)
 
     def _check_acknowledged(self, topic: str, place: Position) -> None:
-        """Retention may take what is acknowledged: the destination has all of it that was not trimmed before."""
+        """Check that the destination has all blocks of the source's log up to ``place``: retention may take them."""
         have = self._have(topic)
         for block in self.sources[topic].log:
             if block.last <= place and block.origin in CARRIED:
@@ -252,7 +252,7 @@ class CopierMachine(RuleBasedStateMachine):
         assert sum(size for _, size in self.in_flight) < WINDOW_BYTES + largest_frame
 
     def teardown(self) -> None:
-        """Invariant 2: when the link is up and stays up, everything arrives that is here."""
+        """Check invariant 2: once the link stays up, everything in the source's log arrives."""
         if not hasattr(self, "copier"):
             return
         if self.copier.connected:

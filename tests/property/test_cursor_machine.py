@@ -30,7 +30,8 @@ probes = st.one_of(
 
 @dataclass
 class Model:
-    """The log as a list, and what is acknowledged as a set of (position, index). A marker has batch size 0."""
+    """Model of a cursor: the log as a list, and the acknowledged messages as a set of (position, index).
+    A marker has batch size 0."""
 
     sizes: dict[Position, int] = field(default_factory=dict)
     acked: set[tuple[Position, int]] = field(default_factory=set)
@@ -181,7 +182,8 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(position=probes, step=st.integers(-1, 1))
     def merge(self, position: Position, step: int) -> None:
-        """Invariant 6: an older generation is ignored, this one's prefix is united, a newer one replaces."""
+        """Merge a mark-delete position of an older, this or a newer generation, and check invariant 6.
+        An older one is ignored, this one's is united with the state here, and a newer one replaces it."""
         generation = self.model.generation + step
         if step > 0:
             self.model.restart(position, generation)
@@ -195,7 +197,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), announce=st.booleans())
     def merge_acks(self, data: Any, announce: bool) -> None:
-        """Union with the plain set, whatever of it is here, is a marker, or was known."""
+        """Merge acknowledgements. The result is a plain union, whether entries are here, are markers, or were known."""
         places = st.one_of(
             st.builds(Position, st.integers(0, 3), st.integers(0, 8)),
             st.sampled_from([*self.model.sizes, BEFORE_ALL]),

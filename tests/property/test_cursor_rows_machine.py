@@ -72,7 +72,7 @@ class CursorRowsMachine(RuleBasedStateMachine):
         index=st.integers(0, 2),
     )
     def merge_acks(self, position: Position, entries: int, batch: Position, index: int) -> None:
-        """Runs over several chunks at once, and one batch, which may be whole by that."""
+        """Merge a run of entries over several chunks, and one message of a batch, which that may complete."""
         run = PositionSet()
         run.add_range(position.ledger, position.entry, position.entry + entries - 1)
         self.cursor.merge_acks(run, {batch: BitMap([index])}, lambda _: BATCH, announce=False)

@@ -80,7 +80,7 @@ def _add_readers(app: web.Application) -> None:
 
 
 class Recording(VerifyPlane):
-    """Keeps what it was answered, as it was sent."""
+    """Client of verify's routes that keeps each answer as the bytes of an HTTP response."""
 
     def _ask_once(
         self, method: str, path: str, body: Any, query: Mapping[str, str]
@@ -102,7 +102,7 @@ def _recorded(url: str, read: Callable[[VerifyPlane], Any]) -> bytes:
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server that gives one answer to whatever it is asked, and closes the connection."""
+    """Run a server that sends ``answer`` to any request, and closes the connection; yield its URL."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -63,7 +63,7 @@ def chunked(name: str, number: int, chunks: int) -> list[bytes]:
 
 @dataclass
 class Sender:
-    """A producer that keeps what is not confirmed, and sends it again after every interruption."""
+    """Producer that keeps messages until they are confirmed, and sends them again after every interruption."""
 
     name: str
     following: int = 0
@@ -82,7 +82,7 @@ class Sender:
         self.sent.extend(made)
 
     async def send(self, topic: Topic, count: int, *, heard: bool) -> None:
-        """Publish the oldest that are pending; if the answer is not heard they stay pending."""
+        """Publish the ``count`` oldest pending messages. Without ``heard`` the answer is lost: they stay pending."""
         entries = list(self.pending)[:count]
         if not entries:
             return

@@ -23,7 +23,7 @@ IDENTITY = Identity("us-east.pulsar", 1_700_000_000_000, PLACE)
 
 @st.composite
 def in_part(draw: st.DrawFn) -> tuple[bytes, bytes, BitMap]:
-    """A batch, what a link lets pass of it, and what it leaves out."""
+    """Draw a batch; return it, the part that a link lets pass, and the indexes of the messages that it leaves out."""
     size = draw(st.integers(2, 20))
     absent = BitMap(draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1)))
     whole = entry_of(PLACE, size, draw(st.sampled_from(CODECS)))
@@ -32,7 +32,7 @@ def in_part(draw: st.DrawFn) -> tuple[bytes, bytes, BitMap]:
 
 
 def opened(entry: bytes) -> tuple[MessageMetadata, list[tuple[bytes, bytes]]]:
-    """The metadata, and of each message its own and its payload."""
+    """Return the metadata of a batch, and for each message its encoded metadata and its payload."""
     metadata, payload = decode_entry(entry)
     content = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     return metadata, [

@@ -45,7 +45,7 @@ END = Position(1 << 40, 0)
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: its identity, how many messages it has, and its content. A size of 0 is a marker's."""
+    """Entry of a log: its identity, its number of messages (0 for a marker), and its content."""
 
     origin: str
     position: Position
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass
 class Side:
-    """One cluster: blocks in order, what a subscription acknowledged (by identity), and its mappings."""
+    """State of one cluster: its blocks in order, acknowledged messages of a subscription by identity, and mappings."""
 
     cluster: str
     blocks: list[list[Entry]]
@@ -112,7 +112,7 @@ DAMAGE = ("nothing", "missing", "repeated", "reordered", "changed", "bytes", "ma
 
 @st.composite
 def histories(draw: Any) -> tuple[Side, Side, str]:
-    """Two clusters in step, and then one kind of damage to one of them, or none."""
+    """Draw two clusters in step, then damage one of them in one way, or not; return both and the kind of damage."""
     published: dict[str, list[list[Entry]]] = {}
     for origin, ledger in (("us", 3), ("eu", 5)):
         runs: list[list[Entry]] = []
@@ -155,7 +155,7 @@ def histories(draw: Any) -> tuple[Side, Side, str]:
 
 
 def draw_mappings(draw: Any, home: Side, peer: Side) -> None:
-    """Mappings that hold: the first local entry at which all of the peer's messages so far are here."""
+    """Give ``home`` true mappings: at or after each local position, ``home`` has all messages of ``peer`` so far."""
     here = {(entry.origin, entry.position): index for index, (_, entry) in enumerate(home.places())}
     reached = 0
     for index, (_, entry) in enumerate(peer.places()):

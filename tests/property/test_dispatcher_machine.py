@@ -34,7 +34,7 @@ KEY_HASHES = [7, (1 << 14) + 5, (1 << 31) + (1 << 15) + 5, (3 << 30) + 50_000]
 
 @dataclass
 class Entry:
-    """One entry of the log: its batch size (0 for a marker), its key, and where it is on its way."""
+    """Entry of the log: its batch size (0 for a marker), its key, and its state between the log and a consumer."""
 
     messages: int
     key_hash: int = 0
@@ -307,7 +307,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(entry.messages for entry in self.model.log.values()))
     @rule(data=st.data())
     def acknowledge(self, data: Any) -> None:
-        """Mostly of an entry that somebody holds; also of one that nobody holds any more, or not yet."""
+        """Acknowledge an entry: mostly one that a consumer holds, else one that none holds any more, or not yet."""
         held = [p for p, entry in self.model.log.items() if entry.holder is not None]
         anything = [p for p, entry in self.model.log.items() if entry.messages]
         position = data.draw(st.sampled_from(held * 3 + anything))
@@ -404,7 +404,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 assert state.unacked_messages == model.unacked(consumer_id)
 
     def teardown(self) -> None:
-        """Whatever happened: with permits and acknowledgements, everything that is left arrives. Nothing is lost."""
+        """Check that all remaining messages arrive, once consumers give permits and acknowledge. Nothing is lost."""
         if not hasattr(self, "model"):
             return
         model = self.model

@@ -34,7 +34,7 @@ MessageId = tuple[str, int, int]
 
 @dataclass(slots=True)
 class Producer:
-    """Sends in order; what it was not told of it sends again, wherever it is then."""
+    """Producer that sends in order. It sends unconfirmed messages again, to the cluster where it is connected then."""
 
     name: str
     next_id: int = 0
@@ -51,7 +51,7 @@ class Producer:
             self.pending.append([numbered(first, producer=self.name)])
 
     async def flush(self, topic: Topic, confirmed: int, stored: int) -> None:
-        """The connection breaks when ``confirmed`` messages are, and others of ``stored`` entries are stored.
+        """Send until the connection breaks: after ``confirmed`` messages, and others of ``stored`` entries unconfirmed.
 
         They are stored whole: chunks of a message that breaks off are no duplicates; see test_same_ids_properties.py.
         """

@@ -23,7 +23,7 @@ PLACES = st.builds(Position, st.integers(0, 3), st.integers(-1, 30))
 
 
 class Sides:
-    """A map, and by position of the brokers where each entry lies in the log, if it lies on both sides."""
+    """Entry map under test, with a model: for entries on both sides, the log's position by the brokers' position."""
 
     def __init__(self) -> None:
         self.map = EntryMap(OWN, self._messages_of)

@@ -39,7 +39,7 @@ class Planned:
 
 
 def entry_of(position: Position, size: int, codec: int) -> bytes:
-    """A message of its own (size 0), or a batch."""
+    """Return an encoded entry: a message without a batch if ``size`` is 0, else a batch of ``size`` messages."""
     metadata = MessageMetadata(producer_name="p", sequence_id=position.entry, publish_time=1, compression=codec)
     if not size:
         body = bytearray(_payload(position, 0))

@@ -42,7 +42,7 @@ sticky_histories = st.lists(st.one_of(sticky_ranges, st.integers(0, 1_000)), min
 
 
 class Follower:
-    """Applies a history to a selector and remembers who is connected."""
+    """Driver that applies joins and leaves to a selector, and remembers which consumers are connected."""
 
     def __init__(self, selector: KeySelector) -> None:
         self.selector = selector
@@ -51,7 +51,8 @@ class Follower:
         self._next_id = 1
 
     def apply(self, step: Join | Leave) -> tuple[int | None, int | None]:
-        """The ids of who joined and who left; a join of a name that is here is left out."""
+        """Apply a step; return the ids of the consumer that joined and of the one that left, or None. A join of a name
+        that is here is left out."""
         self.now_seconds += 0.7
         if step[0] == "join":
             name, messages = str(step[1]), int(step[-1])

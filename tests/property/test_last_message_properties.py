@@ -32,7 +32,7 @@ LATEST = replace(EARLIEST, initial=InitialPosition.LATEST)
 
 
 class Judge:
-    """Reads one topic from every place, and compares with what its readers are told."""
+    """Checker that reads one topic from every position, and compares with the last message that clients are told."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -100,7 +100,7 @@ class Judge:
 
 
 def answer(consumer: object) -> tuple[Id | None, Position]:
-    """The last message and the mark-delete position, as a connection sends them."""
+    """Return the last message's id and the mark-delete position that a connection sends for ``consumer``."""
     sent = last_message_answer(consumer.last_message(), -1)  # type: ignore[attr-defined]
     position = position_of(sent.last_message_id)
     last = None if position == BEFORE_ALL else Id(position, sent.last_message_id.batch_index)

@@ -204,7 +204,7 @@ class History:
             self.tell()
 
     def tell(self) -> None:
-        """Do what a link does that is connected."""
+        """Report the store's lineage to the other cluster, as a connected link does."""
         if not self.connected or self.copy is None:
             return
         if self.copy.position <= self.store.deleted.get(self.copy.incarnation, BEFORE_ALL):

@@ -20,8 +20,8 @@ ENTRY = message()
 
 @st.composite
 def blocks_of_lives(draw: st.DrawFn) -> list[tuple[int, Position, int]]:
-    """The blocks of a log that has several lives: incarnation, first position, and entries. A life may have several
-    ledgers."""
+    """Draw the blocks of a log with several lives: incarnation, first position, number of entries. A life may have
+    several ledgers."""
     made: list[tuple[int, Position, int]] = []
     last_id = 0
     for _ in range(draw(st.integers(1, 4))):

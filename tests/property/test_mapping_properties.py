@@ -17,7 +17,7 @@ def mapping(local: int, remote: int) -> SnapshotMapping:
 
 
 def filled(count: int) -> tuple[MappingTable, list[SnapshotMapping]]:
-    """A table after ``count`` mappings, and all that were given to it."""
+    """Return a table to which ``count`` mappings were added, and a list of all of these."""
     given_to_it = [mapping(3 * number, 5 * number) for number in range(count)]
     table = MappingTable()
     for item in given_to_it:

@@ -126,7 +126,7 @@ class History:
 
 
 def random_history(seed: int, messages: int, events: int, failovers: int) -> History:
-    """Dense: few messages, keys, clusters, positions and moments, so that ties and repeats are the rule."""
+    """Return a random history with few keys, clusters, positions and moments, so that ties and repeats are the rule."""
     chance = random.Random(seed)
     if not messages:
         return History([])
@@ -189,7 +189,7 @@ histories = st.builds(
 
 
 class Reference:
-    """Each measure as its definition says it, message by message."""
+    """Reference for the measures: each is computed from its definition, message by message."""
 
     def __init__(self, history: History) -> None:
         self.h = history

@@ -11,7 +11,7 @@ from snapshots.position import BEFORE_ALL, Position
 
 @st.composite
 def _topics(draw: st.DrawFn) -> tuple[dict[int, int], list[Position], list[Position]]:
-    """The last entries of a topic's ledgers, all entries, and those that came."""
+    """Draw a topic: the last entry of each ledger, the positions of all entries, and of those that came."""
     ledgers = draw(st.lists(st.integers(1, 30), min_size=1, max_size=5, unique=True))
     last_entries = {ledger: draw(st.integers(-1, 6)) for ledger in sorted(ledgers)}
     entries = [Position(ledger, entry) for ledger, last in last_entries.items() for entry in range(last + 1)]

@@ -98,7 +98,7 @@ class PlannedCopierMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
     def report(self, data: Any) -> None:
-        """Report in any order, also within a lane: what is reported has arrived, or its topic was refused."""
+        """Report one of the frames in flight, in any order, also within a lane. It arrives, or its topic is refused."""
         frame = data.draw(st.sampled_from(self.in_flight))
         self.in_flight.remove(frame)
         for topic in self._arrive(frame):
@@ -155,7 +155,7 @@ class PlannedCopierMachine(RuleBasedStateMachine):
         return refused
 
     def _check(self, moved: dict[str, Position]) -> None:
-        """Retention may take what is acknowledged."""
+        """Check that the destination has everything that is acknowledged, since retention may take it."""
         for topic, place in moved.items():
             have = self._have(topic)
             for block in self.sources[topic].log:
@@ -171,7 +171,7 @@ class PlannedCopierMachine(RuleBasedStateMachine):
                 assert here == there[: len(here)]
 
     def teardown(self) -> None:
-        """Invariant 2: with a link that is up, and lanes that report, everything arrives."""
+        """Check invariant 2: once the link stays up and lanes report, everything arrives."""
         if not hasattr(self, "copier"):
             return
         if self.copier.connected:

@@ -27,7 +27,7 @@ class Member:
 
 
 class ProducerRegistryMachine(RuleBasedStateMachine):
-    """The model: who is connected and who waits, as those who hold the producers know it."""
+    """Machine of the registry of producers, with a model of the producers that are connected and those that wait."""
 
     def __init__(self) -> None:
         super().__init__()

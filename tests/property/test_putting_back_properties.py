@@ -77,7 +77,7 @@ def own(blocks: Sequence[StoredBlock]) -> list[StoredBlock]:
 
 @dataclass
 class Life:
-    """An earlier life: its blocks of us-east that peers have, and what they lost of them."""
+    """Earlier life of a topic: its blocks of us-east that peers have, and what they lost of them."""
 
     incarnation: int
     blocks: list[StoredBlock]
@@ -107,7 +107,7 @@ def plans_of(topic: Topic, lives: Sequence[Life]) -> tuple[TopicPlan, ...]:
 
 
 async def put_back(engine: Engine, lives: Sequence[Life], parts_max: int, told: dict[str, Told]) -> bool:
-    """Put back as one run of the command, which is cut off after so many commits. Return whether it came to its end."""
+    """Put back as one run of the command, which is cut off after ``parts_max`` commits. Return whether it finished."""
     topic = engine.find(TOPIC)
     assert topic is not None
     for plan in plans_of(topic, lives):

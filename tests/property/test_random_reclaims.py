@@ -81,7 +81,7 @@ def faults_of(drawn: random.Random, retaining: Retaining, *, killed: bool) -> di
 
 @contextmanager
 def small_disk(directory: Path, drawn: random.Random, *, wanted: bool) -> Iterator[bool]:
-    """Give a directory a disk of its own that has little room left; tell whether it has one."""
+    """Mount a small disk at a directory, if ``wanted`` and possible; yield whether it has one."""
     directory.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(directory)]
     if not wanted or subprocess.run(mount, capture_output=True).returncode:
@@ -94,7 +94,7 @@ def small_disk(directory: Path, drawn: random.Random, *, wanted: bool) -> Iterat
 
 
 def fill(directory: Path, left_bytes: int) -> None:
-    """Leave so many bytes of a disk."""
+    """Fill the disk of a directory until ``left_bytes`` bytes are left."""
     with (directory / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while True:
             filler.write(bytes(4096))
@@ -108,7 +108,7 @@ def make_room(directory: Path) -> None:
 
 
 def run_command(found: Clusters) -> tuple[int, Any, str]:
-    """``replicator backup reclaim``: its exit status, what it prints as JSON, and its error."""
+    """Run ``replicator backup reclaim``; return its exit status, its JSON output, and its error text."""
     try:
         shown = reclaim(found.path / "topology.yaml", "us-east")
     except Exception as error:
@@ -148,7 +148,10 @@ def test_invariant_5_a_random_reclaim_loses_nothing_that_anybody_has_and_names_a
 
 
 async def finished(found: Clusters, *, full: bool) -> Reclaimed:
-    """Run the command until it has come to its end: start peers that were killed, and make room on a full disk."""
+    """Run ``replicator backup reclaim`` again and again until it succeeds, and return what it lost.
+
+    After a failure, bring killed peers back, or make room on the disk if it is ``full``.
+    """
     for _ in range(RUNS_MAX):
         status, value, error = await asyncio.to_thread(run_command, found)
         if status in (0, 4):

@@ -42,7 +42,7 @@ steps = st.lists(
 
 
 class Run:
-    """One topic, one subscription that reads compacted from the earliest, and what has to be true of them."""
+    """Topic with a subscription that reads compacted from the earliest message; checks each message that it is sent."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

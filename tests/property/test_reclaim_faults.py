@@ -54,7 +54,7 @@ Fault = Callable[["Peer", web.Request], Awaitable[web.StreamResponse | None]]
 
 @dataclass
 class Peer:
-    """A cluster that has copies, served over HTTP. ``faults`` strike at its pages of blocks, by their number."""
+    """Cluster that has copies and serves them over HTTP. ``faults`` has, by number of the page of blocks, its fault."""
 
     engine: Engine
     server: DataPlaneServer
@@ -186,7 +186,7 @@ live = partial(lived_log.live, other="others")
 
 
 async def give(peer: Peer, blocks: list[StoredBlock], name: str = TOPIC, *, between: int = 0) -> None:
-    """Copy us-east's blocks there; after each ``between`` of them the peer publishes something itself."""
+    """Copy us-east's blocks to a peer. After every ``between`` blocks the peer publishes a message itself."""
     topic = await peer.engine.topic(name)
     previous = BEFORE_ALL
     for number, each in enumerate(blocks, 1):
@@ -254,7 +254,10 @@ def in_directory(main: Callable[[Path], Awaitable[None]]) -> None:
 
 
 async def restored_from(found: Clusters, before: list[str], after: list[str], name: str = TOPIC) -> list[StoredBlock]:
-    """Let us-east live, and go back to what it was in the midst of it; returns all that it had published."""
+    """Publish ``before`` and ``after`` at us-east, and restore it to the time between them.
+
+    Return all blocks that it had published.
+    """
     live_path = found.path / "live"
     copied = [0]
     await live(live_path, before, copied, name)

@@ -56,7 +56,7 @@ def own(blocks: list[StoredBlock]) -> list[StoredBlock]:
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's copies of us-east's blocks, after it trimmed the first ones."""
+    """Copies of us-east's blocks at a peer, after it trimmed the first ones."""
 
     kept: list[StoredBlock]
     copy: PeerCopy
@@ -107,7 +107,7 @@ def plan_of(topic: Topic, peer: Peer) -> TopicPlan | None:
 
 
 async def reclaim_parts(engine: Engine, topic: Topic, plan: TopicPlan, peer: Peer, parts_max: int) -> None:
-    """A block at a time, and at the end what is only accounted for."""
+    """Reclaim the blocks of ``plan`` that ``peer`` kept, one a commit, then its end; at most ``parts_max`` commits."""
     holes = list(plan.holes)
     blocks = [each for each in peer.kept if each.last > plan.after] if plan.sources else []
     for part in [*([each] for each in blocks), []][:parts_max]:

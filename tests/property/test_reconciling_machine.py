@@ -118,7 +118,7 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.settled and self.broker is not None)
     @rule()
     def the_broker_is_killed(self) -> None:
-        """Settled before: what a seek and a kill between two comparisons leave cannot be told from a kill alone."""
+        """Kill the broker, only after both sides settled: a seek and a kill between comparisons look like a kill."""
         assert self.broker is not None
         lost = self.broker - self.durable
         self.broker = self.durable & self.broker
@@ -154,7 +154,7 @@ class Reconciling(RuleBasedStateMachine):
     @precondition(lambda self: self.broker is not None and self.engine is not None and self._is_told())
     @rule(at_broker=st.booleans())
     def it_is_deleted_on_one_side(self, at_broker: bool) -> None:
-        """Also right after the other side got it."""
+        """Delete the subscription on one side, also right after the other side got it."""
         if at_broker:
             self.broker = None
         else:

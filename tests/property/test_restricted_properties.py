@@ -30,7 +30,10 @@ Log = list[tuple[Position, bytes]]
 
 
 def log_of(published: list[tuple[int, frozenset[str] | None]], ledgers: list[int]) -> Log:
-    """Blocks of ``count`` entries for some clusters; a new ledger begins before those numbered in ``ledgers``."""
+    """Return a log of ``published`` blocks: their number of entries, and their clusters (None for all).
+
+    A new ledger begins before the blocks numbered in ``ledgers``.
+    """
     log: Log = []
     ledger, entry = 10, 0
     for number, (count, only) in enumerate(published):
@@ -59,7 +62,7 @@ def positions(block: bytes) -> list[Position]:
 
 @dataclass
 class Destination:
-    """A cluster's store of blocks from links, filled by the code that decides what to store."""
+    """Store of a cluster for blocks from links, filled by the code that decides what to store."""
 
     name: str
     mark: HighWater | None = None
@@ -89,7 +92,7 @@ class Destination:
 
 
 def link(log: Log, destination: Destination, draw: st.DataObject, holes: tuple[Hole, ...] = ()) -> None:
-    """Carries ``log`` by the copy state machine, with runs that break: what was sent last arrives or not, and the next
+    """Copy ``log`` by the copy state machine, with runs that break: what was sent last arrives or not, and the next
     run begins with what the destination has. Some runs send the blocks themselves, as an older source might."""
     last = log[-1][0] if log else BEFORE_ALL
     while True:
@@ -123,7 +126,7 @@ def link(log: Log, destination: Destination, draw: st.DataObject, holes: tuple[H
 
 
 def check(destination: Destination, published: Log, through: Log) -> None:
-    """``through`` is what the link that brought it could read."""
+    """Check that ``destination`` has what it may have of ``published``. The last link to it read log ``through``."""
     wanted = [each for _, block in through if read_header(block).is_for(destination.name) for each in positions(block)]
     assert destination.entries() == wanted, "invariants 2, 3 and 4"
     reached = BEFORE_ALL if destination.mark is None else destination.mark.position

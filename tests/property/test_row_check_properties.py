@@ -169,7 +169,7 @@ def checked(path: Path) -> list[str]:
 
 
 def delete(store: Store, table: str, key: bytes) -> bytes:
-    """Delete a row; returns what it held."""
+    """Delete the row of ``key`` in ``table``; return the value that it had."""
     with store.env.begin(write=True, db=store.tables[table]) as txn:
         value = txn.get(key)
         assert value is not None

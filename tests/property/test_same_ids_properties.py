@@ -116,7 +116,7 @@ class World:
 
 
 def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Content]]:
-    """Entries that are no chunks by what they hold, and messages, chunked ones put together as consumers do."""
+    """Return counts of the entries that are no chunks, by content, and of messages, chunked ones put together."""
     entries: Counter[Any] = Counter()
     messages: Counter[Content] = Counter()
     open_chunks: dict[str, list[str]] = {}
@@ -142,7 +142,7 @@ def received(deliveries: Sequence[Delivery]) -> tuple[Counter[Any], Counter[Cont
 
 
 def plain(entry: bytes) -> list[Content]:
-    """The messages of an entry, by what the tests put into them."""
+    """Return the messages of an entry, by the contents that the tests put into them."""
     opened = open_entry(entry)
     assert opened is not None
     known = {

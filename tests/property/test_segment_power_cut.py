@@ -117,8 +117,8 @@ async def check(path: Path, settings_: EngineSettings, told: Told) -> None:
 def test_invariant_1_what_was_confirmed_is_there_after_the_power_was_cut(
     steps: list[tuple[str, int, int]], cut_at: int, keep: float, seed: int, large: bool
 ) -> None:
-    """Pages that were not synced are gone, torn or there. ``large`` segments are written aside, several writes at a
-    time."""
+    """Each page that was not synced is there or gone, so a write may be torn. ``large`` segments are written aside,
+    several writes at a time."""
     small = (
         SegmentSettings(segment_bytes=1 << 20, body_bytes_min=1, group_bytes_min=1, recent_bytes_max=1)
         if large

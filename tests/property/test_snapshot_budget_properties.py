@@ -24,7 +24,7 @@ events = st.lists(
 
 
 class Worker:
-    """Topics whose messages come at times, and that ask when it is due."""
+    """Worker with topics: their messages come at given times, and they ask for snapshots when these are due."""
 
     def __init__(self, topics: int, budget: SnapshotBudget) -> None:
         self.now_ms = 0

@@ -71,7 +71,7 @@ class Staging(RuleBasedStateMachine):
             self.sealed.discard(key)
 
     def _step(self, key: EpochKey, frames_max: int) -> bool:
-        """Publish so many frames; whether the commit is through."""
+        """Publish at most ``frames_max`` frames of a commit; return whether it is complete."""
         state = self.core.writers[key.writer]
         assert state.pending is not None
         assert state.pending.key == key
@@ -104,7 +104,7 @@ class Staging(RuleBasedStateMachine):
 
     @rule(epoch=epochs, tasks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=4))
     def a_job_stages(self, epoch: EpochKey, tasks: list[tuple[int, int]]) -> None:
-        """Several attempts at one partition are a task that was tried again, or ran twice."""
+        """Stage ``tasks``. Several attempts at one partition are a task that was tried again, or ran twice."""
         self.number += 1
         job = f"j{self.number}"
         for partition, frames in tasks:
@@ -217,7 +217,7 @@ class Staging(RuleBasedStateMachine):
     @precondition(lambda self: self.begun)
     @rule(which=st.integers(0, 30), what=st.sampled_from(["job", "attempt", "epoch"]), killed=st.booleans())
     def a_driver_aborts(self, which: int, what: str, killed: bool) -> None:
-        """``killed``: the worker is, before the fence is durable; nobody gets an answer then."""
+        """Abort as a driver. With ``killed``, kill the worker before the fence is durable, so that no answer comes."""
         key = self.begun[-1 - which % len(self.begun)]
         known = {each.job for each in self.disk if each.epoch == key.epoch}
         job, attempts = (key.job if what == "job" else None), ([key.attempt] if what == "attempt" else [])

@@ -20,7 +20,7 @@ LIVES = {1: 1, 2: 2, 3: 2}
 
 
 def start_at(position: Position, newest: int) -> Start:
-    """A start at ``position`` that was made when life ``newest`` had begun, or in a later life than that."""
+    """Return a start at ``position`` that was made when life ``newest`` had begun, or in a later life than that."""
     return Start(max(newest, LIVES.get(position.ledger, 0)), position)
 
 
@@ -34,7 +34,7 @@ STARTS = st.dictionaries(
 
 
 def wanted(said: starts.Starts, origin: str) -> set[Position]:
-    """The messages of an origin, of any life, that lie after the start."""
+    """Return the messages of an origin, of any life, that lie after the start."""
     return {position for position in UNIVERSE if position > starts.end_before(said, origin)}
 
 

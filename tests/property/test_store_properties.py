@@ -80,7 +80,7 @@ def make_source(script: list[tuple[int, str]]) -> list[SourceBlock]:
 
 
 def everything(topic: Topic, origin: str) -> list[tuple[Position, bytes]]:
-    """Origin positions and bytes of all entries of an origin, markers too, in log order."""
+    """Return the origin positions and bytes of all entries of an origin, markers too, in log order."""
     entries = topic.reading.entries(BEFORE_ALL, None, 10**9, 10**12)
     return [(entry.origin_position, bytes(entry.entry)) for entry in entries if entry.origin == origin]
 

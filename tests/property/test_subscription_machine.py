@@ -40,7 +40,7 @@ SUBSCRIPTION = "sub"
 
 
 def keyed_batch(key: str, size: int, sequence_id: int) -> bytes:
-    """An entry of ``size`` messages of one key; of one message without a batch for size 1."""
+    """Return an encoded entry of ``size`` messages of one key; without a batch if ``size`` is 1."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=PUBLISH_TIME_MS)
     if key:
         metadata.partition_key = key
@@ -129,7 +129,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return self.topic.subscriptions[SUBSCRIPTION]
 
     def arrived(self, consumer: Consumer, delivery: Delivery) -> None:
-        """Called inside the engine's pump: problems are kept, and raised by :meth:`run`."""
+        """Check a delivery. The engine's pump calls this, so problems are kept, and raised by :meth:`run`."""
         entry = self.log[delivery.position]
         acked = set(BitMap.deserialize(delivery.acked)) if delivery.acked is not None else set()
         problems = {
@@ -439,7 +439,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert cursor.backlog_entries() == len(unconsumed)
 
     def teardown(self) -> None:
-        """Whatever happened: consumers with permits that acknowledge get everything that is left."""
+        """Check that consumers with permits that acknowledge get all remaining messages."""
         try:
             if not self.failures:
                 self._drain()

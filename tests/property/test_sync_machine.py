@@ -98,14 +98,14 @@ class Identity(NamedTuple):
 
 
 class NoIndex:
-    """Nobody reads it here."""
+    """Stand-in for the index, which nobody reads in this test."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
 class Cluster:
-    """One engine with its sync, that can be stopped and started again."""
+    """Cluster of one engine with its sync, which can be stopped and started again."""
 
     def __init__(self, name: str, path: Path, topology: Topology, *, whole: bool) -> None:
         self.name = name
@@ -129,7 +129,7 @@ class Cluster:
         await self.engine.close()
 
     async def crash(self) -> None:
-        """Start again from what the store had at this moment, without a word to anybody."""
+        """Start the cluster again from what the store had at this moment, without a regular stop."""
         copy = self._path / f"{self.name}-crashed"
         await self.engine.writer.put_many([])  # what was confirmed is in the file
         shutil.copytree(self._path / self.name, copy)
@@ -194,7 +194,7 @@ def after_the_start(subscription: Subscription, messages: set[Identity]) -> set[
 
 
 class LossyLink:
-    """Carries blocks in frames, as a link does, over a network that loses, repeats and reorders them."""
+    """Link that carries blocks in frames over a network that loses, repeats and reorders them."""
 
     def __init__(self, source: Cluster, destination: Cluster, origins: frozenset[str], *, leaves_out: bool) -> None:
         self.source = source
@@ -206,14 +206,14 @@ class LossyLink:
         self._sent: dict[str, Position] = {}
 
     def connect(self) -> None:
-        """Begin where the destination is."""
+        """Connect the link: it begins after what the destination has."""
         self.frames.clear()
         self._read = BEFORE_ALL
         there = self.destination.topic
         self._sent = {} if there is None else there.origins.vector()
 
     def send(self) -> bool:
-        """Put what is new into a frame; whether the log had anything more."""
+        """Put the log's next blocks into a frame; return whether there were any."""
         topic = self.source.topic
         if topic is None:
             return False
@@ -246,7 +246,7 @@ class LossyLink:
         return np.array([not self._leaves_out or number % 3 > 0 for number in numbers], dtype=bool)
 
     async def deliver(self, at: int, *, keep: bool = False) -> None:
-        """Give the destination one of the frames that are on their way; with ``keep`` it comes again."""
+        """Give the destination frame ``at`` of those on their way; with ``keep`` it stays there, and comes again."""
         frame = self.frames[at]
         if not keep:
             del self.frames[at]
@@ -611,7 +611,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_copied_twice_or_out_of_order(self) -> None:
-        """Invariants 2, 3 and 4."""
+        """Check invariants 2, 3 and 4: nothing is copied twice or out of order."""
         for cluster in self.clusters.values():
             if cluster.topic is None:
                 continue
@@ -631,7 +631,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_skipped_and_nothing_taken_back(self) -> None:
-        """Invariants 5 and 6."""
+        """Check invariants 5 and 6: no message is skipped, and no acknowledgement taken back."""
         for cluster in self.clusters.values():
             for name in NAMES:
                 subscription = cluster.subscription(name)
@@ -693,7 +693,10 @@ class SyncMachine(RuleBasedStateMachine):
                     assert not skipped, f"{cluster.name} skips {sorted(skipped)} of {name}"
 
     def lies_before_the_start(self, identity: Identity, name: str, generation: int, clusters: set[str]) -> bool:
-        """Whether no cluster of these that made the subscription, and has or receives the origin, wants the message."""
+        """Return whether the message lies before the start of each of ``clusters`` that made the subscription.
+
+        Clusters that do not know its origin do not count; False if none counts.
+        """
         makers = [each for each in self.began[name, generation] if each.cluster in clusters]
         knowing = [each for each in makers if identity.origin in each.ends]
         return bool(knowing) and all(each.has_before(identity) for each in knowing)

@@ -34,7 +34,7 @@ Identity = tuple[str, Position]
 
 @dataclass
 class Log:
-    """One cluster's log, with the truth about it."""
+    """Log of one cluster, with a model of its real contents."""
 
     cluster: str
     lives: dict[str, int] = field(default_factory=INCARNATIONS.copy)
@@ -62,7 +62,7 @@ class Log:
     def append(
         self, origin: str, at: Position | None, *, marker: bool, absent: Collection[int] = frozenset()
     ) -> Position:
-        """``at`` is where the entry is at its origin; None for one of our own."""
+        """Append an entry of ``origin``; return its position there. ``at`` is that position; None for our own entry."""
         here = self.next
         self.next = Position(here.ledger, here.entry + 1)
         self.shape.append(here, 1, marker=marker)

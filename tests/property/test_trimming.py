@@ -36,7 +36,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """``log`` has every position ever, with its batch size (0 for markers) and its bytes."""
+    """Model of a log that is trimmed. ``log`` has all positions ever, with batch size (0 for markers) and bytes."""
 
     log: list[tuple[Position, int, bytes]] = field(default_factory=list)
     consumed: dict[str, set[Position]] = field(default_factory=lambda: {name: set() for name in SUBSCRIPTIONS})

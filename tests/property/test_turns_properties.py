@@ -14,7 +14,7 @@ COSTS = st.floats(min_value=0.00001, max_value=0.003)
 
 
 class Loop:
-    """An event loop that turns when the test says so."""
+    """Event loop that turns only when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -22,7 +22,7 @@ class Loop:
         self.turns = Turns(lambda: self.now, self.calls.append)
 
     def turn(self) -> None:
-        """Make the calls that were asked for before this turn."""
+        """Make all calls that were scheduled before this turn."""
         calls = self.calls[:]
         del self.calls[:]
         for call in calls:
@@ -35,7 +35,7 @@ class Loop:
 
 
 def flood(loop: Loop, share: Share, cost: float, served: list[Share]) -> Callable[[], bool]:
-    """Return a job that never ends."""
+    """Return a job that never ends: each slice uses ``cost`` seconds for ``share``, and adds it to ``served``."""
 
     def job() -> bool:
         served.append(share)

@@ -57,7 +57,7 @@ shape_steps = st.lists(
 
 @dataclass
 class Shape:
-    """A log as the list of its positions, beside the index of it and a cursor in it."""
+    """Log as the list of its positions, with its index and a cursor in it."""
 
     read_compacted: bool
     index: LogIndex = field(default_factory=LogIndex)
@@ -122,7 +122,7 @@ class Shape:
         self.cursor.advance()
 
     def duplicate(self, earlier: Position) -> None:
-        """The message at ``earlier`` is also that of the next one that is not in a chain."""
+        """Make the next entry that is in no chain of duplicates one of the message at ``earlier``."""
         chain = next((chain for chain in self.chains if earlier in chain), [earlier])
         free = [e for e in self.messages if e > chain[-1] and not any(e in other for other in self.chains)]
         if not free:

@@ -76,12 +76,12 @@ def pack(name: str, directory: Path) -> None:
 
 
 def record_chart() -> None:
-    """The chart as it is released: upgrades begin with it."""
+    """Write the Helm chart to ``chart.zip``. Run this at a release: tests of upgrades begin with that chart."""
     pack("chart.zip", samples.RECORDED.parents[1] / "helm" / "replicator")
 
 
 def keep_frames() -> None:
-    """Those of this protocol, beside those of the ones before, which stay as they were written."""
+    """Write frames of this protocol's version to ``frames.json``, beside those of earlier versions, which stay."""
     frames = {codec: b"".join(pack_frame(samples.frame_stream(), codec).pieces).hex() for codec in CODECS}
     before = json.loads((samples.RECORDED / "frames.json").read_text())
     others = [each for each in before if PROTOCOL_OLDEST <= each["protocol"] < PROTOCOL_VERSION]
@@ -89,7 +89,7 @@ def keep_frames() -> None:
 
 
 def record_query() -> None:
-    """The whole checkpoint of a streaming query that has read ten messages in three batches."""
+    """Write the whole checkpoint of a streaming query that has read ten messages in three batches."""
     with tempfile.TemporaryDirectory(prefix="replicator-record-") as made, WireWorker("us-east") as worker:
         checkpoint = Path(made) / "checkpoint"
         samples.scripted(worker, 10)

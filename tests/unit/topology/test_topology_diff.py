@@ -110,7 +110,10 @@ def as_plain(topology: Topology) -> dict[str, Any]:
 
 
 def apply(said: dict[str, Any], before: Topology, after: Topology) -> dict[str, Any]:
-    """Apply the changes to the parts of ``before``, one after another."""
+    """Change ``said``, the plain form of ``before``, by each difference to ``after``, and return it.
+
+    It must become the plain form of ``after``.
+    """
     keys = {str(link): link.key for link in (*before.links, *after.links)}
 
     def setting(fields: dict[str, Any], field: str, value: Any) -> None:
