@@ -81,7 +81,7 @@ soak: venv  ## the long property runs, a drill of every scenario, Spark clusters
 	$(MAKE) histories N=2000
 
 histories: venv  ## run N random histories of whole workers from SEED on, and shrink what fails; LIMIT=180 ends after so many seconds
-	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
+	cd tests && PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support ../$(BIN)/python -m histories -n $(or $(N),100) --seed $(or $(SEED),1) \
 		$(if $(COMMIT),--commit $(COMMIT)) $(if $(LIMIT),--seconds $(LIMIT)) $(ARGS)
 
 fuzz: venv  ## fuzz the binary protocol and the HTTP data plane with atheris; SECONDS=300
