@@ -35,7 +35,7 @@ def rewritten(source: str, name: str) -> str:
 
 
 def _places(tree: ast.Module, lines: list[bytes], name: str) -> Iterator[tuple[int, int]]:
-    """Where a module of :data:`MOVED` is named: the line and the byte in it, both counted from 0."""
+    """Yield each place that names a module of :data:`MOVED`: the line and the byte in it, both counted from 0."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names) if any(each.name.split(".")[0] in MOVED for each in names):

@@ -1,4 +1,4 @@
-"""Comparison of what other clusters have of the brokers' own messages with what the brokers have at these positions.
+"""Comparison of the brokers' messages with the copies that other clusters have at the same positions.
 
 Invariant (DESIGN §3): 2. The store of the worker has nothing of the topic, and may be a new one. If the brokers were
 put back or set up anew, they give positions of former messages to others, which no link would copy.

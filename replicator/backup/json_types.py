@@ -65,14 +65,14 @@ class SettingsTakenBack(TypedDict):
     peer: Annotated[str, "the cluster that kept them; empty if nobody did"]
     version: Annotated[int, "their version; 0 if nobody kept any"]
     silent: Annotated[list[str], "clusters that did not say what they keep"]
-    missing: Annotated[list[str], "namespaces with messages of which nobody kept any"]
+    missing: Annotated[list[str], "namespaces with messages whose settings nobody kept"]
     refused: Annotated[list[str], "rows that this version cannot read"]
 
 
 class ReclaimAnswer(TypedDict):
     """Messages, policies and permissions that a cluster took back from the others."""
 
-    topics: Annotated[list[ReclaimedTopic], "lives of topics of which something came back"]
+    topics: Annotated[list[ReclaimedTopic], "lives of topics whose messages came back"]
     epoch_before: Annotated[int, "the failover epoch that the store had before"]
     epoch: Annotated[int, "the failover epoch now"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
@@ -102,7 +102,7 @@ class PlannedTopic(TypedDict):
 class ReclaimPlanAnswer(TypedDict):
     """Plan of a reclaim: what it would take back. Nothing was changed."""
 
-    topics: Annotated[list[PlannedTopic], "of which something would come back"]
+    topics: Annotated[list[PlannedTopic], "lives of topics whose messages would come back"]
     lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]
     deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
     begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]

@@ -208,7 +208,7 @@ class RunsOfSource(TypedDict):
     served: Annotated[KnownRun, "the run from which messages are taken"]
     connected: Annotated[bool, "whether it is connected now"]
     twins: Annotated[list[KnownRun], "other live copies of its store, from which nothing is taken"]
-    dismissed: Annotated[list[KnownRun], "runs of which an operator said that another one stays"]
+    dismissed: Annotated[list[KnownRun], "runs that an operator dismissed in favour of another one"]
 
 
 class StaysAnswer(TypedDict):

@@ -46,7 +46,7 @@ CHUNKED_MESSAGE_BYTES_MAX: Final = UNCOMPRESSED_BYTES_MAX
 CHUNKS_MAX: Final = 100_000
 """Chunks of one message; their positions are kept until it is acknowledged."""
 MISSED_MAX: Final = 10_000
-"""Messages of which one assembler remembers since when it misses a chunk."""
+"""Limit of messages for which one assembler remembers when they first missed a chunk."""
 CHUNK_BYTES_PENDING_MAX: Final = 4 * CHUNKED_MESSAGE_BYTES_MAX
 """Payload that the messages of one assembler may have together when they are complete, however many they are."""
 

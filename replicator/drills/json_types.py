@@ -113,7 +113,7 @@ class DrillReport(TypedDict):
     engine: Annotated[str, "what carried the links"]
     sync: Annotated[str, "what travelled of subscriptions"]
     links: Annotated[str, "`both-ways` or `one-way`"]
-    seed: Annotated[int, "of what was random"]
+    seed: Annotated[int, "seed of all random choices"]
     rate: Annotated[int, "that was asked for", "messages/s"]
     input: Annotated[str, "where messages came from"]
     topic: Annotated[str, "the drill's topic; with several, the first"]

@@ -112,7 +112,7 @@ class RestoredStatus(TypedDict):
     restored_at_ms: Annotated[int, "when it was restored; without a backup, when the first reclaim began"]
     settled_at_ms: Annotated[int | None, "when the other clusters had been asked; null: the worker may not start yet"]
     reclaimed_messages: Annotated[int, "that came back from other clusters", "messages"]
-    reclaimed_topics: Annotated[int, "of which they are; each topic counts once", "topics"]
+    reclaimed_topics: Annotated[int, "topics of these messages; each counts once", "topics"]
     lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
 
 
@@ -134,7 +134,7 @@ class BacklogQuota(TypedDict):
 class TopicPolicies(TypedDict):
     """All policies of a topic; null is no limit."""
 
-    retention: Annotated[Retention, "how much is kept of what is consumed"]
+    retention: Annotated[Retention, "how long and how much consumed data is kept"]
     message_ttl_seconds: Annotated[int | None, "after what time a message counts as consumed"]
     backlog_quota: Annotated[BacklogQuota, "how far the slowest subscription may lag"]
     deduplication: Annotated[bool, "whether messages that a producer sends again are dropped"]

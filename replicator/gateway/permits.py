@@ -20,8 +20,8 @@ PERMITS_MAX: Final = 1_000_000
 """Limit of permits that a client may give without getting anything."""
 GRANT_BYTES_MAX: Final = 16 * 1024 * 1024
 GRANT_MESSAGES_MIN: Final = 16
-"""Smallest number of messages granted at once, unless so many of the largest entry would be over
-:data:`LARGE_GRANT_BYTES_MAX` bytes."""
+"""Smallest number of messages granted at once. It is lower if so many of the largest entry would exceed
+:data:`LARGE_GRANT_BYTES_MAX`."""
 LARGE_GRANT_BYTES_MAX: Final = 96 * 1024 * 1024
 GRANT_MESSAGES_MAX: Final = 1_000
 """Largest number of messages granted at once: enough that the engine saves work when messages are small."""

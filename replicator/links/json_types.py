@@ -47,7 +47,7 @@ class LinkStatus(TypedDict):
     gap_count: Annotated[int, "all of these", "gaps"]
     skipped: Annotated[list[dict[str, Any]], "gaps that were ended by going on without what is missing"]
     skipped_count: Annotated[int, "of these", "gaps"]
-    hold_exceeded: Annotated[list[str], "topics of which more is kept for the link than its `hold`; the first 1,000"]
+    hold_exceeded: Annotated[list[str], "topics that keep more for the link than its `hold` allows; the first 1,000"]
     hold_exceeded_count: Annotated[int, "all of these", "topics"]
     on_hold_exceeded: Annotated[str, "what is done then, as the topology says"]
     deleted_here: Annotated[list[str], "topics that were deleted at the source and are at the destination"]

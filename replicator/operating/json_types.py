@@ -105,8 +105,8 @@ class PlannedStore(TypedDict):
 class PlanWarning(TypedDict):
     """Something in a plan that deserves a second look."""
 
-    kind: Annotated[str, "of what kind"]
-    subject: Annotated[str, "of which cluster or link"]
+    kind: Annotated[str, "kind of the warning"]
+    subject: Annotated[str, "cluster or link that it is about"]
     text: Annotated[str, "in words"]
 
 
@@ -127,9 +127,9 @@ class PlanAnswer(TypedDict):
 class DoctorCounts(TypedDict):
     """Numbers of findings."""
 
-    ok: Annotated[int, "of what is well", "findings"]
-    warning: Annotated[int, "of what deserves a look", "findings"]
-    error: Annotated[int, "of what keeps workers from running well", "findings"]
+    ok: Annotated[int, "checks that found nothing wrong", "findings"]
+    warning: Annotated[int, "findings that deserve a look", "findings"]
+    error: Annotated[int, "findings that keep workers from running well", "findings"]
 
 
 class DoctorFinding(TypedDict):

@@ -133,5 +133,5 @@ class ReportAnswer(TypedDict):
     bucket_seconds: Annotated[int, "the width of a bucket of time"]
     repeat_window_seconds: Annotated[int, "how close equal contents are to count as repeated"]
     tables: Annotated[ReportTables, "the tables"]
-    cut: Annotated[list[str], "tables of which only the first 200,000 rows are here"]
+    cut: Annotated[list[str], "tables that have only their first 200,000 rows here"]
     seconds: Annotated[float, "how long it took"]

@@ -99,8 +99,8 @@ class DriverStatus(TypedDict):
 class FailingTask(TypedDict):
     """A long-lived task that ended five times within ten minutes."""
 
-    name: Annotated[str, "which one"]
-    kind: Annotated[str, "of which kind"]
+    name: Annotated[str, "name of the task"]
+    kind: Annotated[str, "kind of the task"]
     ends: Annotated[int, "since the start", "ends"]
     cause: Annotated[str, "why it ended last"]
 
@@ -221,7 +221,7 @@ class TakenBackStatus(TypedDict):
     permissions: Annotated[list[str], "tenants, namespaces and topics with permissions, while a cluster is silent"]
     silent: Annotated[list[str], "clusters that did not answer yet, and may keep a newer version"]
     damaged: Annotated[list[str], "clusters whose newest version was not whole, so that it was not used"]
-    missing: Annotated[list[str], "namespaces that were taken back, and of which nobody kept policies or permissions"]
+    missing: Annotated[list[str], "namespaces that were taken back, whose policies and permissions nobody kept"]
     refused: Annotated[list[str], "rows that this version cannot read"]
     passed_over: NotRequired[
         Annotated[

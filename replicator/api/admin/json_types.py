@@ -268,7 +268,7 @@ class NamespacePolicies(TypedDict):
     autoTopicCreationOverride: Annotated[PulsarAutoTopics, "whether topics are made by naming them"]
     autoSubscriptionCreationOverride: Annotated[PulsarAutoSubscriptions, "whether subscriptions are"]
     backlog_quota_map: Annotated[dict[str, PulsarQuota], "by `destination_storage` and `message_age`"]
-    retention_policies: NotRequired[Annotated[PulsarRetention, "how much is kept of what is consumed"]]
+    retention_policies: NotRequired[Annotated[PulsarRetention, "how long and how much consumed data is kept"]]
     message_ttl_in_seconds: NotRequired[Annotated[int, "after what time a message counts as consumed"]]
     deduplicationEnabled: NotRequired[Annotated[bool, "whether messages that a producer sends again are dropped"]]
     compaction_threshold: NotRequired[Annotated[int, "after how much topics are compacted; 0: never", "bytes"]]

@@ -229,7 +229,7 @@ LINK_HALTED: Final = gauge(
 )
 LINK_HOLD_EXCEEDED: Final = gauge(
     "link_hold_exceeded_topics",
-    "Topics of which the link holds back more than its hold allows.",
+    "Topics whose held-back data exceeds the hold of the link.",
     *LINK,
     unit="topics",
 )
@@ -321,7 +321,7 @@ SYNC_COUNTERS: Final[Mapping[str, Metric]] = {
         "sync_updates_sent", "Subscriptions told of to other clusters, summed over markers.", unit="updates"
     ),
     "updates_applied": counter(
-        "sync_updates_applied", "Subscriptions of which an update from another cluster was applied.", unit="updates"
+        "sync_updates_applied", "Updates of subscriptions from other clusters that were applied.", unit="updates"
     ),
     "updates_ignored": counter(
         "sync_updates_ignored",

@@ -202,7 +202,7 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
 
 
 def test_two_clusters_of_brokers_have_two_names_at_the_brokers(tmp_path: Path) -> None:
-    """Else nobody could tell where a message came from that they replicated themselves."""
+    """Nobody could tell otherwise where a message came from that they replicated themselves."""
     text = GOOD.replace("127.0.0.1:7102", _beside(cluster_name="ap-south"))
     third = text.replace('"[::1]:7103"', _beside().replace("7102", "7103"))
     assert third != text
