@@ -21,6 +21,11 @@ def test_ports_are_different_and_free() -> None:
             probe.bind(("127.0.0.1", port))
 
 
+def test_a_process_is_not_given_a_port_twice() -> None:
+    """It may bind its ports later than it asks for the next ones."""
+    assert not set(free_ports(400)) & set(free_ports(400))
+
+
 @pytest.mark.skipif(not OUTGOING.exists(), reason="Linux says which ports it gives to outgoing connections")
 def test_no_outgoing_connection_can_take_one() -> None:
     first, last = map(int, OUTGOING.read_text().split())
