@@ -1,7 +1,8 @@
 """Floods of requests that hostile clients send to a worker. A program: ``KIND PORT CONNECTIONS``.
 
-Each connection sends some bytes, then others again and again, and throws away what comes back. It runs in a process of
-its own, so that it takes nothing from the client that is measured but a core.
+Each connection sends some bytes, then others again and again, and throws away what comes back. If it ends, another is
+made. The kind ``large-messages`` asks once, then only reads; ``burn`` connects to nothing. All runs in a process of its
+own, so that it takes nothing from the client that is measured but a core.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ LARGE_BLOCKS_A_CALL: Final = 8
 async def measure_engine(case: Case, directory: Path) -> list[Measurement]:
     """Return the rates at which an engine in ``directory`` publishes the case's backlog, and then dispatches it.
 
-    It dispatches to one Exclusive and to ten Shared consumers.
+    It dispatches to one Exclusive and to ten Shared consumers. The backlog of a case without batches is divided by
+    :data:`SINGLE_SHARE`.
     """
     if not case.batched:
         case = replace(case, messages=case.messages // SINGLE_SHARE)

@@ -199,7 +199,8 @@ class _Path:
     def _consuming(self, count: int, on_message: Callable[[Message], None]) -> Iterator[None]:
         """Consume ``count`` messages in a thread, and pass each to ``on_message``.
 
-        On leaving the context, all have come, or :class:`PeerFailed` is raised.
+        On leaving the context, all have come, or :class:`PeerFailed` is raised. An error of a message raises
+        KafkaException.
         """
         ended = threading.Event()
         with ThreadPoolExecutor(1, "consuming") as threads:

@@ -72,7 +72,7 @@ MESH_WARMING_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of the workers of all clusters, since they started."""
+    """Markers and bytes that the links of all clusters carried since the workers started."""
 
     markers: int
     """Markers that links carried, each counted once, and snapshots that a cluster wrote for itself."""
@@ -323,7 +323,10 @@ def counted(statuses: Sequence[Mapping[str, Any]]) -> Counts:
 
 @asynccontextmanager
 async def brokers(directory: Path) -> AsyncIterator[Live]:
-    """Run two brokers that replicate :data:`NAMESPACE` both ways while the context lasts, and yield them."""
+    """Run two brokers that replicate :data:`NAMESPACE` both ways while the context lasts.
+
+    Yield one :class:`Live`: the first broker, and for each broker a function that returns its process id.
+    """
     names = ("a", "b")
     both = {name: PulsarBroker(directory / name, name, {**TUNED, **JOURNAL}, JAVA) for name in names}
     try:

@@ -74,7 +74,10 @@ class PulsarPair:
         return [broker.pid for broker in (self._source, self._destination) if broker.pid is not None]
 
     def link(self) -> None:
-        """Register B at A, and create the namespaces of both: replication goes from A to B only."""
+        """Register B at A, and create the namespaces of both. Replication goes from A to B only.
+
+        It goes at first only for the lag's namespace. The backlog's is local until :meth:`copy` switches it on.
+        """
         remote = {"serviceUrl": self._destination.admin_url, "brokerServiceUrl": self._destination.url}
         self._source.admin("PUT", f"clusters/{DESTINATION}", remote)
         for broker, clusters in ((self._source, [SOURCE, DESTINATION]), (self._destination, [DESTINATION])):

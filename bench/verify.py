@@ -1,8 +1,8 @@
 """Group ``verify``: two clusters with the same messages of 100 B in producer batches, compared with Spark on two cores.
 
 The logs are written while the workers do not run, by engines of this process: as a link would copy them, block for
-block. The workers that serve them share the machine's cores with Spark. The JVM has been started, and has run a job
-before; what its start takes is a figure of its own.
+block. The workers that serve them share the machine's cores with Spark. The figure ``first`` is the start of the JVM
+plus the first comparison; the rates are measured after it, ``in-process`` without Spark.
 """
 
 from __future__ import annotations

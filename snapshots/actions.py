@@ -71,8 +71,10 @@ class LogState:
         }
 
     def lost_some_of(self, response: SnapshotResponse) -> bool:
-        """Return whether the cluster that answered has messages of another origin that the log passed over and never
-        had."""
+        """Return whether the log passed over, and never had, the newest message of another origin in ``response``.
+
+        The origin of the cluster that answered and earlier lives that are here do not count.
+        """
         return any(
             not self.holds(origin, reached)
             for origin, reached in response.vector.items()

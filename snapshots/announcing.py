@@ -229,7 +229,10 @@ class UpdateAnnouncer:
         self.note_all(now_ms)
 
     def announce_all(self, now_ms: int) -> None:
-        """Announce the whole state of every subscription, and which were deleted, and ask for what others have."""
+        """Make the whole state of every subscription, and each deletion, due for announcing.
+
+        Ask for what other clusters have.
+        """
         for name, subscription in self._subscriptions.items():
             subscription.whole_due = subscription.wanted = True
             subscription.asks = self._acks is not None
@@ -444,8 +447,10 @@ class UpdateAnnouncer:
         self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
-        """Announce the whole state of a subscription, because a cluster announced something that shows that it lacks
-        this state."""
+        """Announce the whole state of a subscription, or its deletion, with the next marker.
+
+        A cluster asked for it or showed that it lacks it.
+        """
         subscription = self._subscriptions.get(name)
         if subscription is not None:
             if self._acks is None:

@@ -132,7 +132,7 @@ class Asking:
         """Record that a request of this cluster is in the log behind the last message. Links carry it behind our
         messages.
 
-        ``about_all`` says that the request was decided after all messages of other clusters came.
+        ``about_all`` says that the request was decided after all messages here came, whichever cluster published them.
         """
         self._rest()
         if about_all:

@@ -207,7 +207,10 @@ class SnapshotController:
         self.updates.on_acknowledged(name, now_ms)
 
     def ask(self, name: str, now_ms: int) -> str:
-        """Ask the other clusters for the whole state of the subscription ``name``. Return the id of the question."""
+        """Ask the other clusters for the whole state of the subscription ``name``. Return the id of the question.
+
+        If the subscription is unknown, or there are no exact acknowledgements, nobody is asked, yet an id is returned.
+        """
         ask_id = self._next_id()
         self.updates.ask(name, ask_id, now_ms)
         return ask_id

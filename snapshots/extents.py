@@ -401,9 +401,9 @@ class ExtentTable:
 
 
 def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
-    """Return the columns of numbers in ``raw``, the bytes that :meth:`ExtentTable.pack` compressed.
+    """Return the columns of numbers in ``raw``: packed extents (:meth:`ExtentTable.pack`) after decompression.
 
-    Raise struct.error, ValueError or KeyError for other bytes.
+    Raise struct.error, ValueError or KeyError if it is something else, or has more than ``runs_max`` runs.
     """
     (runs,) = _COUNT.unpack_from(raw)
     if runs > runs_max:

@@ -41,7 +41,10 @@ _RESTORED_NEXT: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMapping:
-    """Mapping of two positions: all of ``peer`` up to ``remote`` is here up to ``local``."""
+    """Mapping of two positions: every message of ``peer``'s log up to ``remote`` lies in the log here up to ``local``.
+
+    So whoever has consumed up to ``local`` here has consumed up to ``remote`` there.
+    """
 
     snapshot_id: str
     local: Position

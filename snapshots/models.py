@@ -151,8 +151,10 @@ class FailoverEpochRow(Base):
 
 
 class DrillRunRow(Base):
-    """Drill and its outcome. It concerns all clusters, so the row names none. Only this table has it
-    (docs/adr/0023)."""
+    """Drill and its outcome. It concerns all clusters, so the row names none.
+
+    It is stored only here: no log has it, so it cannot be rebuilt (docs/adr/0023).
+    """
 
     __tablename__ = "drill_runs"
 
@@ -166,7 +168,10 @@ class DrillRunRow(Base):
 
 
 class AuditRow(Base):
-    """Audit entry: an action on a cluster and its actor. Only this table has it (docs/adr/0023)."""
+    """Audit entry: an action on a cluster and its actor.
+
+    It is stored only here: no log has it, so it cannot be rebuilt (docs/adr/0023).
+    """
 
     __tablename__ = "audit_log"
 

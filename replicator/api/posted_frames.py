@@ -59,7 +59,8 @@ class PostedFrames:
             self._request.transport.abort()
 
     async def _watch(self) -> None:
-        """End the stream's waiting claims if the link disconnects before the end of its body."""
+        """Watch the body: if the link disconnects before its end, stop waiting for room in the memory budget for its
+        frames."""
         content = self._request.content
         with suppress(Exception):  # it raises what ended the connection
             if content.exception() is None:

@@ -114,8 +114,9 @@ def _check_out(directory: Path) -> None:
 
 
 async def _running(topology: Topology, names: list[str]) -> list[Assignment]:
-    """Return the Key_Shared consumers of the workers that answer. A worker that does not answer is reported when it is
-    read.
+    """Return one assignment of consumers for each Key_Shared subscription of the workers ``names``.
+
+    A worker that does not answer has none here. It is reported when it is read.
     """
     from replicator.operating.status import fetch_all
     from replicator.pipeline.analytics.assignments import running_assignments

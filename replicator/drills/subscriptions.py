@@ -18,7 +18,8 @@ BATCH_INDEX: Final = "batch-index"
 
 
 class LeftForLater(Enum):
-    """Messages that consumers at first leave unacknowledged, at random, as holes behind the mark-delete position."""
+    """Messages that consumers acknowledge only later, at random, so that there are holes above the mark-delete
+    position. They are none, whole entries, or single messages of a batch."""
 
     NOTHING = "nothing"
     ENTRIES = "whole entries"

@@ -28,7 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class CountedConnection(asyncio.Protocol):
-    """Hands everything on to ``protocol``; a connection that is one too many is closed at once."""
+    """HTTP connection that hands on to ``protocol`` what comes, piece by piece in its turn.
+
+    If its address has too many connections, it is closed at once and its bytes are dropped.
+    """
 
     def __init__(self, protocol: asyncio.Protocol, limits: ClientLimits, turns: Turns) -> None:
         self._protocol = protocol

@@ -18,7 +18,7 @@ ACTIVE_CONSUMER_SINCE: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Other side of a connection, by its own description."""
+    """Other side of a connection: its description of itself, and the protocol version that both sides know."""
 
     software: str
     version: int

@@ -1,4 +1,6 @@
-"""Credentials that this process shows to the workers that it asks, a token or a certificate, and whether it uses TLS.
+"""Credentials that this process shows to the workers that it asks, and whether it uses TLS.
+
+They are a token, a certificate, or somebody's own header ``Authorization``, passed on (:meth:`Access.for_somebody`).
 
 A worker, a tool and a Spark task each ask workers over HTTP. What they show comes from the topology, from options, or
 from the environment (:func:`of_environment`), which is how Spark's processes get it: their command lines, plans and

@@ -160,8 +160,10 @@ class TopicAcks:
         return {self._cluster: trimmed, **{origin: self._reached(origin, each, trimmed) for origin, each in others}}
 
     def delta_of(self, unannounced: Unannounced, state: CursorState) -> tuple[AckVector, PositionSet]:
-        """Return unannounced acknowledgements as identities, and the positions that must wait for a later
-        announcement."""
+        """Return the unannounced acknowledgements as identities, and the positions of batches that must wait.
+
+        Those batches are here in part, and are too many for one announcement. They wait for a later one.
+        """
         vector = AckVector()
         batches = {
             position: indexes

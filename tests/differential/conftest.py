@@ -89,7 +89,10 @@ class Runs:
         self._seen = {each.name: pairs_of_runs(each, sides, mine, self._pool) for each in programs}
 
     def seen(self, program: Program) -> Iterator[tuple[Any, Any]]:
-        """Return the program's results at the broker and at ours, again and again when asked for more."""
+        """Return an iterator over pairs of the program's results, at the broker and at ours.
+
+        The first pair is of the run in the background. Each further pair is of a new run; there are RUNS_MAX in all.
+        """
         return self._seen[program.name]
 
     def close(self) -> None:

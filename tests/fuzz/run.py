@@ -36,7 +36,11 @@ def fuzz(name: str, seconds: int) -> None:
 
 
 def main() -> None:
-    """Fuzz all targets, each in a process, with an equal part of the time; or here the one that an argument names."""
+    """Fuzz all targets one after another, each in a process of its own and for an equal part of the seconds.
+
+    The first argument gives the seconds (300 if none). With a target's name as second argument, fuzz only that one, in
+    this process.
+    """
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     if len(sys.argv) > 2:
         fuzz(sys.argv[2], seconds)

@@ -29,7 +29,10 @@ def read_by_grafana(dashboard: dict[str, Any]) -> dict[str, Any]:
 
 
 def lost(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Yield the paths at which ``before`` and ``after`` differ."""
+    """Yield the paths of what ``before`` has and ``after`` lacks or has otherwise.
+
+    Keys that only ``after`` has do not count.
+    """
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             yield from lost(value, after.get(key), f"{where}.{key}")

@@ -43,7 +43,7 @@ class Cable:
         self._on_loop(self._start())
 
     def cut(self) -> None:
-        """End all connections, and every one that comes."""
+        """End all connections, and each new one until :meth:`mend`."""
         self._cut = True
         self._on_loop(self._end_all())
 

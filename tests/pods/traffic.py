@@ -18,7 +18,10 @@ SETTLE_SECONDS_MAX: Final = 120.0
 
 
 class Traffic:
-    """``confirmed`` by the cluster where they are published; ``received`` there and at the others, by service URL."""
+    """Publishes numbers at the first URL and consumes them at all, in a thread.
+
+    ``confirmed`` has the numbers that the first confirmed; ``received`` those that came, by URL.
+    """
 
     def __init__(self, topic: str, urls: list[str]) -> None:
         self.topic, self.urls = topic, urls

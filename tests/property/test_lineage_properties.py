@@ -31,7 +31,10 @@ END = Position(110, 5)
 
 
 def own(incarnation: int | None = 100, *, store: str = NEW, **more: object) -> OwnTopic:
-    """Return a cluster's own data of a topic, up to :data:`END`."""
+    """Return the state of a topic in the cluster that published it.
+
+    Its life is ``incarnation`` (None: no such topic), and it has every position up to :data:`END`.
+    """
     made = OwnTopic(store, incarnation, lambda position: incarnation is not None and position <= END)
     return replace(made, **more)  # type: ignore[arg-type]
 

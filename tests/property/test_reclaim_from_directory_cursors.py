@@ -23,7 +23,10 @@ from snapshots.position import Position
 
 
 async def consume(engine: Engine, name: str, wanted: set[int], *, replicated: bool) -> None:
-    """Acknowledge the messages with these numbers one by one; the subscription is made before the first message."""
+    """Acknowledge those of the messages ``wanted`` that are here, each by itself.
+
+    If the subscription does not exist, make it, beginning at the oldest message.
+    """
     topic = await engine.topic(TOPIC)
     options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=replicated)
     consumer = await topic.subscribe(name, options, lambda _: None)

@@ -81,7 +81,8 @@ def record_chart() -> None:
 
 
 def keep_frames() -> None:
-    """Write frames of this protocol's version to ``frames.json``, beside those of earlier versions, which stay."""
+    """Write frames of this protocol's version to ``frames.json``, beside those of earlier versions that are still
+    spoken."""
     frames = {codec: b"".join(pack_frame(samples.frame_stream(), codec).pieces).hex() for codec in CODECS}
     before = json.loads((samples.RECORDED / "frames.json").read_text())
     others = [each for each in before if PROTOCOL_OLDEST <= each["protocol"] < PROTOCOL_VERSION]

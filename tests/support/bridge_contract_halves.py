@@ -59,7 +59,8 @@ class Applications:
         return news
 
     def acknowledge(self, name: str, wanted: Iterable[str]) -> None:
-        """Acknowledge messages at one cluster, as soon as its consumer has them."""
+        """Acknowledge the messages with the bodies ``wanted`` at cluster ``name``, each as soon as its consumer there
+        has it."""
         got, left = self._got[name], set(wanted)
         for body in left:
             while body not in got:

@@ -136,6 +136,9 @@ class DeadLetterTracker(Generic[M]):
         return rejected
 
     def clear(self) -> None:
-        """Forget everything: all unacknowledged messages come again, or none."""
+        """Forget all messages.
+
+        Either all unacknowledged ones come again and are tracked anew, or they no longer count, as after a seek.
+        """
         self._messages.clear()
         self._rejected.clear()

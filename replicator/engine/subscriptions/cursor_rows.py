@@ -164,7 +164,7 @@ class CursorRows:
         self._head = None
 
     def deletion(self) -> RowChanges:
-        """Return the writes that delete the subscription, with the rows of a save that is under way."""
+        """Return the writes that delete the subscription and all its rows, also those that a save under way writes."""
         return RowChanges([(CURSORS, self._key, None)], [(CURSOR_ROWS, self._key + _SEPARATOR)])
 
     def _take_save(self) -> _Save:

@@ -162,7 +162,10 @@ def without_what_is_compacted_out(theirs: Any) -> Any:
 
 @program(differs=Differs("compacted-out", without_what_is_compacted_out))
 def ends_of_compacted_topics(at: At) -> Any:
-    """A batch whose last message is compacted out, and a batch of one: where is the end, and who knows that it is?"""
+    """Compact a batch so that its last message goes, then add a batch of one.
+
+    Return what consumers and readers of both take for the end of the topic.
+    """
     producer = at.producer(batching_enabled=True, batching_max_publish_delay_ms=10_000)
     for key, content in (("a", b"1"), ("b", b"2"), (None, b"no key")):
         producer.send_async(content, lambda *_: None, partition_key=key)

@@ -79,7 +79,7 @@ INSTALLATIONS: Final[Mapping[str, tuple[str, Object]]] = {
 
 class Leaf(NamedTuple):
     """One value: its path, its default in ``values.yaml``, its part of the schema, and the name of the definition that
-    this part refers to."""
+    this part refers to. Its ``number``, which no other value has, makes the values distinct that tests set."""
 
     path: str
     default: Any

@@ -121,7 +121,10 @@ def _sql(batches: Any, keeps: Keeps, masks: dict[str, Callable[[dict[str, Any]],
 
 
 async def delivered(clusters: Web, entries: int) -> tuple[Any, list[tuple[bytes, str | None]], list[Position]]:
-    """A consumer at b with what it was sent: payloads and keys."""
+    """Subscribe at b and wait for ``entries`` entries.
+
+    Return the consumer, the messages' payloads and keys, and the entries' positions.
+    """
     topic = await clusters.engines["b"].topic(TOPIC)
     consumer, inbox = await subscribed(topic)
     await inbox.holds(entries)

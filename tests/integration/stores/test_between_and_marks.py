@@ -1,4 +1,6 @@
-"""Messages that came back between ledgers, and the word of a peer that lacks them on a subscription.
+"""Messages that a reclaim put back between ledgers of the store.
+
+A peer that lacks them, and consumed what lies around them, must not make them count as consumed.
 
 Invariant (DESIGN §3): 5.
 """

@@ -97,9 +97,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 class ControlPlane:
-    """The programs, with their data and logs in ``directory``.
+    """Programs etcd, API server, controllers and scheduler, with their data and logs in ``directory``.
 
-    At 127.0.0.1 they bind free ports. Another ``address`` is one that pods reach; then the port is 6443.
+    The API server has a free port at 127.0.0.1, and port 6443 at another ``address``, which pods reach.
     """
 
     def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
