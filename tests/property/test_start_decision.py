@@ -215,5 +215,5 @@ def test_the_answer_about_a_store_is_read_as_it_was_written() -> None:
         StoreOf("B", {}, NewestStore(StoreLine("one")), 1, 1),
     ):
         assert StoreOf.of_json(told.as_json()) == told
-    with pytest.raises(ValueError, match="short text"):
+    with pytest.raises(ValueError, match="store id that is not a text"):
         StoreOf.of_json({**StoreOf("B", {}, NewestStore(StoreLine("one"))).as_json(), "earlier": ["x" * 65]})
