@@ -37,7 +37,12 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def short_link_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let links retry soon, and look often at topics that wait."""
+    """Let links retry soon."""
     monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
     monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+
+
+@pytest.fixture
+def shortest_link_pauses(short_link_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let links retry soon, and look often at topics that wait."""
     monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)

@@ -35,7 +35,7 @@ from snapshots.position import BEFORE_ALL, Position
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 A_TO_B = LinkSpec("a", "b")
 
-pytestmark = [pytest.mark.parametrize("engine", ENGINES), pytest.mark.usefixtures("short_link_pauses")]
+pytestmark = [pytest.mark.parametrize("engine", ENGINES), pytest.mark.usefixtures("shortest_link_pauses")]
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from replicator.topology import SPARK, PipelineSettings, Topology
 from replicator.topology import Link as LinkSpec
 from replicator.worker.running_links import RunningLinks
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 A_TO_B = LinkSpec("a", "b", engine=SPARK)
 EMBEDDED_LINK = LinkSpec("a", "b")

@@ -29,7 +29,7 @@ from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, Par
 from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 PARTED = "persistent://public/default/parted"
 AHEAD_MS = 3_600_000

@@ -24,7 +24,7 @@ from replicator.topology import Link as LinkSpec
 from replicator.worker.starting import start_worker
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 
 @asynccontextmanager

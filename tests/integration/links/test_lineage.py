@@ -33,7 +33,7 @@ from replicator.peering.lineage import LINEAGE_ROUTE, ROWS_MAX
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 RING = [LinkSpec("a", "b", forward=True), LinkSpec("b", "c", forward=True), LinkSpec("c", "a", forward=True)]

@@ -18,7 +18,7 @@ from replicator.links.route import Route
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 
 def ring(names: str) -> list[LinkSpec]:

@@ -17,7 +17,7 @@ from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links.errors import NotResolved
 from replicator.topology import Link as LinkSpec
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 

@@ -21,7 +21,7 @@ from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 NOTHING_KEPT = EngineSettings(policies=TopicPolicies(retention=Retention(age_seconds_max=0, bytes_max=0)))
 

@@ -19,7 +19,7 @@ from replicator.engine.types import Ack, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 NAMES = ("us-east", "eu-west")
 
