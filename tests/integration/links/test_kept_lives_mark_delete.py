@@ -15,7 +15,7 @@ from sync_node_support import consume_all, mesh
 from replicator.sync.service import SubscriptionSync
 from snapshots.position import BEFORE_ALL
 
-pytestmark = pytest.mark.usefixtures("short_link_pauses")
+pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
 
 @pytest.fixture(autouse=True)

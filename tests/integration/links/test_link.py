@@ -629,8 +629,9 @@ def test_a_destination_that_lost_its_data_holds_the_source_back_again(tmp_path: 
                     async with opened(tmp_path / path, "eu-west") as west, serving(west, {"us-east"}) as server:
                         held_when_connected.clear()
                         link.address = server.address
-                        await eventually(lambda: held_when_connected[-1:] == [topic.log.last])
+                        await eventually(lambda: held_when_connected)
                         assert held_when_connected[0] == BEFORE_ALL
+                        await eventually(lambda: topic.holds.positions["link to eu-west"] == topic.log.last)
                         assert entries_of(west.find(TOPIC), "us-east") == entries_of(topic, "us-east")  # type: ignore[arg-type]
             finally:
                 await link.stop()
