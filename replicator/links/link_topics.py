@@ -63,8 +63,7 @@ class LinkTopics:
         self.lost_here: dict[str, str] = {}
         """Topics that this cluster lost while the destination has a copy, each with the cause in words."""
         self.on_copied: Callable[[str], None] = lambda _: None
-        """Called with a topic when the destination got its first blocks, or the first blocks of another origin in
-        it."""
+        """Called with a topic when the destination got the first blocks of the topic, or of an origin in it."""
         self._origins_told: dict[str, int] = {}
         """For each topic, the number of origins that it had at the last call of :attr:`on_copied`."""
         self._left_alone: set[str] = set()
