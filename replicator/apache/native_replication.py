@@ -16,6 +16,8 @@ from replicator.topology import Topology
 
 LOOK_SECONDS: Final = 30.0
 """Time between two looks. A look makes one request for each namespace with bridged topics."""
+DECISIONS_MAX: Final = 10_000
+"""Decisions about topics that are remembered. Topics that are gone have some, too."""
 
 
 class NativeOrigins:
@@ -48,6 +50,8 @@ class NativeOrigins:
         if (origin := self._origins.get(replicated_from)) is None:
             return None
         if (key := (topic, replicated_from)) not in self._known:
+            if len(self._known) >= DECISIONS_MAX:
+                self._known.clear()
             found = self._topology.may_have_replicated(self._cluster, origin, topic)
             self._known[key] = None if len(found) == len(self._topology.names) else found
         return self._known[key]

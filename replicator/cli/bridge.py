@@ -75,13 +75,7 @@ def renew(
     columns = ("cluster", "topic", "way")
     table = rows_table(columns, [(each["cluster"], each["topic"], each["way"]) for each in found])
     texts = [Text(f"\n{each['cluster']}: {each['topic']}: {each['text']}", overflow="fold") for each in found]
-    refused = any(problem.refused for problem in problems)
-    return Shown(
-        found,
-        Group(table, *texts),
-        status=(1 if refused else 3) if problems else 0,
-        notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
-    )
+    return _changed(found, Group(table, *texts), problems)
 
 
 @app.command("acknowledge-missing")
@@ -102,13 +96,7 @@ def acknowledge_missing(
     rows = [
         (each["cluster"], each["topic"], place["after"], place["before"]) for each in found for place in each["places"]
     ]
-    refused = any(problem.refused for problem in problems)
-    return Shown(
-        found,
-        rows_table(("cluster", "topic", "after", "before"), rows),
-        status=(1 if refused else 3) if problems else 0,
-        notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
-    )
+    return _changed(found, rows_table(("cluster", "topic", "after", "before"), rows), problems)
 
 
 class _Problem(NamedTuple):
@@ -116,6 +104,17 @@ class _Problem(NamedTuple):
 
     text: str
     refused: bool
+
+
+def _changed(found: list[Any], table: Any, problems: list[_Problem]) -> Shown[list[Any]]:
+    """Return the result of a change: exit status 1 if a cluster refused it, else 3 if one did not answer."""
+    refused = any(problem.refused for problem in problems)
+    return Shown(
+        found,
+        table,
+        status=(1 if refused else 3) if problems else 0,
+        notes=[f"{'refused' if problem.refused else 'warning'}: {problem.text}" for problem in problems],
+    )
 
 
 def _asked(

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import structlog
@@ -55,6 +55,7 @@ MARKS_KEPT_SECONDS: Final = 3600.0
 REASON_CHARS_MAX: Final = 300
 log = structlog.get_logger(__name__)
 _MARKS: Final = "/replication/v1/high-water"
+_Read = TypeVar("_Read")
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -139,7 +140,7 @@ async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own
     from_json(state["record"])
     topics: list[Mapping[str, Any]] = []
     if counted:
-        status, marks = await _get(session, address, "/replication/v1/high-water", {"origin": own})
+        status, marks = await _get(session, address, _MARKS, {"origin": own})
         if status != HTTPStatus.OK:
             raise NoAnswer(f"{address}: status {status}: {_message(marks)}")
         topics = [row for row in marks["topics"].values() if not row.get("deleted")]
@@ -273,23 +274,20 @@ class MarksElsewhere:
 
         A peer of an earlier version does not tell that message. Raises :class:`BridgeError` if there is no answer.
         """
-        query = {"origin": self._origin, "topic": topic, "newest": "true"}
+
+        def read(rows: Mapping[str, Any]) -> Copy:
+            row = rows.get(topic)
+            return Copy(self._answers[name][topic], untold=True) if row is None else _copy_of(row)
+
         try:
-            async with self._turns[name], self._shared_session() as session, timeout(MARKS_SECONDS_MAX):
-                status, body = await _get(session, self._peers[name], _MARKS, query)
-            if status == HTTPStatus.OK:
-                row = body["topics"].get(topic)
-                return Copy(self._answers[name][topic], untold=True) if row is None else _copy_of(row)
-            reason = f"status {status}: {_message(body)}"
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = why_no_answer(error)
-        except (*UNREADABLE, InvalidPosition) as error:
-            reason = f"its answer cannot be read: {error!r:.100}"
-        raise BridgeError(
-            f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which is "
-            f"its newest one ({reason[:REASON_CHARS_MAX]}). The brokers keep all messages meanwhile. Start its worker, "
-            "and reading goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
-        )
+            async with self._turns[name], self._shared_session() as session:
+                return await self._rows(session, name, read, topic=topic, newest="true")
+        except NoAnswer as error:
+            raise BridgeError(
+                f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which "
+                f"is its newest one ({error}). The brokers keep all messages meanwhile. Start its worker, and reading "
+                "goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
+            ) from None
 
     @asynccontextmanager
     async def _shared_session(self) -> AsyncIterator[aiohttp.ClientSession]:
@@ -306,21 +304,27 @@ class MarksElsewhere:
 
     async def _ask(self, session: aiohttp.ClientSession, name: str) -> None:
         try:
+            self._answers[name] = await self._rows(session, name, marks_of)
+            self._answered_at[name] = asyncio.get_running_loop().time()
+        except NoAnswer as error:
+            if name not in self._told:
+                self._told.add(name)
+                log.warning("a cluster does not say what it has", asked=name, origin=self._origin, reason=str(error))
+
+    async def _rows(
+        self, session: aiohttp.ClientSession, name: str, read: Callable[[Mapping[str, Any]], _Read], **query: str
+    ) -> _Read:
+        """Return the result of ``read`` for a peer's rows by topic. Raise :class:`NoAnswer` if there is none."""
+        try:
             async with timeout(MARKS_SECONDS_MAX):
-                status, body = await _get(session, self._peers[name], _MARKS, {"origin": self._origin})
-            if status != HTTPStatus.OK:
-                reason = f"status {status}: {_message(body)}"
-            else:
-                self._answers[name] = marks_of(body["topics"])
-                self._answered_at[name] = asyncio.get_running_loop().time()
-                return
+                status, body = await _get(session, self._peers[name], _MARKS, {"origin": self._origin, **query})
+            if status == HTTPStatus.OK:
+                return read(body["topics"])
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = why_no_answer(error)
+            raise NoAnswer(why_no_answer(error)) from None
         except (*UNREADABLE, InvalidPosition) as error:
-            reason = f"its answer cannot be read: {error!r:.100}"
-        if name not in self._told:
-            self._told.add(name)
-            log.warning("a cluster does not say what it has", asked=name, origin=self._origin, reason=reason)
+            raise NoAnswer(f"its answer cannot be read: {error!r:.100}") from None
+        raise NoAnswer(f"status {status}: {_message(body)}")
 
 
 def marks_of(rows: Mapping[str, Any]) -> dict[str, HighWater]:

@@ -1,8 +1,8 @@
-"""The generators of docs/reference/, loaded from .ci/reference, which is no package."""
+"""Scripts of the repository as modules: those of docs/reference/, and others that lie in no package."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +12,19 @@ DOCS = REPOSITORY / "docs"
 RUN = "run `make reference`"
 
 
+def script(place: Path) -> ModuleType:
+    """Return a new module with the code of the script ``place``."""
+    spec = importlib.util.spec_from_file_location(f"script_{place.stem}", place)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[loaded.__name__] = loaded  # dataclasses look there
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 def module(name: str) -> ModuleType:
+    """Return a generator of docs/reference/ by its name."""
     place = str(REPOSITORY / ".ci" / "reference")
     if place not in sys.path:
         sys.path.append(place)

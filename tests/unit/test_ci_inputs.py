@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from files_read import source_of
+from reference_support import script
 
 REPOSITORY = Path(__file__).parents[2]
+
+
 SCRIPT = REPOSITORY / ".ci" / "keyed.py"
-
-
-def _keyed() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_keyed", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
-keyed: Any = _keyed()
+keyed: Any = script(SCRIPT)
 STEPS: dict[str, Any] = keyed.steps((REPOSITORY / ".ci" / "inputs.toml").read_text())
 
 

@@ -5,31 +5,19 @@ That the site itself can be built is what `.ci/docs` sees; here is neither MkDoc
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from reference_support import script
 
 REPOSITORY = Path(__file__).parents[2]
 SITE = REPOSITORY / ".ci" / "site"
 
 
-def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[loaded.__name__] = loaded  # dataclasses look there
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-navigation = module("navigation")
-look_through = module("look_through")
+navigation = script(SITE / "navigation.py")
+look_through = script(SITE / "look_through.py")
 NAV: list[Any] = ["index.md", {"Use": ["a.md", {"Deep": ["b.md", "later.md"]}]}, {"Later": ["later-too.md"]}]
 
 

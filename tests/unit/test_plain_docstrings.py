@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from reference_support import script
 
 ROOT = Path(__file__).resolve().parents[2]
-_spec = importlib.util.spec_from_file_location("plain_docstrings", ROOT / ".ci" / "plain_docstrings.py")
-assert _spec is not None
-assert _spec.loader is not None
-plain_docstrings = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(plain_docstrings)
+plain_docstrings = script(ROOT / ".ci" / "plain_docstrings.py")
 
 
 @pytest.mark.parametrize(

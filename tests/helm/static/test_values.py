@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any, Final
 
 import yaml
 from chart_support import CHART, REPOSITORY, one, rendered
-from reference_support import module
+from reference_support import module, script
 
 content_schema = module("reference_values").content_schema
+README_MAKER: Final = script(REPOSITORY / "helm" / "readme.py")
 TEXT: Final = (CHART / "values.yaml").read_text()
 
 
-def _readme() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chart_readme", REPOSITORY / "helm" / "readme.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_readme_is_made_from_the_values_as_they_are() -> None:
-    assert (CHART / "README.md").read_text() == _readme().readme(TEXT), "run: python helm/readme.py"
+    assert (CHART / "README.md").read_text() == README_MAKER.readme(TEXT), "run: python helm/readme.py"
 
 
 def test_the_schema_of_the_topology_and_what_null_means_are_made_from_models_and_values_as_they_are() -> None:
     of_values = (CHART / "values.schema.json").read_text()
-    assert of_values == _readme().with_content(of_values, content_schema()), "run: python helm/readme.py"
-    unset = _readme().unset(TEXT, json.loads(of_values))
+    assert of_values == README_MAKER.with_content(of_values, content_schema()), "run: python helm/readme.py"
+    unset = README_MAKER.unset(TEXT, json.loads(of_values))
     assert (CHART / "templates" / "_unset.tpl").read_text() == unset, "run: python helm/readme.py"
 
 
@@ -44,13 +34,13 @@ def test_every_section_of_a_topology_file_is_known_to_the_schema() -> None:
 
 
 def test_every_value_is_described() -> None:
-    described, bare = _readme().values(TEXT)
+    described, bare = README_MAKER.values(TEXT)
     assert bare == []
     assert len(described) > 100
 
 
 def test_a_value_without_a_description_is_found_out() -> None:
-    assert _readme().values("a:\n  # -- One.\n  b: 1\n  c: 2\n# -- Whole.\nd: {e: 1}\n")[1] == ["a.c"]
+    assert README_MAKER.values("a:\n  # -- One.\n  b: 1\n  c: 2\n# -- Whole.\nd: {e: 1}\n")[1] == ["a.c"]
 
 
 def test_the_schema_has_the_same_keys_as_the_values() -> None:

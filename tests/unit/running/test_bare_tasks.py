@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from reference_support import script
 
 ROOT = Path(__file__).resolve().parents[3]
-_spec = importlib.util.spec_from_file_location("bare_tasks", ROOT / ".ci" / "bare_tasks.py")
-assert _spec is not None
-assert _spec.loader is not None
-bare_tasks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(bare_tasks)
+bare_tasks = script(ROOT / ".ci" / "bare_tasks.py")
 
 
 @pytest.mark.parametrize(
