@@ -21,7 +21,8 @@ import longest_first
 import pytest
 from commands_built_once import build_commands_once
 from databases_copied import copy_databases
-from hypothesis import settings
+from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import providers
 
 # Where an environment forbids it (images are built so), each of hundreds of processes would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -30,9 +31,17 @@ for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)
 sys.dont_write_bytecode = False
 
-settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
+# The suite does not shrink what fails: a slow machine would spend the test's whole time on it, and not say what failed.
+phases = (Phase.explicit, Phase.reuse, Phase.generate)
+settings.register_profile(
+    "default", max_examples=50, deadline=None, derandomize=True, print_blob=True, phases=phases, database=None
+)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+if settings.get_current_profile_name() == "default":
+    # Hypothesis also tries constants of all modules that the process has loaded. With these, the examples would depend
+    # on the tests that ran before in the same process.
+    providers._get_local_constants = providers.Constants
 
 
 _OWN_DIRECTORY: Final = pytest.StashKey[str]()

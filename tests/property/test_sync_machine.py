@@ -41,7 +41,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import CopyGap, SubscriptionBusy, SubscriptionNotFound
+from replicator.engine.errors import CopyGap, NotAllowedError, SubscriptionBusy, SubscriptionNotFound
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions.consumer import EngineConsumer
@@ -428,16 +428,19 @@ class SyncMachine(RuleBasedStateMachine):
             return
         subscription = cluster.subscription(name)
         assert subscription is not None
-        if subscription.consumers:
-            return  # they share it, and such a subscription has no cumulative acknowledgement
         identity, position = messages[pick % len(messages)]
         upto = [each for each, place in messages if (place, each.index) <= (position, identity.index)]
         size = sum(place == position for _, place in messages)
 
         async def acknowledge() -> None:
-            self.said[name, subscription.cursor.generation][cluster.name] |= after_the_start(subscription, set(upto))
+            said, generation = after_the_start(subscription, set(upto)), subscription.cursor.generation
             with suppress(SubscriptionNotFound):
-                await subscription.acknowledge_cumulative(position, identity.index if size > 1 else None)
+                try:
+                    durable = subscription.begin_acknowledge_cumulative(position, identity.index if size > 1 else None)
+                except NotAllowedError:
+                    return  # its last consumers shared it, though they may be gone
+                self.said[name, generation][cluster.name] |= said
+                await durable
 
         self.do(acknowledge())
 
