@@ -30,7 +30,7 @@ printed = reference_support.module("reference_json")
 
 
 def test_the_fields_of_the_topology_are_current() -> None:
-    assert reference_support.is_current(fields.PAGE, fields.page(DOCS)) is None
+    assert reference_support.is_current(fields.PAGE, fields.page()) is None
 
 
 def test_the_commands_are_current_and_all_there() -> None:
@@ -91,18 +91,19 @@ def test_the_drawings_are_current(name: str) -> None:
 
 
 def changed_page(tmp_path: Path, old: str, new: str) -> Path:
-    text = (DOCS / fields.MEANINGS).read_text()
+    text = fields.MEANINGS.read_text()
     assert old in text
-    (tmp_path / fields.MEANINGS).write_text(text.replace(old, new))
-    return tmp_path
+    changed = tmp_path / fields.MEANINGS.name
+    changed.write_text(text.replace(old, new))
+    return changed
 
 
 def test_a_field_without_a_meaning_says_where_to_write_it(tmp_path: Path) -> None:
     with pytest.raises(fields.Undocumented) as missing:
         fields.page(changed_page(tmp_path, "| `links[].rate` |", "| rate |"))
     assert str(missing.value) == (
-        "`links[].rate` has no meaning: write a row | `links[].rate` | default | meaning | into docs/topology.md, "
-        f"then {RUN}"
+        "`links[].rate` has no meaning: write a row | `links[].rate` | default | meaning | into "
+        f".ci/reference/topology_fields.md, then {RUN}"
     )
 
 
