@@ -14,7 +14,7 @@ import reference_support
 import yaml
 from cli_support import VERBS
 from printed_fields import problems
-from reference_support import DOCS, REPOSITORY, RUN
+from reference_support import REPOSITORY, RUN
 from typer.main import get_command
 
 from replicator.cli.main import app
@@ -75,14 +75,14 @@ def test_the_errors_are_current() -> None:
 
 
 def test_the_limits_are_current() -> None:
-    assert reference_support.is_current(limits.PAGE, limits.page(REPOSITORY)) is None
+    assert reference_support.is_current(limits.PAGE, limits.page()) is None
 
 
 def test_a_limit_whose_constant_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "limits.yaml").write_text("Messages:\n  - {constant: replicator.engine.log.entry.GONE, of: x}\n")
     monkeypatch.setattr(limits, "LIMITS", tmp_path / "limits.yaml")
     with pytest.raises(fields.Undocumented, match=r"names replicator\.engine\.log\.entry\.GONE, which is not there"):
-        limits.page(REPOSITORY)
+        limits.page()
 
 
 @pytest.mark.parametrize("name", drawings.made())
