@@ -27,7 +27,7 @@ def defined(file: Path) -> frozenset[str]:
 
 
 def shown_by(page: str) -> dict[str, dict[str, list[str] | str]]:
-    """Return the tests of each case of a page (``shown_by.yaml``), by section: a list, or the reason why there is none."""
+    """Return the tests of each case of a page (``shown_by.yaml``), by section: a list, or why there is none."""
     shown: dict[str, dict[str, list[str] | str]] = yaml.safe_load(SHOWN_BY.read_text())[page]
     return {section: {str(case): tests for case, tests in cases.items()} for section, cases in shown.items()}
 
