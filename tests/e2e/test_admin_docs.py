@@ -1,5 +1,5 @@
-"""The examples of docs/admin.md run as they stand there, in that order, except for the port; the page names every
-policy. Every path is in docs/reference/http.md (``test_docs_routes.py``)."""
+"""The examples of docs/admin.md run as they stand there, in that order, each with the URL of a worker; the page
+names every policy. Every path is in docs/reference/http.md (``test_docs_routes.py``)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             for command in commands():
-                arguments = [part.replace("http://127.0.0.1:7101", admin.url) for part in command[1:]]
-                done = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+                done = await asyncio.to_thread(CliRunner().invoke, app, [*command[1:], "--url", admin.url])
                 assert done.exit_code == 0, f"{command}: {done.output[-2000:]} {done.exception}"
                 if command[1:3] == ["topics", "create"]:
                     topic = await admin.engine.topic("acme/orders/eu")
