@@ -9,6 +9,7 @@ has a section, and links lead there.
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,9 +59,10 @@ What `--output json` and `--output yaml` print, for each [command](../cli.md). A
 `{"done": true}`. Names are stable: a version may add fields, and takes none away; a worker of an earlier version may
 lack some. With `--watch` JSON is one line for each state.
 
-* A type stands behind the name: int, number, text, bool, any, or an object, whose fields follow. int[] is a list, int{}
-  an object whose values are such. null stands where a field has no value. A unit stands behind the type where neither
-  the name nor the meaning says it. `NAME`? is left out where there is nothing to say.
+* A type stands behind the name: int, number, bool, any, or an object, whose fields follow; without one it is text.
+  int[] is a list, int{} an object whose values are such. null stands where a field has no value. A unit stands behind
+  the type where neither the name nor the meaning says it. `NAME`? is left out where there is nothing to say. Fields
+  that are not counted have the type that they have in Pulsar.
 * A position is `LEDGER:ENTRY`, a time in text ISO 8601. Names that end in `at_ms` or `since_ms` are in ms since 1970,
   others in `_ms` in ms, `seconds` in s, `bytes` in bytes.
 * object{} as a whole answer is by cluster; of `subscriptions list` by subscription, of `topics terminate` by partition.
@@ -68,6 +70,8 @@ lack some. With `--watch` JSON is one line for each state.
 ## By command
 """
 _OBJECTS: Final = "\n## Objects that occur more than once, or are large\n"
+TEXT: Final = PLAIN[str]
+"""The type of a field that shows none."""
 THE_SAME: Final = "the same"
 """Meaning of a field that says what the field before it says."""
 SAID_ABOVE: Final = frozenset({"ledger:entry", "ISO 8601"})
@@ -79,6 +83,7 @@ class Line:
     """A field in a list, with the lines of the object in it."""
 
     name: str
+    always: bool
     shown: str
     meaning: str
     inside: tuple[Line, ...]
@@ -158,8 +163,10 @@ class _Lists:
             shown = "" if said[0] == NOT_COUNTED else self._shown(inner, dict.fromkeys(inside, "object"))
             unit = said[1] if len(said) > 1 else ""
             named = unit in SAID_ABOVE or unit == _unit(name) or unit.rstrip("s") in f"{name} {said[0]}"
-            shown = f"{'' if always else '?'} {shown}{'' if named else f', {unit}'}".rstrip()
-            lines.append(Line(name, shown, said[0], tuple(line for each in inside for line in self._lines(each))))
+            shown = "" if shown == TEXT and named else f" {shown}{'' if named else f', {unit}'}".rstrip()
+            meaning = "" if _is_told_by_the_name(said[0], name) else f": {said[0]}"
+            below = tuple(line for each in inside for line in self._lines(each))
+            lines.append(Line(name, always, shown, meaning, below))
         return tuple(lines)
 
     def _shown(self, kind: Any, named: dict[Any, str]) -> str:
@@ -193,15 +200,20 @@ def _said_of(kind: Any, *, whole: bool) -> str:
     return text if whole else text.partition(". ")[2]
 
 
+def _is_told_by_the_name(meaning: str, name: str) -> bool:
+    said = re.fullmatch(r"(?:its|the|their) (?:whole )?(\w+)", meaning)
+    return said is not None and said[1] in name.lower()
+
+
 def _written(lines: tuple[Line, ...], indent: str) -> Iterator[str]:
     """Yield lines of Markdown. Fields of which only the names differ stand in one."""
     found: dict[tuple[Any, ...], list[Line]] = {}
     for number, line in enumerate(lines):
-        alone = number if line.inside or line.meaning == THE_SAME else None
+        alone = number if line.inside or line.meaning == f": {THE_SAME}" else None
         found.setdefault((line.shown, line.meaning, alone), []).append(line)
     for (shown, meaning, _), equal in found.items():
-        names = ", ".join(f"`{line.name}`" for line in equal)
-        yield f"{indent}* {names}{shown}: {meaning}\n"
+        names = ", ".join(f"`{line.name}`{'' if line.always else '?'}" for line in equal)
+        yield f"{indent}* {names}{shown}{meaning}\n"
         yield from _written(equal[0].inside, f"{indent}    ")
 
 

@@ -51,14 +51,14 @@ PAGES: Final = (
     ("/ws/v2/", "WebSockets and REST produce", "websocket.md"),
     ("/topics/", "WebSockets and REST produce", "websocket.md"),
     ("/lookup/v2/", "Lookup", "admin.md"),
+    ("/admin/v2/", "Administration", "admin.md"),
     ("/admin/v2/namespaces/{tenant}", "Administration of namespaces", "admin.md"),
-    (SUBSCRIPTION, "Administration of subscriptions", "admin.md"),
     (SUBSCRIPTION.partition("/subscription/")[0], "Administration of topics", "admin.md"),
-    ("/admin/v2/schemas/", "Schemas", "admin.md"),
-    ("/admin/v2/", "Administration of clusters and tenants", "admin.md"),
+    (SUBSCRIPTION, "Administration of subscriptions", "admin.md"),
+    ("/admin/v2/schemas/", "Administration of schemas", "admin.md"),
     ("/dashboard/", "Dashboard", "dashboard.md"),
 )
-"""Beginning of a path, its section, and the page that explains it; the first that fits counts."""
+"""Beginning of a path, its section, and the page that explains it; the longest that fits counts."""
 OTHERS: Final = "Other paths"
 
 
@@ -153,9 +153,8 @@ def page(routes: list[Route], docs: Path) -> str:
     sections: dict[str, list[Route]] = {title: [] for title in (*(each[1] for each in PAGES), OTHERS)}
     pages: dict[str, set[str]] = {}
     for route in sorted(routes, key=lambda each: (each.path, each.method)):
-        title, explained = next(
-            ((title, name) for start, title, name in PAGES if route.path.startswith(start)), (OTHERS, "")
-        )
+        fitting = [each for each in PAGES if route.path.startswith(each[0])]
+        _, title, explained = max(fitting, key=lambda each: len(each[0]), default=("", OTHERS, ""))
         pages.setdefault(title, set()).update({explained} - {""})
         sections[title].append(route)
     gone = sorted(name for names in pages.values() for name in names if not (docs / name).is_file())
@@ -169,7 +168,7 @@ def page(routes: list[Route], docs: Path) -> str:
 
 
 def _section(routes: list[Route], pages: set[str]) -> str:
-    """Return a table of routes. Above it stands how they begin, and who may use most of them."""
+    """Return a list of routes. Above it stands how they begin, and who may use most of them."""
     start = posixpath.commonpath([route.path for route in routes]) if len(routes) > 1 else ""
     start = start if start.count("/") > 1 or start == "/dashboard" else ""
     rows: dict[tuple[str, str], list[str]] = {}
@@ -182,11 +181,11 @@ def _section(routes: list[Route], pages: set[str]) -> str:
     lead = [f"Paths begin with `{start}`."] if start else []
     lead.append(f"For {usual}{', unless a route says otherwise' if others else ''}.")
     lead += [f"Explained in {' and '.join(f'[{name}](../{name})' for name in sorted(pages))}."] if pages else []
-    table = "".join(
-        f"| {', '.join(paths)}{'' if rule == usual else f' for {rule}'} | {does} |\n"
+    items = "".join(
+        f"* {', '.join(paths)}{'' if rule == usual else f' for {rule}'}: {does}\n"
         for (rule, does), paths in rows.items()
     )
-    return f"{' '.join(lead)}\n\n| route | what it does |\n| --- | --- |\n{table}"
+    return f"{' '.join(lead)}\n\n{items}"
 
 
 def _short(rule: str) -> str:
