@@ -75,13 +75,16 @@ def page() -> str:
             label, item = _label(each), _item(each)
             if COMMON_MIN <= uses[item] > names[label] and not _says_itself(each):
                 names[label], common[label] = uses[item], item
-    same: dict[str, list[str]] = {}
+    same: dict[tuple[str, str], list[str]] = {}
     for verb, command in commands.items():
-        same.setdefault(verb.rpartition(" ")[2] + _section(command, common), []).append(verb)
-    sections = (
-        f"\n### replicator {', '.join(verbs)}\n{_section(commands[verbs[0]], common)}" for verbs in same.values()
-    )
+        group, _, name = verb.rpartition(" ")
+        same.setdefault((name, _section(command, common)), []).append(group)
+    sections = (f"\n### replicator {_verb(groups, name)}\n{text}" for (name, text), groups in same.items())
     return f"{_HEAD}{''.join(sorted(common.values()))}\n## Commands\n{''.join(sections)}"
+
+
+def _verb(groups: list[str], name: str) -> str:
+    return f"{'|'.join(groups)} {name}".strip()
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -162,7 +162,7 @@ class _Lists:
             inside = [each for each in _direct(inner) if each in self._inlined]
             shown = "" if said[0] == NOT_COUNTED else self._shown(inner, dict.fromkeys(inside, "object"))
             unit = said[1] if len(said) > 1 else ""
-            named = unit in SAID_ABOVE or unit == _unit(name) or unit.rstrip("s") in f"{name} {said[0]}"
+            named = unit in SAID_ABOVE or unit in ("", _unit(name)) or _is_said(unit, f"{name} {said[0]}")
             shown = "" if shown == TEXT and named else f" {shown}{'' if named else f', {unit}'}".rstrip()
             meaning = "" if _is_told_by_the_name(said[0], name) else f": {said[0]}"
             below = tuple(line for each in inside for line in self._lines(each))
@@ -200,6 +200,12 @@ def _said_of(kind: Any, *, whole: bool) -> str:
     return text if whole else text.partition(". ")[2]
 
 
+def _is_said(unit: str, text: str) -> bool:
+    """Return whether a text has a unit, as a word or at the beginning of one."""
+    one = unit.removesuffix("s")
+    return any(word == unit or (len(one) > 2 and word.startswith(one)) for word in re.split(r"[\W_]+", text))
+
+
 def _is_told_by_the_name(meaning: str, name: str) -> bool:
     said = re.fullmatch(r"(?:its|the|their) (?:whole )?(\w+)", meaning)
     return said is not None and said[1] in name.lower()
@@ -208,9 +214,13 @@ def _is_told_by_the_name(meaning: str, name: str) -> bool:
 def _written(lines: tuple[Line, ...], indent: str) -> Iterator[str]:
     """Yield lines of Markdown. Fields of which only the names differ stand in one."""
     found: dict[tuple[Any, ...], list[Line]] = {}
-    for number, line in enumerate(lines):
-        alone = number if line.inside or line.meaning == f": {THE_SAME}" else None
-        found.setdefault((line.shown, line.meaning, alone), []).append(line)
+    group = 0
+    for before, line in zip((None, *lines), lines, strict=False):
+        # "of these" and the like speak of the field before.
+        if before is None or before.meaning != line.meaning or line.inside or line.meaning == f": {THE_SAME}":
+            group += 1
+        anywhere = line.meaning.startswith((f": {NOT_COUNTED}", ": always "))
+        found.setdefault((line.shown, line.meaning, 0 if anywhere else group), []).append(line)
     for (shown, meaning, _), equal in found.items():
         names = ", ".join(f"`{line.name}`{'' if line.always else '?'}" for line in equal)
         yield f"{indent}* {names}{shown}{meaning}\n"
