@@ -50,7 +50,9 @@ UNITS: Final = (
 )
 """Units by the end of a name; the first that fits counts. The head of the page says them."""
 INLINE_FIELDS_MAX: Final = 12
-"""Fields of an object that stands in the list of another one; a larger one has a section of its own."""
+"""Fields of an object that stands in the list of another one, or below several commands; a larger one has a section of
+its own.
+"""
 _HEAD: Final = """# Every field of the commands' JSON
 
 <!-- Made by `make reference` from the types that the commands return. Do not edit it. -->
@@ -116,7 +118,13 @@ def page() -> str:
     uses = Counter(each for kinds in sections for kind in kinds for each in _direct(kind))
     uses.update(each for kind in types for field in fields(kind).values() for each in _direct(field))
     inlined = {each for each in types if uses[each] == 1 and len(fields(each)) <= INLINE_FIELDS_MAX}
-    of_commands = {each for kinds in sections for kind in kinds for each in _direct(kind) if uses[each] == 1} - {Done}
+    of_commands = {
+        each
+        for kinds, verbs in sections.items()
+        for kind in kinds
+        for each in _direct(kind)
+        if uses[each] == 1 and (len(verbs) == 1 or len(fields(each)) <= INLINE_FIELDS_MAX)
+    } - {Done}
     lists = _Lists(inlined - of_commands)
     text = "".join(
         f"\n### {', '.join(verbs)}\n{lists.printed(kinds, of_commands)}" for kinds, verbs in sections.items()
