@@ -17,7 +17,7 @@ from replicator.cli.json_types import AcknowledgedTopic, BridgedTopic, RenewedTo
 from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Collection
 
     from replicator.operating.admin_client import AdminClient
 
