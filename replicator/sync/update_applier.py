@@ -62,7 +62,6 @@ class UpdateApplier:
             if not subscription.replicated:
                 self._shared.counted.updates_ignored += 1
                 return None
-            newer = update.generation > subscription.cursor.generation
             rewinds = subscription.dispatching.rewinds
             changed = self._state.exact.merge_update(subscription, update, relay=relay)
             opened = subscription.dispatching.rewinds > rewinds
@@ -70,8 +69,6 @@ class UpdateApplier:
             if opened:
                 self._settle()  # it asks
             if changed or repeating:
-                if newer and relay:
-                    self._controller.updates.owe_whole(subscription.name, monotonic_ms())
                 return subscription.saved()
         except (StoreFull, StoreFailed, TopicNotFound):
             raise

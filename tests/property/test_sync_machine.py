@@ -52,6 +52,7 @@ from replicator.engine.types import Ack
 from replicator.pipeline.live.filtering import Chain, filter_block
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.shared import monotonic_ms
 from replicator.topology import Link, Topology
 from snapshots.actions import ControllerSettings
 from snapshots.position import BEFORE_ALL, Position
@@ -288,7 +289,16 @@ class SyncMachine(RuleBasedStateMachine):
 
     def noting_kept(self, outlive: Callable[[Merging, int], None]) -> Callable[[Merging, int], None]:
         def noted(merging: Merging, generation: int) -> None:
-            self.kept.add((merging._subscription.name, generation + 1))
+            name, starts = merging._subscription.name, merging._cursor.state.starts
+            self.kept.add((name, generation + 1))
+            if starts:
+                (keeper,) = [
+                    each.name
+                    for each in self.clusters.values()
+                    if (there := each.subscription(name)) is not None and there.merging is merging
+                ]
+                ends = {origin: start.position for origin, start in starts.items()}
+                self.began[name, generation + 1].append(Began(keeper, ends))
             outlive(merging, generation)
 
         return noted
@@ -627,6 +637,13 @@ class SyncMachine(RuleBasedStateMachine):
                     assert stored.header.kind is not BlockKind.LOCAL_MARKERS
             for positions in of.values():
                 assert positions == sorted(positions)
+
+    @invariant()
+    def what_is_due_has_a_timer(self) -> None:
+        for cluster in self.clusters.values():
+            for sync in cluster.sync._topics.values():
+                due_ms = sync.controller.next_deadline(monotonic_ms())
+                assert due_ms is None or not sync.is_idle, f"{cluster.name} forgets what is due"
 
     @invariant()
     def no_consumer_loses_its_subscription(self) -> None:

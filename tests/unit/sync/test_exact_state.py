@@ -136,3 +136,20 @@ def test_a_newer_generation_keeps_the_start_of_origins_that_whoever_began_it_doe
         assert bench.claims() == []
 
     run(tmp_path, scenario, begins_after=5)
+
+
+@pytest.mark.parametrize("relay", [True, False])
+def test_a_hub_notes_durably_that_it_must_tell_of_a_generation_in_which_nothing_is_acknowledged(
+    tmp_path: Path, relay: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        subscription = bench.subscription
+        subscription.cursor.state.take_unannounced()
+        subscription.note_announced()
+        update = ApplyUpdate("sub", 2, None, "eu", AckVector({"us": OriginAcks(bench.topic.incarnation)}), whole=True)
+        assert bench.state.merge_update(subscription, update, relay=relay)
+        assert subscription.cursor.state.to_announce == relay, "the store keeps this, also over a crash"
+        vector, whole = bench.state.take(subscription, whole=False)
+        assert (bool(vector), whole) == (False, relay)
+
+    run(tmp_path, scenario)
