@@ -155,7 +155,9 @@ class CursorState:
         # Rows of an earlier generation are deleted with the next save, so all are written again.
         self.dirty.deleted.update(dict.fromkeys(self.individually_deleted.chunk_ids()))
         self.dirty.batches.update(dict.fromkeys(self.batch_acks.chunk_ids()))
-        self.note_all()
+        if self.unannounced is not None:
+            self.unannounced = Unannounced(whole=True)  # a new note, as listeners may have been told of the old one
+            self.to_announce = True
 
     def _forget_batches(self, whole: PositionSet) -> None:
         """Drop the acknowledged indexes of batches that are now consumed as a whole."""

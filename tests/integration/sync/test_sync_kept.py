@@ -13,6 +13,7 @@ from restored_support import Cluster, carry, carry_until
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.sync.marker_log import Counters, MarkerLog
 from replicator.topology import load_topology
+from snapshots.actions import ApplyUpdate
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL
 
@@ -81,6 +82,27 @@ def test_with_force_the_subscription_goes_also_where_it_is_used(tmp_path: Path) 
         await carry_until(lambda: gone(b) and gone(c), *links)
         assert consumer.closed
         for each in (a, b, c):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_outlives_two_deletions_at_once_is_told_in_its_last_generation(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
+        for each in (a, b):
+            await each.start()
+        await a.topic.publish([message()] * 6)
+        await a.topic.subscriptions.create("sub", a.topic.log.last, replicated=True)
+        links = [(a, b), (b, a)]
+        await carry_until(lambda: not gone(b) and len(b.messages()) == 6, *links)
+        consumer, _ = await subscribed(b.topic, "sub", replicated=True)
+        deletions = [ApplyUpdate("sub", each, None, "a", deleted=True, unless_in_use=True) for each in (2, 4)]
+        await asyncio.gather(*(b.sync.merge_told(b.topic, each) for each in deletions))
+        assert b.subscription.cursor.generation == 5
+        await carry_until(lambda: a.subscription.cursor.generation == 5, *links)
+        consumer.close()
+        for each in (a, b):
             await each.stop()
 
     asyncio.run(main())
