@@ -276,6 +276,8 @@ class SyncMachine(RuleBasedStateMachine):
         self.links: list[LossyLink] = []
         self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """Messages that were said, by subscription and generation, and by the cluster where it was said."""
+        self.repeated: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
+        """What was said in a cluster only after that cluster had heard it from another one. It does not tell that."""
         self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
@@ -406,7 +408,7 @@ class SyncMachine(RuleBasedStateMachine):
                 alone = pick % 2 == 0
                 whole = [each for each, place in messages if place == position]
                 said = after_the_start(subscription, {identity} if alone else set(whole))
-                self.said[name, subscription.cursor.generation][cluster.name].update(said)
+                self.note(cluster, name, subscription.cursor.generation, said, cluster.consumed(name))
                 indexes = (identity.index,) if alone and len(whole) > 1 else None
                 try:
                     await subscription.acknowledge([Ack(position, indexes)])
@@ -444,15 +446,22 @@ class SyncMachine(RuleBasedStateMachine):
 
         async def acknowledge() -> None:
             said, generation = after_the_start(subscription, set(upto)), subscription.cursor.generation
+            had = cluster.consumed(name)
             with suppress(SubscriptionNotFound):
                 try:
                     durable = subscription.begin_acknowledge_cumulative(position, identity.index if size > 1 else None)
                 except NotAllowedError:
                     return  # its last consumers shared it, though they may be gone
-                self.said[name, generation][cluster.name] |= said
+                self.note(cluster, name, generation, said, had)
                 await durable
 
         self.do(acknowledge())
+
+    def note(self, cluster: Cluster, name: str, generation: int, said: set[Identity], had: set[Identity]) -> None:
+        """Note what a consumer acknowledged in a cluster, where the messages ``had`` were consumed before."""
+        before = self.said[name, generation][cluster.name]
+        self.repeated[name, generation][cluster.name] |= (said & had) - before
+        before |= said
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
     def seek(self, at: int, name: str, pick: int) -> None:
@@ -591,6 +600,7 @@ class SyncMachine(RuleBasedStateMachine):
                 if here is None or there is None or here.cursor.generation != there.cursor.generation:
                     continue  # it may have heard of a seek or a deletion from the one that is away now
                 said = self.said[name, here.cursor.generation][link.source.name]
+                said = said - self.repeated[name, here.cursor.generation][link.source.name]
                 arrived = {identity for identity, _ in link.destination.messages()}
                 missing = said & arrived - link.destination.consumed(name)
                 assert not missing, f"{link.destination.name} waits for {away.name} to hear of {sorted(missing)}"
