@@ -153,7 +153,7 @@ class ExactState:
             subscription.merging.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
             if kept:
                 vector = union([vector, kept])
-            if kept or relay:
+            if kept or relay or (update.whole and starts.is_anything_before(kept_starts)):
                 subscription.note_all()
             if update.whole and kept_starts:
                 self._start(subscription, kept_starts)

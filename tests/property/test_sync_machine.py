@@ -479,6 +479,7 @@ class SyncMachine(RuleBasedStateMachine):
             generation = subscription.cursor.generation + 1
             self.said[name, generation][cluster.name].update(passed)
             self.sets[name, generation].append((cluster.name, known))
+            self.began[name, generation].append(Began(cluster.name, dict.fromkeys(known, BEFORE_ALL)))
             with suppress(SubscriptionNotFound):
                 await subscription.moves.seek(position)
 

@@ -108,6 +108,25 @@ def test_a_subscription_that_outlives_two_deletions_at_once_is_told_in_its_last_
     asyncio.run(main())
 
 
+def test_a_kept_subscription_that_was_put_elsewhere_skips_nothing_for_one_that_was_made_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
+        links = await started(a, b)
+        consumer, _ = await subscribed(b.topic, "sub", SubscriptionType.SHARED, replicated=True)
+        await b.subscription.moves.seek(b.messages()[2].position)
+        await carry_until(lambda: a.subscription.cursor.generation == 2, *links)
+        await a.subscription.deleting.delete()
+        await a.topic.subscriptions.create("sub", a.topic.log.last, replicated=True)
+        await carry_until(lambda: {each.subscription.cursor.generation for each in (a, b)} == {4}, *links)
+        await carry_until(lambda: a.backlog == 4, *links)
+        assert (b.backlog, consumer.closed) == (4, False)
+        consumer.close()
+        for each in (a, b):
+            await each.stop()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("forced", [True, False])
 def test_a_hub_tells_on_whether_a_deletion_was_forced(tmp_path: Path, forced: bool) -> None:
     async def main() -> None:
