@@ -115,6 +115,8 @@ class Cluster:
         self._topology = topology
         self.trimmed: set[Identity] = set()
         """Messages that were here. A subscription that is put elsewhere here passes over them."""
+        self.trimmed_parts: set[Identity] = set()
+        """Those of batches that were here in part: once trimmed, they are claimed no more."""
         self.engine: Engine
         self.sync: SubscriptionSync
 
@@ -145,6 +147,11 @@ class Cluster:
 
     def subscription(self, name: str) -> Subscription | None:
         return None if self.topic is None else self.topic.subscriptions.get(name)
+
+    def parts(self) -> set[Identity]:
+        """Return the messages of batches that are here in part."""
+        parts = None if self.topic is None else self.topic.log.parts
+        return set() if parts is None else {each for each, place in self.messages() if parts.absent(place) is not None}
 
     def messages(self) -> list[tuple[Identity, Position]]:
         """Return each message of the log, and the position of its entry here."""
@@ -278,6 +285,8 @@ class SyncMachine(RuleBasedStateMachine):
         """Messages that were said, by subscription and generation, and by the cluster where it was said."""
         self.repeated: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """What was said in a cluster only after that cluster had heard it from another one. It does not tell that."""
+        self.unclaimed: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
+        """What a seek passed over in a cluster, but is not claimed there, so that it may be delivered elsewhere."""
         self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
@@ -407,6 +416,8 @@ class SyncMachine(RuleBasedStateMachine):
                 identity, position = messages[pick % len(messages)]
                 alone = pick % 2 == 0
                 whole = [each for each, place in messages if place == position]
+                if cluster.subscription(name) is not subscription:  # another cluster deleted it just now
+                    return
                 said = after_the_start(subscription, {identity} if alone else set(whole))
                 self.note(cluster, name, subscription.cursor.generation, said, cluster.consumed(name))
                 indexes = (identity.index,) if alone and len(whole) > 1 else None
@@ -478,6 +489,7 @@ class SyncMachine(RuleBasedStateMachine):
         async def seek() -> None:
             generation = subscription.cursor.generation + 1
             self.said[name, generation][cluster.name].update(passed)
+            self.unclaimed[name, generation][cluster.name] |= cluster.trimmed_parts
             self.sets[name, generation].append((cluster.name, known))
             self.began[name, generation].append(Began(cluster.name, dict.fromkeys(known, BEFORE_ALL)))
             with suppress(SubscriptionNotFound):
@@ -537,8 +549,11 @@ class SyncMachine(RuleBasedStateMachine):
             if link.source is cluster:
                 link.connect()
                 self.do(link.run())
+        parts = cluster.parts()
         self.do(cluster.topic.trimming.trim(messages[pick % len(messages)][1]))
-        cluster.trimmed |= {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
+        gone = {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
+        cluster.trimmed |= gone
+        cluster.trimmed_parts |= gone & parts
 
     # What the network, the machines and time do.
 
@@ -600,8 +615,8 @@ class SyncMachine(RuleBasedStateMachine):
                 here, there = link.source.subscription(name), link.destination.subscription(name)
                 if here is None or there is None or here.cursor.generation != there.cursor.generation:
                     continue  # it may have heard of a seek or a deletion from the one that is away now
-                said = self.said[name, here.cursor.generation][link.source.name]
-                said = said - self.repeated[name, here.cursor.generation][link.source.name]
+                said = self.claimed(name, here.cursor.generation, link.source.name)
+                said -= self.repeated[name, here.cursor.generation][link.source.name]
                 arrived = {identity for identity, _ in link.destination.messages()}
                 missing = said & arrived - link.destination.consumed(name)
                 assert not missing, f"{link.destination.name} waits for {away.name} to hear of {sorted(missing)}"
@@ -681,6 +696,10 @@ class SyncMachine(RuleBasedStateMachine):
                     assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
                 self.seen[cluster.name, name] = generation, after_the_start(subscription, consumed)
 
+    def claimed(self, name: str, generation: int, cluster: str) -> set[Identity]:
+        """Return what was said in a cluster, and must be known in the others in the end."""
+        return self.said[name, generation][cluster] - self.unclaimed[name, generation][cluster]
+
     def allowed(self, name: str, generation: int) -> set[Identity]:
         """Return what was said in a generation, and earlier of origins that its beginner did not know. That cluster may
         come from any older generation, without having heard of those in between."""
@@ -713,7 +732,7 @@ class SyncMachine(RuleBasedStateMachine):
                 assert subscription is not None, f"{cluster.name} lacks {name}"
                 assert subscription.cursor.generation == newest
                 here = {identity for identity, _ in cluster.messages()}
-                told = set[Identity]().union(*(self.said[name, newest][other] for other in sources))
+                told = set[Identity]().union(*(self.claimed(name, newest, other) for other in sources))
                 consumed = cluster.consumed(name)
                 missing = told & here - consumed
                 assert not missing, f"{cluster.name} has not heard of {sorted(missing)} of {name}"
