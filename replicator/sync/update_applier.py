@@ -56,9 +56,7 @@ class UpdateApplier:
                 await self._bury(update, relay=relay)
                 kept = self._topic.subscriptions.get(update.subscription)
                 return None if kept is None else kept.saved()
-            subscription = self._topic.subscriptions.get(update.subscription)
-            if subscription is None:
-                subscription = await self._create(update, relay=relay)
+            subscription = await self._living(update, relay=relay)
             if not subscription.replicated:
                 self._shared.counted.updates_ignored += 1
                 return None
@@ -78,6 +76,17 @@ class UpdateApplier:
             log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
             self._shared.counted.updates_ignored += 1
         return None
+
+    async def _living(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
+        """Return the subscription of an update. Create it if there is none.
+
+        If it is being deleted, wait for that: a later generation than that of the deletion brings it back.
+        """
+        living = self._topic.subscriptions.get(update.subscription)
+        while living is not None and living.deleting.begun:
+            await living.deleting.ended()
+            living = self._topic.subscriptions.get(update.subscription)
+        return living or await self._create(update, relay=relay)
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
         self.from_peers[update.subscription] = relay

@@ -87,6 +87,28 @@ def test_with_force_the_subscription_goes_also_where_it_is_used(tmp_path: Path) 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_later_generation_that_comes_during_a_deletion_brings_the_subscription_back(
+    tmp_path: Path, generation: int
+) -> None:
+    async def main() -> None:
+        a = Cluster("a", tmp_path)
+        await a.start()
+        await a.topic.publish([message()])
+        subscription = await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        deletion = asyncio.ensure_future(subscription.deleting.delete())
+        await asyncio.sleep(0)
+        assert subscription.deleting.begun
+        assert not deletion.done()
+        await a.sync.merge_told(a.topic, ApplyUpdate("sub", generation, None, "b", whole=True))
+        await deletion
+        assert gone(a) == (generation == 2), "at an equal generation a deletion wins"
+        assert gone(a) or a.subscription.cursor.generation == generation
+        await a.stop()
+
+    asyncio.run(main())
+
+
 def test_a_subscription_that_outlives_two_deletions_at_once_is_told_in_its_last_generation(tmp_path: Path) -> None:
     async def main() -> None:
         a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
