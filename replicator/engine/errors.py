@@ -48,7 +48,7 @@ class TopicTerminated(EngineError):
 
 
 class TopicExists(EngineError):
-    """A topic of that name exists already."""
+    """Something of that name is there already."""
 
     status = 409
 

@@ -349,8 +349,9 @@ class TopicSync:
         if subscription is None or not subscription.replicated:
             return
         if self._state.exact.messages_came(subscription, relay=self._relays_any()):
-            subscription.saved().add_done_callback(heard)  # if it fails, they wait again after a restart
-        self._queue.wake()
+            self._queue.took_waiting(subscription)
+        else:
+            self._queue.wake()
 
     def _duplicates_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
         """Deliver messages that came again as new entries, if only the new entries lie behind the subscription's
