@@ -379,7 +379,7 @@ class Writer:
         return found
 
     async def messages_ever(self, tail: Tail) -> int:
-        """Return how many messages were ever appended to a topic, when all requests that were queued before are done."""
+        """Return how many messages were ever appended to a topic, once all earlier requests are done."""
         found: int = await self._submit(CountRequest(self._loop.create_future(), tail=tail))
         return found
 
