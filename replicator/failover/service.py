@@ -120,6 +120,7 @@ class FailoverService:
         self._silent: dict[str, str] = {}
         """Clusters that did not answer when they were asked last, each with why."""
         self._proposing = asyncio.Lock()
+        self._saving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling = engine.supervisor.task("failover", "failover polls", self._poll)
         self._ticking = engine.supervisor.task("failover", "failover ticks", self._tick)
@@ -228,21 +229,24 @@ class FailoverService:
             log.error("failover epoch is not stored", cluster=self.engine.cluster, reason=str(error))  # noqa: TRY400
 
     async def _save(self, record: FailoverEpoch) -> None:
-        log.info(
-            "failover epoch",
-            cluster=self.engine.cluster,
-            epoch=record.epoch,
-            writer=record.writer,
-            kind=record.kind,
-            source=record.source,
-            target=record.target,
-            fenced=is_fenced(record, self.engine.cluster),
-        )
-        if self._index is not None:
-            self._index.failover_epoch(record)
-        if is_fenced(record, self.engine.cluster):
-            self._task(self._remember_end(record))
-        await self.engine.remember(RECORD, as_json(record))
+        """Store ``record``, or the one that this worker knows if that is newer: what is stored only goes up."""
+        async with self._saving:
+            record = max(record, self._core.record, key=precedence)
+            log.info(
+                "failover epoch",
+                cluster=self.engine.cluster,
+                epoch=record.epoch,
+                writer=record.writer,
+                kind=record.kind,
+                source=record.source,
+                target=record.target,
+                fenced=is_fenced(record, self.engine.cluster),
+            )
+            if self._index is not None:
+                self._index.failover_epoch(record)
+            if is_fenced(record, self.engine.cluster):
+                self._task(self._remember_end(record))
+            await self.engine.remember(RECORD, as_json(record))
 
     async def _remember_end(self, record: FailoverEpoch) -> None:
         """Store what clients had published here when the record fenced this cluster, once all of it is in the
@@ -407,6 +411,7 @@ class FailoverService:
                 "marks": self._positions.marks_of(self._origins.get(record.source, record.source)),
             }
             await self._remember(SWITCHES, record.record_id, switch)
+            self._core.propose(record, expected)  # another record may have come meanwhile
             await self._save(record)
             self._spawn(self._core.on_saved(record))
             return switch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,12 @@ from engine_support import TOPIC, eventually, message, opened, subscribed
 
 from replicator.api.errors import report_errors
 from replicator.api.failover import add_failover
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import ClusterFenced, TooBusy
 from replicator.engine.types import ProducerOptions
-from replicator.failover.epochs import FIRST, as_json, from_json
-from replicator.failover.service import FailoverService
+from replicator.failover.epochs import FIRST, as_json, from_json, precedence, switched
+from replicator.failover.errors import EpochConflict
+from replicator.failover.service import RECORD, FailoverService
 
 NOBODY = "127.0.0.1:9"
 HOLD = {"operation": "o", "target": "eu-west", "expected": [0, "", ""], "lease_ms": 60_000}
@@ -168,6 +170,61 @@ def test_an_epoch_is_durable_and_known_after_a_restart(tmp_path: Path) -> None:
                 await topic.publish([message()])
             await ask("POST", "epochs", {"record": switch["record"]})
             assert service.state()["epoch"] == 2, "an older record was adopted"
+
+    asyncio.run(main())
+
+
+class StopsAt:
+    """A clock at which the writer stops in the ``group``-th group of writes after :meth:`arm`, until it is freed."""
+
+    def __init__(self, group: int) -> None:
+        self._left: int | None = None
+        self._group = group
+        self.reached, self.free = threading.Event(), threading.Event()
+
+    def arm(self) -> None:
+        self._left = self._group
+
+    def __call__(self) -> int:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.reached.set()
+                assert self.free.wait(10)
+        return 1_000_000
+
+
+@pytest.mark.parametrize("write", [1, 2, 3], ids=["before the switch", "before its name", "with the record"])
+def test_a_restart_knows_the_record_that_won_while_a_takeover_was_stored(tmp_path: Path, write: int) -> None:
+    """Otherwise a fenced cluster would serve if no other one answered at its start."""
+    addresses = dict.fromkeys(("eu-west", "us-east", "us-west"), NOBODY)
+    won = switched(FIRST, kind="promote", homes=list(addresses), target="us-west", record_id="x", at_ms=0)
+
+    async def main() -> None:
+        clock = StopsAt(write)
+        async with opened(tmp_path, settings=EngineSettings(wall_clock_ms=clock)) as engine:
+            service = FailoverService(engine, addresses)
+            service.close_gate()
+            await service.start()
+            clock.arm()
+            taking_over = asyncio.create_task(
+                service.propose(kind="promote", homes=["eu-west"], expected=precedence(FIRST), keep_consumers=False)
+            )
+            await eventually(clock.reached.is_set)
+            service.adopt(won)
+            await asyncio.sleep(0.05)
+            clock.free.set()
+            with pytest.raises(EpochConflict, match="of us-west|us-west switched"):
+                await taking_over
+            await eventually(lambda: engine.store.meta(RECORD) == as_json(won), "the record that won is stored")
+            assert service.state()["fenced"]
+            await service.stop()
+        async with opened(tmp_path) as engine:
+            service = FailoverService(engine, addresses)
+            service.close_gate()
+            await service.start()
+            assert service.state()["fenced"], "it serves after a restart"
+            await service.stop()
 
     asyncio.run(main())
 
