@@ -13,6 +13,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import structlog
@@ -47,6 +48,7 @@ from replicator.failover.peers import Peers, record_of
 from replicator.failover.positions import Earlier, Positions
 from replicator.failover.served_clients import ServedClients
 from replicator.running.short_tasks import in_background
+from replicator.running.timeouts import timeout
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
@@ -56,6 +58,8 @@ SWITCHES_KEPT: Final = 10
 """Number of newest switches to and from this cluster whose positions are kept: some 100 kilobytes for a thousand
 topics.
 """
+ENDED_SECONDS_MAX: Final = 5.0
+"""Longest wait for what was in flight at the fence before messages are counted: shorter than the coordinator's."""
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
 ENDS: Final = "failover_ends"
@@ -357,6 +361,11 @@ class FailoverService:
         messages that were here then.
         """
         ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
+        record = self._core.record
+        if ends is None and record.record_id == record_id and is_fenced(record, self.engine.cluster):
+            with suppress(TimeoutError, EngineError):  # then what the engine has is counted
+                async with timeout(ENDED_SECONDS_MAX):
+                    await self._clients.ended()
         upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
         return await self._positions.missing(marks, upto, names)
 
