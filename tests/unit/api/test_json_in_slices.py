@@ -117,7 +117,7 @@ def test_a_text_with_too_many_values_is_refused_before_it_is_read(text: str, val
     if values:
         json_in_slices.check_values(text, 10_000)
         return
-    with pytest.raises(json_in_slices.TooManyValues, match="more than about 2,500 values"):
+    with pytest.raises(json_in_slices.TooManyValues, match="more than about 5,000 values"):
         json_in_slices.check_values(text, 10_000)
 
 
