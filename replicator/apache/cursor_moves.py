@@ -105,9 +105,8 @@ class CursorMoves:
             subscription=name,
             first=str(first),
         )
-        noted = dict(self._seen)
         self._seen[name] = seen
-        noted = await self._states.note(noted)
+        await self._states.note()
         now = await self._admin.internals(self._topic.name)  # consumers may have acknowledged more meanwhile
         cursor = cursor_of(now, name)
         if cursor is None or cursor.lacks(seen.broker) or now.load != internals.load:
@@ -125,7 +124,7 @@ class CursorMoves:
         start = min(seen.start, max(before(first), put.gone))
         seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
         # At once: a killed worker could not tell that it did this, once consumers went on.
-        await self._states.note(noted)
+        await self._states.note()
         self.counters["put_back"] += 1
         missing = cursor.not_among(self._side.in_engine(name, engines, seen, cursor.mark_delete).acknowledged)
         if missing:

@@ -68,16 +68,18 @@ class SeenStates:
     def __init__(self, store: Store, topic: Topic) -> None:
         self._topic = topic
         self.by_name = load_seen(store, topic.topic_id)
+        self._stored = dict(self.by_name)
+        """The states whose rows are in the store. After a failed write they differ from those in memory."""
 
-    async def note(self, noted: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Store the states that differ from ``noted``, and return a copy of all."""
-        seen = dict(self.by_name)
-        changed = sorted(name for name in noted.keys() | seen.keys() if noted.get(name) != seen.get(name))
+    async def note(self) -> None:
+        """Store the states that differ from their rows."""
+        seen, stored = dict(self.by_name), self._stored
+        changed = sorted(name for name in stored.keys() | seen.keys() if stored.get(name) != seen.get(name))
         if changed:
             await self._topic.writer.put_many(
                 [write_of(self._topic.topic_id, name, seen.get(name)) for name in changed]
             )
-        return seen
+            self._stored = seen
 
     def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
         """Forget what was seen at the brokers behind ``after``, where a new life of their data begins.

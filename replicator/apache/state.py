@@ -190,7 +190,6 @@ class SubscriptionStates:
         names.update(unknown - await self._passing.among(unknown))
         self._shown.look(internals.last_entries)
         worked, self.quiet = False, True
-        noted = dict(self._seen)
         merges: list[_Merged] = []
         for name in sorted(name for name in names if self.bridged(name)):
             try:
@@ -207,13 +206,13 @@ class SubscriptionStates:
             name = each.subscription.name
             if self._seen[name].passes_over() != each.seen.passes_over():
                 self._seen[name] = each.seen
-        noted = await self._states.note(noted)  # first, else passed entries would look acknowledged at a broker
+        await self._states.note()  # first, else passed entries would look acknowledged at a broker
         worked |= await self._finish_merges(merges, internals)
         for name in self._idle.keys() - names:
             del self._idle[name]
         self._shown.keep(names)
         self._side.keep(names)
-        await self._states.note(noted)
+        await self._states.note()
         return worked
 
     def missing_at_brokers(self) -> frozenset[str]:

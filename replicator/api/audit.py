@@ -123,9 +123,10 @@ def note_changes(audit: Audit) -> Middleware:
         if request.method in READING:
             return await handler(request)
         if (action := NOTED.get(canonical(request))) is not None:
+            asked = await _asked_for(request)  # before: a body that cannot be read is refused before anything changes
             response = await handler(request)
             if response.status < 400:
-                audit(OPERATOR, action, request.query.get("topic") or "worker", await _asked_for(request))
+                audit(OPERATOR, action, request.query.get("topic") or "worker", asked)
             return response
         if not request.path.startswith(PREFIX):
             return await handler(request)
@@ -141,13 +142,17 @@ def note_changes(audit: Audit) -> Middleware:
 
 
 async def _asked_for(request: web.Request) -> dict[str, Any] | None:
-    """Return the body of a request that was carried out, if it is short."""
-    text = await request.text()
-    if not text:
+    """Return the body of a request for the audit log, if it is short and JSON. Raise an HTTP error if it is too
+    large."""
+    body = await request.read()
+    if not body:
         return None
-    if len(text) > SHOWN_CHARS_MAX:
-        return {"asked": {"left out": f"{len(text)} characters"}}
-    return {"asked": json.loads(text)}
+    if len(body) > SHOWN_CHARS_MAX:
+        return {"asked": {"left out": f"{len(body)} bytes"}}
+    try:
+        return {"asked": json.loads(body)}
+    except (ValueError, RecursionError):
+        return {"asked": {"left out": f"{len(body)} bytes that are no JSON"}}
 
 
 def _action(request: web.Request) -> str:

@@ -115,6 +115,8 @@ class RestProduce:
                 raise InvalidPartitions(f"{topic} is not partitioned")
         version = b""
         if typed.schema.type is not SchemaType.NONE:
+            if not partitions:
+                await self._engine.topic(topic)  # a schema of a topic that is refused would stay for ever
             version = await self._engine.schemas.add(topic, typed.schema)
         shares: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
         async for index, message in in_slices(self._engine, enumerate(messages)):

@@ -58,7 +58,7 @@ def create(
         manifests = Manifests(destination, cluster)
         written = 0
         for _ in range(COPIES_MAX):
-            manifest = _copied(cluster, source, chunks, progress)
+            manifest = _copied(cluster, source, chunks, progress, manifests)
             written += manifest.written_bytes
             manifest = replace(manifest, written_bytes=written)
             if _is_whole(manifest, chunks, lock) and _stays_whole(manifest, manifests, chunks, lock):
@@ -69,13 +69,13 @@ def create(
         )
 
 
-def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress) -> Manifest:
+def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress, manifests: Manifests) -> Manifest:
     """Write the chunks that the destination lacks. Return the manifest, without writing it."""
     with source(chunks.known) as copy:
         check_is_of(copy.head, cluster)
         files, damaged, written = _keep(copy, chunks, progress)
         return Manifest(
-            id=new_id(copy.head["made_at_ms"]),
+            id=new_id(copy.head["made_at_ms"], next(iter(manifests.ids()), None)),
             cluster=cluster,
             store_id=copy.head["store_id"],
             store_format=copy.head["store_format"],

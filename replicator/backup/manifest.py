@@ -97,10 +97,24 @@ class Manifest:
         return {bytes.fromhex(digest) for file in self.files for digest, _ in file.chunks}
 
 
-def new_id(now_ms: int) -> str:
-    """Return a new id. Ids are in the order of time, to the millisecond."""
+def new_id(now_ms: int, newest: str | None = None) -> str:
+    """Return a new id. Ids are in the order of time, to the millisecond.
+
+    The id comes after the id ``newest`` also if the clock was ahead when that backup was made. Otherwise the new backup
+    would count as an old one, which `prune` deletes and `restore` passes over.
+    """
+    now_ms = max(now_ms, 0 if newest is None else time_of(newest) + 1)
     at = datetime.fromtimestamp(now_ms // 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
+
+
+def time_of(backup: str) -> int:
+    """Return the time in an id, in milliseconds since 1970; 0 if it names no time."""
+    try:
+        at = datetime.strptime(backup[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return 0
+    return int(at.timestamp()) * 1000 + int(backup[15:18])
 
 
 def shown_time(at_ms: int) -> str:

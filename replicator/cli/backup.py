@@ -102,6 +102,7 @@ def create(
     from replicator.backup.creating import create as make
     from replicator.backup.destination import Destination
     from replicator.backup.errors import BackupError
+    from replicator.backup.manifest import time_of
     from replicator.backup.pruning import prune as delete_old
     from replicator.backup.sources import of_directory, of_worker
 
@@ -109,6 +110,11 @@ def create(
     source: Any = partial(of_directory, of.data, cluster) if offline else partial(of_worker, of.url)
     manifest = make(Destination(at), cluster, source, _progress("copied"))
     notes = _damage([manifest])
+    if time_of(manifest.id) > manifest.made_at_ms:
+        notes.append(
+            f"the backup is named {manifest.id}, after the newest one there, which was made when a clock was ahead: "
+            f"this machine's clock said {manifest.made_at}"
+        )
     if keep is not None:
         try:
             delete_old(Destination(at), cluster, keep)

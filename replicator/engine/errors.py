@@ -48,7 +48,7 @@ class TopicTerminated(EngineError):
 
 
 class TopicExists(EngineError):
-    """A topic of that name exists already."""
+    """Something of that name is there already."""
 
     status = 409
 
@@ -203,6 +203,8 @@ class NotAllowedError(EngineError):
 
 class LogMoved(NotAllowedError):
     """A topic got messages between a decision about it and what was decided. Decide again."""
+
+    status = 409
 
 
 class SubscriptionBusy(NotAllowedError):

@@ -119,12 +119,16 @@ class ConsumerSession:
         self._acknowledging.unseen -= 1
 
     async def unsubscribe(self, *, force: bool) -> None:
-        """Delete the subscription. Raise the engine's errors; then the consumer goes on."""
-        told, self.consumer.on_closed = self.consumer.on_closed, None
+        """Delete the subscription. Raise the engine's errors; then the consumer goes on, unless it was closed
+        meanwhile: then the client is told."""
+        closed: list[tuple[str, str]] = []
+        told, self.consumer.on_closed = self.consumer.on_closed, lambda code, reason: closed.append((code, reason))
         try:
             await self.consumer.unsubscribe(force=force)
         except BaseException:
             self.consumer.on_closed = told
+            for code, reason in closed:
+                self._let_go(code, reason)
             raise
         self._over = True
 

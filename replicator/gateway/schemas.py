@@ -64,6 +64,7 @@ async def _get_or_create(connection: Connection, wanted: CommandGetOrCreateSchem
     answer = CommandGetOrCreateSchemaResponse(request_id=wanted.request_id)
     try:
         connection.guard.check_topic(connection.role, (Action.PRODUCE,), wanted.topic)
+        await connection.engine.topic(wanted.topic, create=False)  # a schema without a topic would stay for ever
         answer.schema_version = await version_for_producer(connection, wanted.topic, schema_from(wanted.schema))
     except EngineError as error:
         answer.error_code, answer.error_message = server_error(error), str(error)

@@ -196,6 +196,11 @@ class SubscriptionDeleting:
         if self._deletion is None:
             await self._begin(None, generation, unless_in_use=unless_in_use)
         else:
+            await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until no deletion is under way: the subscription is gone, or it stays because the store failed."""
+        if self._deletion is not None:
             await asyncio.wait([self._deletion])
 
     async def _begin(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import forked_commands
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from api_support import entries
+from asynchronous import asynchronous
 from served_worker import ServedWorker, served_worker
+
+from replicator.api.audit import note_changes
 
 RETENTION = "namespaces/public/default/retention"
 
@@ -74,3 +80,22 @@ def test_the_command_lists_them(worker: ServedWorker, tmp_path: Path) -> None:
         for said in ("us-east", "operator", "127.0.0.1", "PUT persistent"):
             assert said in done.stdout
     assert json.loads(done.stdout)[0]["subject"] == "persistent/public/default/listed"
+
+
+@asynchronous
+async def test_a_change_with_a_body_that_is_no_json_is_noted_and_one_that_is_too_large_is_not_carried_out() -> None:
+    noted: list[Any] = []
+    carried_out: list[str] = []
+
+    async def carry_out(request: web.Request) -> web.Response:
+        carried_out.append(request.path)
+        return web.json_response({})
+
+    app = web.Application(middlewares=[note_changes(lambda *entry: noted.append(entry[-1]))])
+    app.router.add_post("/replication/v1/mapping/rebuild", carry_out)
+    async with TestClient(TestServer(app)) as client:
+        for body, status in ((b"", 200), (b"x", 200), (b"\xff", 200), (b"[" * 900, 200), (b" " * 2_000_000, 413)):
+            async with client.post("/replication/v1/mapping/rebuild", data=body) as response:
+                assert response.status == status, body[:10]
+    assert len(carried_out) == len(noted) == 4
+    assert noted[1] == {"asked": {"left out": "1 bytes that are no JSON"}}

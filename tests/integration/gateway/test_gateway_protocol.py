@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import threading
 import time
 from datetime import datetime
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine
 
+from replicator.engine.errors import ClusterFenced, SubscriptionBusy
 from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import (
@@ -519,3 +522,43 @@ def test_who_only_asks_for_partitions_learns_whether_the_topic_is_there(gateway:
         assert here.partitions == 0
         gateway.run(gateway.engine.partitioned.create(f"{topic}-whole", 3))
         assert asked(client, f"{topic}-whole", create=False).partitions == 3
+
+
+class UsedElsewhere:
+    """Another cluster that is asked whether consumers use a subscription, and answers late that they do."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.answers = asyncio.Event()
+
+    async def check_unused(self, *_: object) -> None:
+        self.asked.set()
+        await self.answers.wait()
+        raise SubscriptionBusy("consumers of eu-west use it")
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_consumer_that_is_closed_while_its_unsubscribing_is_refused_hears_of_both(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    """Otherwise its client keeps a consumer that never receives anything."""
+    elsewhere = gateway.ask(UsedElsewhere)
+    monkeypatch.setattr(gateway.engine.admission, "use_elsewhere", elsewhere)
+    with BareClient(gateway.port) as client:
+        subscribe(client, topic, replicate_subscription_state=True)
+        number = client.state.request_id()
+        unsubscribe = CommandUnsubscribe(consumer_id=1, request_id=number)
+        client.send(BaseCommand(type=T.UNSUBSCRIBE, unsubscribe=unsubscribe))
+        assert elsewhere.asked.wait(10)
+        found = gateway.engine.find(topic)
+        assert found is not None
+        subscription = found.subscriptions["s"]
+        if deleted:
+            gateway.run(subscription.deleting.delete(force=True))
+        else:
+            (consumer,) = subscription.consumers.values()
+            gateway.ask(lambda: consumer.fence(ClusterFenced("another cluster serves")))
+        gateway.ask(elsewhere.answers.set)
+        assert client.next(T.CLOSE_CONSUMER).command.close_consumer.consumer_id == 1
+        subscribe(client, topic, replicate_subscription_state=True)
+        assert gateway.ask(lambda: len(found.subscriptions["s"].consumers)) == 1

@@ -180,6 +180,20 @@ def test_schemas_are_asked_for_by_version_and_the_newest(gateway: ServedEngine, 
         assert client.request(lambda number: asked(number, b"\0" * 8)).error_code == ServerError.TopicNotFound
 
 
+def test_a_schema_of_a_topic_that_is_not_there_is_refused_and_not_kept(gateway: ServedEngine, topic: str) -> None:
+    sent = Schema(name="x", type=Schema.Type.Json, schema_data=definition_of(Order))
+    with BareClient(gateway.port) as client:
+        for absent in (topic, "persistent://nobody/nowhere/orders"):
+            answer = client.request(
+                lambda number, absent=absent: BaseCommand(
+                    type=T.GET_OR_CREATE_SCHEMA,
+                    getOrCreateSchema=CommandGetOrCreateSchema(request_id=number, topic=absent, schema=sent),
+                )
+            )
+            assert answer.error_code == ServerError.TopicNotFound
+            assert gateway.ask(lambda absent=absent: gateway.engine.schemas.schemas(absent)) == []
+
+
 def test_a_refused_schema_leaves_the_id_of_the_producer_free(gateway: ServedEngine, topic: str) -> None:
     wrong = Schema(name="x", type=Schema.Type.Json, schema_data=b"{")
     with BareClient(gateway.port) as client:

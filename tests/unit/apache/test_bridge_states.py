@@ -28,6 +28,7 @@ from replicator.apache.seen import load_seen, write_of
 from replicator.apache.shown import TopicInternals
 from replicator.apache.state import SubscriptionStates
 from replicator.client.wire.connector import BrokerConnector
+from replicator.engine.errors import StoreFull
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.topic import Topic
@@ -51,6 +52,7 @@ class Brokers:
         self.has_bridge = True
         """Whether the brokers have the subscription by which the bridge reads."""
         self.resets: list[int] = []
+        self.deleted: list[str] = []
         self.waiting: set[int] = set()
         """Entries that a consumer acknowledges as soon as a cursor was reset."""
         self.fails_after: int | None = None
@@ -80,9 +82,16 @@ class Brokers:
             self.resets.append(first)
             self.acknowledged[request.path.split("/")[-2]] = set(range(first)) | self.waiting
             return web.Response(status=204)
+        if request.method == "PUT":
+            self.acknowledged[request.path.split("/")[-1]] = set()
+            return web.Response(status=204)
         if request.path.endswith("/expireMessages"):
             through = (await request.json())["entryId"]
             self.acknowledged[request.path.split("/")[-2]] |= set(range(through + 1))
+            return web.Response(status=204)
+        if request.method == "DELETE":
+            self.deleted.append(request.path.split("/")[-1])
+            del self.acknowledged[self.deleted[-1]]
             return web.Response(status=204)
         if request.path.endswith("/internalStats"):
             return web.json_response(
@@ -475,3 +484,32 @@ async def test_invariant_5_a_subscription_that_goes_with_its_topic_is_not_delete
             brokers.acknowledged["one"] = gone
         await bridge.settle()
         assert ("one" in bridge.topic.subscriptions) == topic_goes
+
+
+@asynchronous
+async def test_a_state_whose_storing_failed_is_stored_by_the_next_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a row that should have gone deletes the subscription that an application has made anew since."""
+    async with bridging(tmp_path) as bridge:
+        brokers, writer = bridge.brokers, bridge.topic.writer
+        await bridge.publish(3)
+        await bridge.settle()
+        await bridge.topic.subscriptions.delete("one")
+        put_many, failures = writer.put_many, [StoreFull("no space is left on the disk")]
+
+        async def full_once(writes: Any, **options: Any) -> None:
+            if failures and any(table == "broker_cursors" for table, _, _ in writes):
+                raise failures.pop()
+            await put_many(writes, **options)
+
+        monkeypatch.setattr(writer, "put_many", full_once)
+        with pytest.raises(StoreFull):
+            await bridge.states.compare()
+        assert brokers.deleted == ["one"]
+        await bridge.settle()
+        brokers.acknowledged["one"] = set()
+        bridge.restart()
+        await bridge.settle()
+        assert brokers.deleted == ["one"]
+        assert {"one", "two"} <= set(bridge.topic.subscriptions)

@@ -16,7 +16,15 @@ from fsspec.implementations.memory import MemoryFileSystem
 from replicator.backup.chunks import Chunks
 from replicator.backup.destination import AT_ONCE, UNFINISHED, Destination
 from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnavailable, LockLost
-from replicator.backup.manifest import FileChunks, Manifest, Manifests, decode_manifest, encode_manifest, new_id
+from replicator.backup.manifest import (
+    FileChunks,
+    Manifest,
+    Manifests,
+    decode_manifest,
+    encode_manifest,
+    new_id,
+    time_of,
+)
 from replicator.backup.pruning import prune
 
 MANIFEST = Manifest("20260101T000000000Z-000000", "a", "s", 1, 5, "0", [])
@@ -168,3 +176,12 @@ def test_a_manifest_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> N
 def test_ids_are_in_the_order_of_time() -> None:
     ids = [new_id(at) for at in (1, 2, 999, 1_000, 1_001, 60_000, 1_700_000_000_123)]
     assert ids == sorted(ids)
+
+
+def test_an_id_comes_after_the_newest_one_also_when_that_ones_clock_was_ahead() -> None:
+    ahead = new_id(1_900_000_000_999)
+    following = new_id(1_700_000_000_123, ahead)
+    assert following > ahead
+    assert time_of(following) == 1_900_000_001_000
+    assert time_of(new_id(1_900_000_001_001, following)) == 1_900_000_001_001
+    assert time_of("20269999T000000000Z-000000") == 0

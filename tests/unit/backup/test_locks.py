@@ -457,3 +457,13 @@ def test_chunks_that_go_again_and_again_end_the_backup_and_no_manifest_stays(pla
         create(place, "a", source, clock=now)
     assert len(copies) == COPIES_MAX
     assert Manifests(place, "a").ids() == []
+
+
+def test_a_prune_keeps_the_backup_made_last_also_after_a_clock_that_was_ahead(tmp_path: Path) -> None:
+    place = Destination(str(tmp_path))
+    made(place, 1, at_ms=1_900_000_000_000)
+    for day in range(3):
+        manifest = made(place, 2 + day, at_ms=1_700_000_000_000 + day)
+        prune(place, "a", 1, clock=now)
+        assert Manifests(place, "a").ids() == [manifest.id]
+        assert manifest.made_at_ms == 1_700_000_000_000 + day

@@ -29,7 +29,10 @@ def create_topic(
     txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender, incarnation: int | None = None
 ) -> TopicRecord:
     """Return the topic's record. If there is none, create the topic, and its tenant and namespace. ``incarnation``
-    restores a topic that was here before the store was restored."""
+    restores a topic that was here before the store was restored.
+
+    Raises :class:`TopicNotFound` if all ids are used, and the error of a wrong name. Then nothing was written.
+    """
     stored = txn.get(name.encode(), db=dbs["topics"])
     if stored is not None:
         record = json.loads(bytes(stored))
@@ -37,12 +40,12 @@ def create_topic(
     topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=dbs["meta"])))) + 1
     if topic_id > TOPIC_ID_MAX:
         raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+    parsed = parse_topic(name)
     if incarnation is not None:
         appender.last_id = max(appender.last_id, incarnation)
     record = {"id": topic_id, "incarnation": appender.new_id() if incarnation is None else incarnation}
     txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=dbs["meta"])
     txn.put(name.encode(), json.dumps(record).encode(), db=dbs["topics"])
-    parsed = parse_topic(name)
     txn.put(parsed.tenant.encode(), b"", overwrite=False, db=dbs["tenants"])
     txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=dbs["namespaces"])
     return TopicRecord(topic_id, name, record["incarnation"])
