@@ -129,3 +129,15 @@ async def test_a_target_that_cannot_be_asked_whether_it_wrote_leaves_the_source_
         with pytest.raises(SwitchInDoubt, match="may have taken over or not"):
             await both.switch()
         assert both.is_held(), "both clusters serve"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@asynchronous
+async def test_a_promotion_that_is_done_is_reported_though_nothing_could_be_compared(
+    tmp_path: Path, status: int
+) -> None:
+    async with pair(tmp_path) as both:
+        both.spoiled = {"/topics": (status, {"error": "TooBusy", "message": "not now"})}
+        report = await Switch(both.topology, both.peers).promote(TARGET, SOURCE)
+        assert (report.outcome, report.epoch) == ("done", 1)
+        assert any("the switch is done" in note and "not now" in note for note in report.notes)
