@@ -339,7 +339,10 @@ class TopicSync:
         return self._state.exact.whole(subscription)
 
     def unconsumed(self, subscription: Subscription) -> AckVector:
-        """See :meth:`TopicAcks.unconsumed`."""
+        """Return the entries of the log that ``subscription`` has not consumed, as identities.
+
+        For a batch that is partly acknowledged, return the message indexes that *are* acknowledged.
+        """
         return self._state.exact.unconsumed(subscription)
 
     def _messages_came(self, name: str) -> None:
