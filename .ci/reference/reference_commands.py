@@ -58,8 +58,8 @@ such as `http://HOST:PORT`, or `--file FILE` (`-f`) with `--cluster NAME` (`-c`)
 
 ## Arguments and options of several commands
 
-A command names those that it takes, and lists its others. An argument that is not here is named by its
-word, and required unless it stands in brackets.
+A command names those that it takes, and lists its others. What is marked by ! is required, and so is an argument that
+is not here, unless it stands in brackets.
 
 """
 
@@ -79,8 +79,8 @@ def page() -> str:
     for verb, command in commands.items():
         group, _, name = verb.rpartition(" ")
         same.setdefault((name, _section(command, common)), []).append(group)
-    sections = (f"\n### replicator {_verb(groups, name)}\n{text}" for (name, text), groups in same.items())
-    return f"{_HEAD}{''.join(sorted(common.values()))}\n## Commands\n{''.join(sections)}"
+    sections = "".join(f"\n### replicator {_verb(groups, name)}\n{text}" for (name, text), groups in same.items())
+    return f"{_HEAD}{''.join(sorted(common.values()))}\n## Commands\n{sections}"
 
 
 def _verb(groups: list[str], name: str) -> str:
@@ -110,7 +110,7 @@ def _section(command: Any, common: dict[str, str]) -> str:
     also += ["`--watch`"] if any("--watch" in each.opts for each in command.params) else []
     lines = [f"\n{' '.join(plain(command.help or '').split())}\n"]
     if also:
-        lines.append(f"Takes {', '.join(dict.fromkeys(also))}.\n")
+        lines[0] = f"{lines[0].rstrip()} Takes {', '.join(dict.fromkeys(also))}.\n"
     if items := [_item(each) for each in own if each not in named]:
         lines += ["\n", *items]
     return "".join(lines)
@@ -141,7 +141,7 @@ def _item(parameter: Any) -> str:
     meaning = " ".join(plain(parameter.help or "").replace("\\|", "|").split())
     default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     if parameter.required:
-        meaning = f"{meaning} Required.".strip()
+        name += "!"
     elif isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
         meaning = f"{meaning} Default: `{default}`.".strip()
     return f"* {name}: {meaning}\n"

@@ -152,7 +152,17 @@ def page(repository: Path) -> str:
     ends = [
         (each.name, _exit(each), meant(each), remedies["errors"][each.name]) for each in commands if each not in bases
     ]
-    return f"{_HEAD}{_table(sorted(rows))}{_COMMANDS.format(bases=names)}{_table(ends)}"
+    return f"{_HEAD}{_told(sorted(rows))}{_COMMANDS.format(bases=names)}{_told(ends)}"
+
+
+def _told(rows: list[tuple[str, str, str, str]]) -> str:
+    """Return a table of the errors with remedies, and below it the names of the others by status."""
+    others: dict[str, list[str]] = {}
+    for name, status, _, remedy in rows:
+        if not remedy:
+            others.setdefault(status, []).append(f"`{name}`")
+    listed = "; ".join(f"{status}: {', '.join(names)}" for status, names in sorted(others.items()))
+    return f"{_table([row for row in rows if row[3]])}\nOf these the text says what to correct. {listed}.\n"
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> str:
@@ -193,8 +203,7 @@ _HEAD: Final = """# Every error, and what to do
 
 <!-- Made by `make reference` from the source and .ci/reference/remedies.yaml. Do not edit it. -->
 
-An error says in its text what was asked, where, and what is wrong. Here stands what each one means, and what to do;
-where nothing stands, correct what the text names.
+An error says in its text what was asked, where, and what is wrong. Here stands what it means, and what to do.
 
 ## What workers answer
 
@@ -203,7 +212,7 @@ The code stands in `error` of an HTTP answer. Behind its status stands its code 
 and 503 pass: try again later. What begins with 4 otherwise does not pass by itself.
 
 | code | status | what it means | what to do |
-| --- | --- | --- | --- |
+|---|---|---|---|
 """
 _COMMANDS: Final = """
 ## What ends a command
@@ -213,5 +222,5 @@ above, end it with 2, and with 3 where the worker does not answer. The classes a
 2, and their text says all: {bases}.
 
 | error | status | what it means | what to do |
-| --- | --- | --- | --- |
+|---|---|---|---|
 """

@@ -3,7 +3,7 @@
 Each command says by its return type what it prints (:class:`replicator.cli.output.Shown`); the fields are those of the
 TypedDicts in the modules ``json_types`` of the rooms. A field is ``Annotated``: its meaning, and its unit where its
 name does not say it. A small object that occurs once stands in the list of the object that has it; every other object
-has a section, and links lead there.
+has a section, and is named by it.
 """
 
 from __future__ import annotations
@@ -61,21 +61,27 @@ What `--output json` and `--output yaml` print, for each [command](../cli.md). A
 `{"done": true}`. Names are stable: a version may add fields, and takes none away; a worker of an earlier version may
 lack some. With `--watch` JSON is one line for each state.
 
-* A type stands behind the name: int, number, bool, any, or an object, whose fields follow; without one it is text.
+* A type stands behind the name: int, number, any, or an object, whose fields follow, or which stands below under that
+  name. Without one it is bool where the meaning begins with "whether", int where the name ends in a unit, else text.
   int[] is a list, int{} an object whose values are such. null stands where a field has no value. A unit stands behind
-  the type where neither the name nor the meaning says it. `NAME`? is left out where there is nothing to say. Fields
-  that are not counted have the type that they have in Pulsar.
+  the type where neither the name nor the meaning says it. `NAME`? is left out where there is nothing to say.
 * A position is `LEDGER:ENTRY`, a time in text ISO 8601. Names that end in `at_ms` or `since_ms` are in ms since 1970,
   others in `_ms` in ms, `seconds` in s, `bytes` in bytes.
+* Fields that are there for Pulsar's tools alone, and not counted, are left out here.
 * object{} as a whole answer is by cluster; of `subscriptions list` by subscription, of `topics terminate` by partition.
 
 ## By command
 """
 _OBJECTS: Final = "\n## Objects that occur more than once, or are large\n"
 TEXT: Final = PLAIN[str]
-"""The type of a field that shows none."""
 THE_SAME: Final = "the same"
 """Meaning of a field that says what the field before it says."""
+SMALL: Final = frozenset(
+    ["a", "all", "at", "how", "in", "is", "it", "its", "many", "of", "that", "the", "their", "them", "there", "they", "was", "were", "what", "when", "which", "who", "whole", "whose"]
+)
+"""Words that say nothing beside a name."""
+WORDS_MAX: Final = 6
+"""Words of a meaning from which on it says more than a name."""
 SAID_ABOVE: Final = frozenset({"ledger:entry", "ISO 8601"})
 """Units that the head of the page or a field's meaning says."""
 
@@ -167,12 +173,15 @@ class _Lists:
         lines = []
         for name, annotation in fields(kind).items():
             inner, always, said = bare(annotation)
+            if said[0] == NOT_COUNTED:
+                continue
             inside = [each for each in _direct(inner) if each in self._inlined]
-            shown = "" if said[0] == NOT_COUNTED else self._shown(inner, dict.fromkeys(inside, "object"))
+            shown = self._shown(inner, dict.fromkeys(inside, "object"))
             unit = said[1] if len(said) > 1 else ""
             named = unit in SAID_ABOVE or unit in ("", _unit(name)) or _is_said(unit, f"{name} {said[0]}")
-            shown = "" if shown == TEXT and named else f" {shown}{'' if named else f', {unit}'}".rstrip()
             meaning = "" if _is_told_by_the_name(said[0], name) else f": {said[0]}"
+            implied = _implied(name, meaning)
+            shown = "" if shown == implied and named else f" {shown}{'' if named else f', {unit}'}".rstrip()
             below = tuple(line for each in inside for line in self._lines(each))
             lines.append(Line(name, always, shown, meaning, below))
         return tuple(lines)
@@ -186,7 +195,7 @@ class _Lists:
             if kind is Done:
                 return '`{"done": true}`'
             self.linked.add(kind)
-            return f"[{_name(kind)}](#{_name(kind).lower()})"
+            return _name(kind)
         if origin in (Union, UnionType):
             return " or ".join(dict.fromkeys(self._shown(each, named) for each in parts))
         if origin is Literal:
@@ -214,9 +223,19 @@ def _is_said(unit: str, text: str) -> bool:
     return any(word == unit or (len(one) > 2 and word.startswith(one)) for word in re.split(r"[\W_]+", text))
 
 
+def _implied(name: str, meaning: str) -> str:
+    """Return the type of a field that shows none."""
+    if meaning.startswith(": whether "):
+        return PLAIN[bool]
+    return PLAIN[int] if _unit(name) else TEXT
+
+
 def _is_told_by_the_name(meaning: str, name: str) -> bool:
-    said = re.fullmatch(r"(?:its|the|their) (?:whole )?(\w+)", meaning)
-    return said is not None and said[1] in name.lower()
+    """Return whether a meaning has no word, but for small ones, that is not in the name."""
+    if meaning.startswith("whether "):
+        return False
+    words = re.findall(r"\w+", meaning)
+    return len(words) < WORDS_MAX and all(word in SMALL or word[:5] in name.lower() for word in words)
 
 
 def _written(lines: tuple[Line, ...], indent: str) -> Iterator[str]:
@@ -227,7 +246,7 @@ def _written(lines: tuple[Line, ...], indent: str) -> Iterator[str]:
         # "of these" and the like speak of the field before.
         if before is None or before.meaning != line.meaning or line.inside or line.meaning == f": {THE_SAME}":
             group += 1
-        anywhere = line.meaning.startswith((f": {NOT_COUNTED}", ": always "))
+        anywhere = line.meaning.startswith(": always ")
         found.setdefault((line.shown, line.meaning, 0 if anywhere else group), []).append(line)
     for (shown, meaning, _), equal in found.items():
         names = ", ".join(f"`{line.name}`{'' if line.always else '?'}" for line in equal)

@@ -30,6 +30,8 @@ from replicator.worker.starting import start_worker
 
 PAGE: Final = "reference/http.md"
 SUBSCRIPTION: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}"
+DASHBOARD: Final = "Dashboard"
+"""The section of paths that people see as pages and forms: what they do stands there."""
 PAGES: Final = (
     ("/healthz", "Health and status", "http.md"),
     ("/readyz", "Health and status", "http.md"),
@@ -56,10 +58,12 @@ PAGES: Final = (
     (SUBSCRIPTION.partition("/subscription/")[0], "Administration of topics", "admin.md"),
     (SUBSCRIPTION, "Administration of subscriptions", "admin.md"),
     ("/admin/v2/schemas/", "Administration of schemas", "admin.md"),
-    ("/dashboard/", "Dashboard", "dashboard.md"),
+    ("/dashboard/", DASHBOARD, "dashboard.md"),
 )
 """Beginning of a path, its section, and the page that explains it; the longest that fits counts."""
 OTHERS: Final = "Other paths"
+NOTHING: Final = ("refuse", "no ", "none")
+"""Names of handlers without a docstring that say more than the path: that there is nothing to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ def _does(handler: Any) -> str:
         handler = handler.func
     text = inspect.getdoc(handler) or ""
     if not text:
-        return handler.__name__.strip("_").replace("_", " ")
+        name = handler.__name__.strip("_").replace("_", " ")
+        return name if name.startswith(NOTHING) else ""
     first = re.split(r"(?<=[.!?])\s|\n\n", text, maxsplit=1)[0]
     return plain(" ".join(first.split())).rstrip(".")
 
@@ -171,30 +176,37 @@ def _section(routes: list[Route], pages: set[str]) -> str:
     """Return a list of routes. Above it stands how they begin, and who may use most of them."""
     start = posixpath.commonpath([route.path for route in routes]) if len(routes) > 1 else ""
     start = start if start.count("/") > 1 or start == "/dashboard" else ""
-    rows: dict[tuple[str, str], list[str]] = {}
+    methods: dict[tuple[str, str, str], list[str]] = {}
     for route in routes:
-        method = "" if route.method == "*" else f"{route.method} "
         rest = route.path.removeprefix(start) if start else route.path
-        rows.setdefault((_short(who_may(route)), _said(route)), []).append(f"`{method}{rest}`".replace(" `", "`"))
+        method = "" if route.method == "*" else route.method
+        methods.setdefault((_short(who_may(route)), _said(route), rest), []).append(method)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (rule, does, rest), verbs in methods.items():
+        path = f"{'|'.join(verbs)} {rest}".strip()
+        rows.setdefault((rule, does), []).append(f"`{path}`")
     (usual, _), *_ = Counter(_short(who_may(route)) for route in routes).most_common(1)
     others = any(rule != usual for rule, _ in rows)
     lead = [f"Paths begin with `{start}`."] if start else []
     lead.append(f"For {usual}{', unless a route says otherwise' if others else ''}.")
     lead += [f"Explained in {' and '.join(f'[{name}](../{name})' for name in sorted(pages))}."] if pages else []
     items = "".join(
-        f"* {', '.join(paths)}{'' if rule == usual else f' for {rule}'}: {does}\n"
+        f"* {', '.join(paths)}{'' if rule == usual else f' ({rule})'}{f': {does}' if does else ''}\n"
         for (rule, does), paths in rows.items()
     )
     return f"{' '.join(lead)}\n\n{items}"
 
 
 def _short(rule: str) -> str:
-    """Return a rule without the place, where that is the one that the path or the query names."""
+    """Return a rule by the letters of its actions, without a place that the path or the query names."""
+    rule = re.sub(r"`(admin|consume|produce|replicate)`", lambda action: action[1][0].upper(), rule)
     return re.sub(r" on the (topic|namespace)\b", "", rule)
 
 
 def _said(route: Route) -> str:
     """Return what a route does. That GET answers, everybody knows."""
+    if route.path.startswith("/dashboard/"):
+        return ""
     found = re.fullmatch(r"Answer with (.)(.*)", route.does)
     return f"{found[1].upper()}{found[2]}" if found and route.method == "GET" else route.does
 
@@ -208,8 +220,8 @@ _HEAD: Final = """# Every HTTP route
 <!-- Made by `make reference` from the routes of a running worker and replicator/api/guarding.py. Do not edit it. -->
 
 Every path that a worker serves at its `address`. A path without a method takes any; `GET` answers `HEAD` too. Whom a
-route is for counts where [`auth`](../security.md) is set; superusers may do everything. An action alone is one on the
-topic or the namespace that the path or `?topic=` names; with "each topic" it is needed somewhere, and each topic inside
-is checked. The dashboard acts in the name of who signed in.
+route is for counts where [`auth`](../security.md) is set; superusers may do everything. A is the action `admin`, C
+`consume`, P `produce`, R `replicate`, on the topic or the namespace that the path or `?topic=` names; with "each topic"
+it is needed somewhere, and each topic inside is checked. The dashboard acts in the name of who signed in.
 Errors are `{"error": code, "message": text}`: [all of them](errors.md).
 """
