@@ -69,6 +69,9 @@ class CursorState:
     starts: Starts = field(default_factory=dict)
     """By origin, the start in this generation; nobody consumed the messages before it. It is empty in a generation that
     a seek began, and in a cursor that an earlier version stored. All up to ``mark_delete`` then counts as consumed."""
+    unheard: bool = field(default=False, compare=False)
+    """Whether this cluster made the subscription, or turned its replication on, without knowing what other clusters had
+    of it. A deletion from before does not count then. It is false once a generation of another cluster was adopted."""
     rewound: Position | None = field(default=None, compare=False)
     """Last position that consumers may have passed when the start moved back. Entries up to it may be unconsumed,
     though consumers received later ones. None if there are none."""
@@ -181,7 +184,7 @@ class CursorState:
 
     def set_replicated(self, replicated: bool) -> None:
         """Begin to announce the state to other clusters, beginning with the whole state; or stop announcing it."""
-        self.replicated = self.to_announce = replicated
+        self.replicated = self.to_announce = self.unheard = replicated
         self.unannounced = Unannounced(whole=True) if replicated else None
 
     def note_all(self) -> None:

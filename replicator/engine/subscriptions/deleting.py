@@ -12,6 +12,9 @@ An unforced deletion never takes a subscription away from consumers, in any clus
 3. Consumers may have connected here meanwhile, so step 1 is repeated.
 4. The tombstone records that the deletion was not forced. So a cluster keeps the subscription if consumers connected
    there meanwhile, or if it did not answer: :meth:`TopicSubscriptions.bury`.
+
+A cluster also keeps a subscription that it made, or whose replication it turned on, if the deletion is from before
+(:attr:`CursorState.unheard`), forced or not.
 """
 
 from __future__ import annotations
