@@ -53,6 +53,9 @@ PROPERTIES_BYTES_MAX: Final = PART_BYTES_TARGET
 """Limit of a subscription's properties in bytes. Larger ones are not announced, so other clusters create the
 subscription without them."""
 _PROPERTY_BYTES: Final = 12
+BURIED_MAX: Final = 1_000
+"""Limit of announced deletions that are kept, as many as a topic keeps tombstones. A client may delete subscriptions
+under new names without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class UpdateAnnouncer:
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
         self._buried: dict[str, _Buried] = {}
-        """Tombstones of deleted subscriptions, by name."""
+        """Tombstones of deleted subscriptions, by name, the oldest deletion first."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being created because of an announced change. Their whole state must be asked for."""
         self._changed: dict[str, None] = {}
@@ -223,9 +226,12 @@ class UpdateAnnouncer:
         self._changed.pop(name, None)
         self._coarse.pop(name, None)
         if generation is not None:
+            self._buried.pop(name, None)
             self._buried[name] = _Buried(generation, unless_in_use, again or announced)
             if not announced:
                 self._add(name, now_ms)
+            while len(self._buried) > BURIED_MAX and (oldest := next(iter(self._buried))) not in self._changed:
+                del self._buried[oldest]
 
     def on_peers(self, peers: Collection[str], now_ms: int, *, announce_all: bool) -> None:
         """Note which clusters get our markers. With ``announce_all``, announce every subscription, as some of them
@@ -314,7 +320,7 @@ class UpdateAnnouncer:
         subscription.announced.update(news)
         subscription.whole_due = subscription.asks = subscription.wanted = False
         subscription.ask_id = ""
-        if not (news or due or asks or vector):
+        if not (news or due or asks or whole or vector):
             return
         description = Description()
         if due or whole:
@@ -450,10 +456,6 @@ class UpdateAnnouncer:
         if subscription is not None and self._acks is not None:
             subscription.asks, subscription.ask_id = True, ask_id
             self._add(name, now_ms)
-
-    def owe_whole(self, name: str, now_ms: int) -> None:
-        """Announce the whole state of the subscription ``name`` with the next marker."""
-        self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
         """Announce the whole state of a subscription, or its deletion, with the next marker.

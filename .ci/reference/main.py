@@ -22,9 +22,9 @@ from reference_fields import Undocumented
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 MADE: dict[str, Callable[[], str]] = {
-    reference_fields.PAGE: lambda: reference_fields.page(DOCS),
+    reference_fields.PAGE: reference_fields.page,
     reference_routes.PAGE: lambda: reference_routes.made(DOCS),
-    reference_limits.PAGE: lambda: reference_limits.page(REPOSITORY),
+    reference_limits.PAGE: reference_limits.page,
     reference_commands.PAGE: reference_commands.page,
     reference_json.PAGE: reference_json.page,
     reference_errors.PAGE: lambda: reference_errors.page(REPOSITORY),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from dataclasses import dataclass, field
 from functools import cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,9 +38,6 @@ COMMANDS: Final = (
     "WorkerError",
 )
 """The bases of errors that end a command with one line and an exit status (replicator/cli/exit_status.py)."""
-
-_RENAMED: Final = {413: "Content Too Large", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
-"""Phrases of RFC 9110, section 15.5, that a Python before 3.13 has by their older names."""
 
 
 @dataclass(slots=True)
@@ -112,11 +109,6 @@ def _status(each: Found, found: dict[str, Found]) -> int:
     return 400
 
 
-def _phrase(status: int) -> str:
-    """Return a status in words, the same on every Python, as the page is compared on each of them."""
-    return _RENAMED.get(status) or HTTPStatus(status).phrase
-
-
 def page(repository: Path) -> str:
     """Return the page. Raise :class:`Undocumented` with everything that is missing."""
     remedies: dict[str, dict[str, Any]] = yaml.safe_load(REMEDIES.read_text())
@@ -146,19 +138,46 @@ def page(repository: Path) -> str:
     def meant(each: Found) -> str:
         return each.meaning or str(remedies["meanings"][each.name])
 
-    lines = [_HEAD]
-    for each in answered:
-        status = _status(each, found)
-        lines.append(
-            f"| `{each.name}` | {status} | {_in_protocol(each)} | {meant(each)} | {remedies['errors'][each.name]} |\n"
-        )
-    lines.append(_NEITHER)
-    for name, (status, meaning) in remedies["neither"].items():
-        lines.append(f"| `{name}` | {status} {_phrase(status)} | {meaning} | {remedies['errors'][name]} |\n")
-    lines.append(_COMMANDS)
-    for each in commands:
-        lines.append(f"| `{each.name}` | {_exit(each)} | {meant(each)} | {remedies['errors'][each.name]} |\n")
-    return "".join(lines)
+    rows = [
+        (each.name, f"{_status(each, found)}{_in_protocol(each)}", meant(each), remedies["errors"][each.name])
+        for each in answered
+    ]
+    rows += [
+        (name, str(status), meaning, remedies["errors"][name])
+        for name, (status, meaning) in remedies["neither"].items()
+        if name not in {each.name for each in answered}
+    ]
+    bases = [each for each in commands if each.meaning.startswith("Base")]
+    names = ", ".join(f"`{each.name}`" for each in bases)
+    ends = [
+        (each.name, _exit(each), meant(each), remedies["errors"][each.name]) for each in commands if each not in bases
+    ]
+    return f"{_HEAD}{_told(sorted(rows))}{_COMMANDS.format(bases=names)}{_told(ends)}"
+
+
+def _told(rows: list[tuple[str, str, str, str]]) -> str:
+    """Return a table of the errors with remedies, and below it the names of the others by status."""
+    others: dict[str, list[str]] = {}
+    for name, status, _, remedy in rows:
+        if not remedy:
+            others.setdefault(status, []).append(f"`{name}`")
+    listed = "; ".join(f"{status}: {', '.join(names)}" for status, names in sorted(others.items()))
+    return f"{_table([row for row in rows if row[3]])}\nOf these the text says what to correct. {listed}.\n"
+
+
+def _table(rows: list[tuple[str, str, str, str]]) -> str:
+    """Return the rows of a table. Errors of which all but the names are the same stand in one."""
+    together: dict[tuple[str, str, str], list[str]] = {}
+    for name, *rest in rows:
+        status, meaning, remedy = rest
+        meaning = re.sub(r" Exit status \d\.$|; the message (names|says|has) [^;]*(?=\.$)", "", meaning)
+        if (shorter := meaning.removeprefix("Error for ")) != meaning:
+            meaning = f"{shorter[:1].upper()}{shorter[1:]}"
+        together.setdefault((status, meaning, remedy), []).append(f"`{name}`")
+    return "".join(
+        f"| {', '.join(names)} | {status} | {meaning} | {remedy} |\n"
+        for (status, meaning, remedy), names in together.items()
+    )
 
 
 def _itself(base: str, found: dict[str, Found]) -> list[Found]:
@@ -172,7 +191,7 @@ def _class_of(each: Found) -> Any:
 def _in_protocol(each: Found) -> str:
     kind = _class_of(each)
     code = server_error(kind.__new__(kind))
-    return "" if code == ServerError.UnknownError else f"`{ServerError.Name(code)}`"
+    return "" if code == ServerError.UnknownError else f" `{ServerError.Name(code)}`"
 
 
 def _exit(each: Found) -> str:
@@ -184,30 +203,24 @@ _HEAD: Final = """# Every error, and what to do
 
 <!-- Made by `make reference` from the source and .ci/reference/remedies.yaml. Do not edit it. -->
 
-An error says in its text what was asked, where, and what is wrong. Here stands what each one means, and what to do.
+An error says in its text what was asked, where, and what is wrong. Here stands what it means, and what to do.
 
 ## What workers answer
 
-The code stands in `error` of an HTTP answer. What has no code of the binary protocol is `UnknownError` there. Under
-`/admin/v2`, `/lookup/v2` and `/topics` some have [the status that Pulsar gives](../admin.md). 429 and 503 pass: try
-again later. What begins with 4 otherwise does not pass by itself.
-
-| code | HTTP | binary protocol | what it means | what to do |
-| --- | --- | --- | --- | --- |
-"""
-_NEITHER: Final = """
-## What HTTP itself refuses
+The code stands in `error` of an HTTP answer. Behind its status stands its code in the binary protocol, if that is not
+`UnknownError`. Under `/admin/v2`, `/lookup/v2` and `/topics` some have [the status that Pulsar gives](../admin.md). 429
+and 503 pass: try again later. What begins with 4 otherwise does not pass by itself.
 
 | code | status | what it means | what to do |
-| --- | --- | --- | --- |
+|---|---|---|---|
 """
 _COMMANDS: Final = """
 ## What ends a command
 
-A command ends with one line that says what is wrong, and with a status: 0 fine, 1 a check failed, 2 wrong usage or
-configuration, 3 a peer or service is unavailable, 4 a backup of a damaged store, 130 interrupted. Errors of a worker,
-as above, end it with 2, and with 3 where the worker does not answer.
+A command ends with one line that says what is wrong, and with an [exit status](../cli.md). Errors of a worker, as
+above, end it with 2, and with 3 where the worker does not answer. The classes above several of these errors end it with
+2, and their text says all: {bases}.
 
 | error | status | what it means | what to do |
-| --- | --- | --- | --- |
+|---|---|---|---|
 """

@@ -1,8 +1,8 @@
 """docs/reference/topology.md: every field of a topology file, which values it takes and what it is without.
 
-The fields, their values and their defaults are those of the pydantic models. What a field is for is written in a row
-of docs/topology.md, by hand, and taken from there. A field of a section may do without a row of its own where the
-section's row names it; its docstring says the rest.
+The fields, their values and their defaults are those of the pydantic models. What a field is for is written by hand in
+a row of topology_fields.md beside this file. A field of a section may do without a row of its own where the section's
+row names it; its docstring says the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -26,7 +27,8 @@ from replicator.topology.sections import Section
 from replicator.topology.values import Topology
 
 PAGE: Final = "reference/topology.md"
-MEANINGS: Final = "topology.md"
+MEANINGS: Final = Path(__file__).with_name("topology_fields.md")
+HAND_WRITTEN: Final = f".ci/reference/{MEANINGS.name}"
 ROOTS: Final[dict[str, type[Section]]] = {
     "clusters.NAME": fields.Cluster,
     "links[]": links.LinkSettings,
@@ -50,7 +52,7 @@ VALUES: Final[dict[object, str]] = {
     scalars.check_database: "`embedded` or `postgresql://…`",
     scalars.check_host_name: "a host name",
     scalars.check_origin: "`http://HOST` or `https://HOST`, with or without a port",
-    scalars.data_path: "a path; relative to the file",
+    scalars.data_path: "a path",
     scalars.check_master: "`local[N]`, `spark://…`, `k8s://…` or `yarn`",
     scalars.check_batch: f"a duration, `1s` to `{scalars.BATCH_SECONDS_MAX}s`",
     scalars.parse_duration: "",  # what checks the number says it
@@ -83,7 +85,7 @@ class Undocumented(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A row of docs/topology.md."""
+    """A row of topology_fields.md."""
 
     default: str
     meaning: str
@@ -100,20 +102,35 @@ class Fact:
     docstring: str
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the page."""
+
+    key: str
+    values: str
+    default: str
+    meaning: str
+
+
 def written_rows(page: str) -> dict[str, Written]:
-    """Return rows by key. A row may have several keys: `.exclude` behind `links[].topics` is `links[].exclude`."""
+    """Return rows by key. A row may have several keys: `.exclude` behind `links[].topics` is `links[].exclude`. It may
+    have as many defaults, with commas.
+    """
     rows: dict[str, Written] = {}
     for line in page.splitlines():
         if not (match := _ROW.match(line)):
             continue
         above = ""
-        for key in re.findall(r"`([^`]+)`", match[1]):
+        keys = re.findall(r"`([^`]+)`", match[1])
+        defaults = [each.strip() for each in match[2].split(",")]
+        for number, key in enumerate(keys):
             whole = f"{above}{key}" if key.startswith(".") else key
             above = whole.rpartition(".")[0]
             if whole.partition(".")[0].removesuffix("[]") in {
                 root.partition(".")[0].removesuffix("[]") for root in ROOTS
             }:
-                rows[whole] = Written(match[2].strip(), match[3].strip())
+                default = defaults[number] if len(defaults) == len(keys) else match[2].strip()
+                rows[whole] = Written(default, match[3].strip())
     return rows
 
 
@@ -224,8 +241,7 @@ def _of_metadata(key: str, metadata: list[Any]) -> Iterator[str]:
         elif "names" in inside:
             yield _one_of(inside["names"])
         elif "off_at_0" in inside:
-            off = "; 0 is `unlimited` too" if inside["off_at_0"] else ""
-            yield f"{inside['kind'].partition(' (')[0]}, or `unlimited`{off}"
+            yield f"{inside['kind'].partition(' (')[0]}, or `unlimited`"
         else:
             raise Undocumented(
                 f"{key} is checked by {check.__qualname__}; say which values it takes in VALUES of "
@@ -255,36 +271,60 @@ def _default(name: str, info: FieldInfo) -> str:
     return str(default) if isinstance(default, int) else f"`{default}`"
 
 
-def page(docs: Path) -> str:
+def page(meanings: Path = MEANINGS) -> str:
     """Return the page. Raise :class:`Undocumented` with everything that is missing."""
-    rows = written_rows((docs / MEANINGS).read_text())
+    rows = written_rows(meanings.read_text())
     known = list(facts())
     keys = {fact.key for fact in known}
     sections = {key.rpartition(".")[0] for key in keys} | set(ROOTS) | {"clusters"}
     wrong = [
-        f"docs/{MEANINGS} has a row for `{key}`, which no file may have: correct it or take it out"
+        f"{HAND_WRITTEN} has a row for `{key}`, which no file may have: correct it or take it out"
         for key in rows
         if key not in keys and key not in sections
     ]
-    lines = {}
+    lines: dict[str, list[Row]] = {root: [] for root in ROOTS}
+    said: set[str] = set()
     for fact in known:
+        lines[_root(fact.key)] += _of_new_sections(fact.key, rows, said)
         try:
-            lines[fact.key] = _line(fact, rows)
+            lines[_root(fact.key)].append(_line(fact, rows))
         except Undocumented as missing:
             wrong.append(str(missing))
     if wrong:
         raise Undocumented("\n".join(wrong))
     return _HEAD + "".join(
-        f"\n## {_TITLES.get(root, root)}\n\n{_TABLE}{''.join(lines[key] for key in lines if _root(key) == root)}"
-        for root in ROOTS
+        f"\n## {_TITLES.get(root, root)}\n\n{_TABLE}{''.join(_table(lines[root]))}" for root in ROOTS
     )
+
+
+def _of_new_sections(key: str, rows: dict[str, Written], said: set[str]) -> Iterator[Row]:
+    """Yield the rows of the sections around a field, each before the first field that is in it."""
+    parts = key.split(".")
+    for end in range(1, len(parts)):
+        section = ".".join(parts[:end])
+        if section in rows and section not in said:
+            said.add(section)
+            yield Row(section, "", rows[section].default, rows[section].meaning)
 
 
 def _root(key: str) -> str:
     return next(root for root in ROOTS if key.startswith(f"{root}."))
 
 
-def _line(fact: Fact, rows: dict[str, Written]) -> str:
+def _table(rows: list[Row]) -> Iterator[str]:
+    """Yield lines of Markdown. Keys of one section that follow each other and mean the same stand in one row."""
+    for _, equal in groupby(rows, key=lambda row: (row.key.rpartition(".")[0], row.meaning)):
+        some = list(equal)
+        first, *others = [row.key for row in some]
+        keys = ", ".join([f"`{first}`", *(f"`.{key.rpartition('.')[2]}`" for key in others)])
+        values, defaults = (
+            "; ".join(dict.fromkeys(each) if len(set(each)) == 1 else each)
+            for each in ([row.values for row in some], [row.default for row in some])
+        )
+        yield f"| {keys} | {values} | {defaults} | {some[0].meaning} |\n"
+
+
+def _line(fact: Fact, rows: dict[str, Written]) -> Row:
     row = rows.get(fact.key)
     if row is None:
         meaning, default = _from_section(fact, rows), fact.default
@@ -293,9 +333,9 @@ def _line(fact: Fact, rows: dict[str, Written]) -> str:
         said = re.fullmatch(r"(`[^`]+`|[\d ]+|required)", row.default)
         if fact.default and said and said[1].strip("` ") != fact.default.strip("`"):
             raise Undocumented(
-                f"docs/{MEANINGS} says that `{fact.key}` is {row.default} by default, and it is {fact.default}"
+                f"{HAND_WRITTEN} says that `{fact.key}` is {row.default} by default, and it is {fact.default}"
             )
-    return f"| `{fact.key}` | {fact.values} | {default} | {_moved(meaning)} |\n"
+    return Row(fact.key, fact.values, default, meaning)
 
 
 def _from_section(fact: Fact, rows: dict[str, Written]) -> str:
@@ -303,17 +343,12 @@ def _from_section(fact: Fact, rows: dict[str, Written]) -> str:
     while parent:
         row = rows.get(parent)
         if row is not None and re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", row.meaning):
-            return f"{fact.docstring} See [`{parent}`]({MEANINGS}).".strip()
+            return fact.docstring or f"see `{parent}`"
         parent = parent.rpartition(".")[0]
     raise Undocumented(
-        f"`{fact.key}` has no meaning: write a row | `{fact.key}` | default | meaning | into docs/{MEANINGS}, "
+        f"`{fact.key}` has no meaning: write a row | `{fact.key}` | default | meaning | into {HAND_WRITTEN}, "
         "then run `make reference`"
     )
-
-
-def _moved(meaning: str) -> str:
-    """Change links so that they work from one folder further down."""
-    return re.sub(r"\]\((?!\w+:|#)", "](../", re.sub(r"\]\(#", f"]({MEANINGS}#", meaning))
 
 
 _TITLES: Final = {
@@ -327,10 +362,11 @@ _TITLES: Final = {
 _TABLE: Final = "| key | values | default | meaning |\n| --- | --- | --- | --- |\n"
 _HEAD: Final = f"""# Every field of the topology file
 
-<!-- Made by `make reference` from replicator/topology and docs/{MEANINGS}. Do not edit it. -->
+<!-- Made by `make reference` from replicator/topology and {HAND_WRITTEN}. Do not edit it. -->
 
-Which keys there are, which values they take and what counts without them is taken from the code; what they are for is
-said in [the topology file](../{MEANINGS}), which also says how a file is checked and changed. A size has a unit
-(`10GiB`, `500MB`) or is a number of bytes; a duration has a unit (`90s`, `30m`, `12h`, `7d`, `2w`) or is a number of
-seconds.
+This page lists every key of the topology file with its values and its default. [The topology file](../topology.md)
+says how a file is checked and changed. A path is relative to the file. A size has a unit (B, kB, MB, GB, TB, KiB, MiB,
+GiB, TiB) or is a number of bytes; a duration has a unit (`90s`, `30m`, `12h`, `7d`, `2w`) or is a number of seconds.
+Where `unlimited` is a value, 0 means the same, but not for `policies.retention`. A row may have several keys, with
+values and defaults in the same order where they differ.
 """

@@ -1,20 +1,17 @@
-"""docs/limits.md: the limits that somebody may meet, each with its number, its reason and what happens past it.
+"""docs/limits.md: the limits that somebody may meet, each with its number and what happens past it.
 
-The number and the reason are a constant's value and docstring. limits.yaml beside this file says what is limited, and
-what happens past the limit.
+The number is a constant's value; the constant's docstring has the reason. limits.yaml beside this file says what is
+limited, and what happens past the limit.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from reference_fields import Undocumented, plain
+from reference_fields import Undocumented
 
 from replicator.topology.scalars import format_size
 
@@ -22,7 +19,7 @@ PAGE: Final = "limits.md"
 LIMITS: Final = Path(__file__).with_name("limits.yaml")
 
 
-def page(repository: Path) -> str:
+def page() -> str:
     """Return the page. Raise :class:`Undocumented` with everything that is wrong."""
     sections: dict[str, list[dict[str, str]]] = yaml.safe_load(LIMITS.read_text())
     wrong: list[str] = []
@@ -31,7 +28,7 @@ def page(repository: Path) -> str:
         lines.append(f"\n## {title}\n\n{_TABLE}")
         for limit in limits:
             try:
-                lines.append(_line(limit, repository))
+                lines.append(_line(limit))
             except (ModuleNotFoundError, AttributeError):
                 wrong.append(
                     f".ci/reference/limits.yaml names {limit['constant']}, which is not there: "
@@ -42,15 +39,11 @@ def page(repository: Path) -> str:
     return "".join(lines) + _FOOT
 
 
-def _line(limit: dict[str, str], repository: Path) -> str:
+def _line(limit: dict[str, str]) -> str:
     module, _, name = limit["constant"].rpartition(".")
     value = getattr(importlib.import_module(module), name)
-    path = Path(*module.split(".")).with_suffix(".py")
     setting = f"; `{limit['setting']}` sets it" if "setting" in limit else ""
-    reason = _docstrings(repository / path).get(name, "")
-    return (
-        f"| {limit['of']} | {shown(name, value)}{setting} | {limit.get('past', '')} | {reason} | `{path}`: `{name}` |\n"
-    )
+    return f"| {limit['of']} | {shown(name, value)}{setting} | {limit.get('past', '')} |\n"
 
 
 def shown(name: str, value: Any) -> str:
@@ -59,30 +52,13 @@ def shown(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-@cache
-def _docstrings(path: Path) -> dict[str, str]:
-    """Return the docstrings of a module's constants, by name."""
-    body = ast.parse(path.read_text()).body
-    found = {}
-    for constant, after in pairwise(body):
-        target = constant.target if isinstance(constant, ast.AnnAssign) else None
-        if (
-            isinstance(target, ast.Name)
-            and isinstance(after, ast.Expr)
-            and isinstance(after.value, ast.Constant)
-            and isinstance(after.value.value, str)
-        ):
-            found[target.id] = plain(" ".join(after.value.value.split()))
-    return found
-
-
-_TABLE: Final = "| of | limit | past it | why | where it comes from |\n| --- | --- | --- | --- | --- |\n"
+_TABLE: Final = "| of | limit | past it |\n| --- | --- | --- |\n"
 _HEAD: Final = """# Limits
 
 <!-- Made by `make reference` from the constants and .ci/reference/limits.yaml. Do not edit it. -->
 
-Everything has a limit, so that nobody takes a worker's memory, disk or time from the others: past it who sends is
-slowed, or gets an error that says so. These are the limits that somebody may meet, with the number that the code has.
+This page lists the limits that users may meet. Past a limit the sender is slowed, or gets an error that names it.
+[Settings](reference/topology.md) change some of them.
 """
 _FOOT: Final = """
 ## What there is not

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import posixpath
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,9 @@ from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
 
 PAGE: Final = "reference/http.md"
+SUBSCRIPTION: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}"
+DASHBOARD: Final = "Dashboard"
+"""The section of paths that people see as pages and forms: what they do stands there."""
 PAGES: Final = (
     ("/healthz", "Health and status", "http.md"),
     ("/readyz", "Health and status", "http.md"),
@@ -48,10 +54,16 @@ PAGES: Final = (
     ("/topics/", "WebSockets and REST produce", "websocket.md"),
     ("/lookup/v2/", "Lookup", "admin.md"),
     ("/admin/v2/", "Administration", "admin.md"),
-    ("/dashboard/", "Dashboard", "dashboard.md"),
+    ("/admin/v2/namespaces/{tenant}", "Administration of namespaces", "admin.md"),
+    (SUBSCRIPTION.partition("/subscription/")[0], "Administration of topics", "admin.md"),
+    (SUBSCRIPTION, "Administration of subscriptions", "admin.md"),
+    ("/admin/v2/schemas/", "Administration of schemas", "admin.md"),
+    ("/dashboard/", DASHBOARD, "dashboard.md"),
 )
-"""Beginning of a path, its section, and the page that explains it; the first that fits counts."""
+"""Beginning of a path, its section, and the page that explains it; the longest that fits counts."""
 OTHERS: Final = "Other paths"
+NOTHING: Final = ("refuse", "no ", "none")
+"""Names of handlers without a docstring that say more than the path: that there is nothing to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +83,12 @@ def routes_of(app: web.Application) -> list[Route]:
 
 
 def _does(handler: Any) -> str:
+    if isinstance(handler, partial):
+        handler = handler.func
     text = inspect.getdoc(handler) or ""
     if not text:
-        return handler.__name__.strip("_").replace("_", " ")
+        name = handler.__name__.strip("_").replace("_", " ")
+        return name if name.startswith(NOTHING) else ""
     first = re.split(r"(?<=[.!?])\s|\n\n", text, maxsplit=1)[0]
     return plain(" ".join(first.split())).rstrip(".")
 
@@ -88,7 +103,7 @@ class _Asked:
         self.rule = "superusers"
 
     def check_anywhere(self, role: str, actions: Iterable[Any]) -> None:
-        self.rule = f"{_shown(actions)} anywhere; each topic inside is checked"
+        self.rule = f"{_shown(actions)}, each topic"
 
     def check_topic(self, role: str, actions: Iterable[Any], topic: str) -> None:
         self.rule = f"{_shown(actions)} on the topic"
@@ -140,42 +155,73 @@ async def running_routes() -> list[Route]:
 
 
 def page(routes: list[Route], docs: Path) -> str:
-    sections: dict[str, list[str]] = {title: [] for _, title, _ in PAGES} | {OTHERS: []}
+    sections: dict[str, list[Route]] = {title: [] for title in (*(each[1] for each in PAGES), OTHERS)}
     pages: dict[str, set[str]] = {}
     for route in sorted(routes, key=lambda each: (each.path, each.method)):
-        title, explained = next(
-            ((title, name) for start, title, name in PAGES if route.path.startswith(start)), (OTHERS, "")
-        )
+        fitting = [each for each in PAGES if route.path.startswith(each[0])]
+        _, title, explained = max(fitting, key=lambda each: len(each[0]), default=("", OTHERS, ""))
         pages.setdefault(title, set()).update({explained} - {""})
-        method = "any" if route.method == "*" else f"`{route.method}`"
-        sections[title].append(f"| {method} | `{route.path}` | {who_may(route)} | {route.does} |\n")
+        sections[title].append(route)
     gone = sorted(name for names in pages.values() for name in names if not (docs / name).is_file())
     if gone:
         raise Undocumented(
             f"PAGES in .ci/reference/reference_routes.py names {', '.join(gone)}, which docs/ does not have"
         )
     return _HEAD + "".join(
-        f"\n## {title}\n\n{_explained(pages.get(title, set()))}{_TABLE}{''.join(rows)}"
-        for title, rows in sections.items()
-        if rows
+        f"\n## {title}\n\n{_section(those, pages[title])}" for title, those in sections.items() if those
     )
 
 
-def _explained(pages: set[str]) -> str:
-    if not pages:
+def _section(routes: list[Route], pages: set[str]) -> str:
+    """Return a list of routes. Above it stands how they begin, and who may use most of them."""
+    start = posixpath.commonpath([route.path for route in routes]) if len(routes) > 1 else ""
+    start = start if start.count("/") > 1 or start == "/dashboard" else ""
+    methods: dict[tuple[str, str, str], list[str]] = {}
+    for route in routes:
+        rest = route.path.removeprefix(start) if start else route.path
+        method = "" if route.method == "*" else route.method
+        methods.setdefault((_short(who_may(route)), _said(route), rest), []).append(method)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (rule, does, rest), verbs in methods.items():
+        path = f"{'|'.join(verbs)} {rest}".strip()
+        rows.setdefault((rule, does), []).append(f"`{path}`")
+    (usual, _), *_ = Counter(_short(who_may(route)) for route in routes).most_common(1)
+    others = any(rule != usual for rule, _ in rows)
+    lead = [f"Paths begin with `{start}`."] if start else []
+    lead.append(f"For {usual}{', unless a route says otherwise' if others else ''}.")
+    lead += [f"Explained in {' and '.join(f'[{name}](../{name})' for name in sorted(pages))}."] if pages else []
+    items = "".join(
+        f"* {', '.join(paths)}{'' if rule == usual else f' ({rule})'}{f': {does}' if does else ''}\n"
+        for (rule, does), paths in rows.items()
+    )
+    return f"{' '.join(lead)}\n\n{items}"
+
+
+def _short(rule: str) -> str:
+    """Return a rule by the letters of its actions, without a place that the path or the query names."""
+    rule = re.sub(r"`(admin|consume|produce|replicate)`", lambda action: action[1][0].upper(), rule)
+    return re.sub(r" on the (topic|namespace)\b", "", rule)
+
+
+def _said(route: Route) -> str:
+    """Return what a route does. That GET answers, everybody knows."""
+    if route.path.startswith("/dashboard/"):
         return ""
-    return f"Explained in {' and '.join(f'[{name}](../{name})' for name in sorted(pages))}.\n\n"
+    found = re.fullmatch(r"Answer with (.)(.*)", route.does)
+    return f"{found[1].upper()}{found[2]}" if found and route.method == "GET" else route.does
 
 
 def made(docs: Path) -> str:
     return page(asyncio.run(running_routes()), docs)
 
 
-_TABLE: Final = "| method | path | who may | what it does |\n| --- | --- | --- | --- |\n"
 _HEAD: Final = """# Every HTTP route
 
 <!-- Made by `make reference` from the routes of a running worker and replicator/api/guarding.py. Do not edit it. -->
 
-Every path that a worker serves at its `address`. "Who may" counts where [`auth`](../security.md) is set; superusers may
-do everything. `GET` answers `HEAD` too. Errors are `{"error": code, "message": text}`: [all of them](errors.md).
+Every path that a worker serves at its `address`. A path without a method takes any; `GET` answers `HEAD` too. Whom a
+route is for counts where [`auth`](../security.md) is set; superusers may do everything. A is the action `admin`, C
+`consume`, P `produce`, R `replicate`, on the topic or the namespace that the path or `?topic=` names; with "each topic"
+it is needed somewhere, and each topic inside is checked. The dashboard acts in the name of who signed in.
+Errors are `{"error": code, "message": text}`: [all of them](errors.md).
 """

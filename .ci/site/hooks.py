@@ -1,6 +1,7 @@
 """MkDocs hooks beside mkdocs.yml: the menu's other pages, pages that lie outside docs/, links to code.
 
 * Pages that `nav` does not name stand under "More" (:mod:`navigation`).
+* The page of decisions lists the records in its folder.
 * `extra.elsewhere` brings pages of the repository that are not in docs/. Links to them lead there.
 * Links to other files of the repository are shown as what they name, without a link: the site has no code.
 * A link to a folder leads to its README.md, as it does where the repository is read.
@@ -58,6 +59,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     elsewhere: dict[str, str] = config.extra["elsewhere"]
     name = page.file.src_uri
+    if name == "adr/README.md":
+        records = (ROOT / "docs" / "adr").glob("0*.md")
+        markdown += navigation.records({record.name: record.read_text() for record in records})
     here = posixpath.dirname(elsewhere.get(name) or f"docs/{name}")
     pages_of = {place: page for page, place in elsewhere.items()}
 

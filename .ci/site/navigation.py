@@ -5,7 +5,7 @@ Pure: names go in and come out, so that a test can do the same without MkDocs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 MORE: Final = "More"
@@ -37,6 +37,12 @@ def completed(nav: list[Any], pages: Collection[str], awaited: Collection[str]) 
         )
     more = sorted(set(pages) - set(named(nav)))
     return [*_kept(nav, pages), *([{MORE: more}] if more else [])], more
+
+
+def records(texts: Mapping[str, str]) -> str:
+    """Return a list of links to records of decisions, whose texts are given by file name, under their titles."""
+    titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in sorted(texts.items())}
+    return "\n" + "".join(f"* [{title}]({name})\n" for name, title in titles.items())
 
 
 def _kept(nav: list[Any], pages: Collection[str]) -> list[Any]:

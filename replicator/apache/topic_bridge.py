@@ -150,6 +150,7 @@ class TopicBridge:
         )
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()
+        self._ended = False
         self._comparisons = 0
         """Number of comparisons that were begun."""
         self._last_idle = 0
@@ -178,7 +179,10 @@ class TopicBridge:
 
         Then another bridge takes this one's place.
         """
+        self._ended = True
         await asyncio.gather(*(task.stop() for task in self._tasks))
+        async with self._compared:
+            self._compared.notify_all()
         if not keep_hold:
             self.topic.holds.positions.pop(HOLDER, None)
         self._outgoing.fenced.set()
@@ -265,13 +269,15 @@ class TopicBridge:
         await self._consumer_fence.closed.wait()
 
     async def compared(self) -> None:
-        """Return when the engine has everything that was acknowledged at the brokers until now."""
+        """Return when the engine has everything that was acknowledged at the brokers until now, or when this bridge
+        has ended."""
         after = self._comparisons
         self.hurry()
-        while self._last_idle <= after:
+        while self._last_idle <= after and not self._ended:
             self._compare_now.set()
             async with self._compared:
-                await self._compared.wait()
+                if not self._ended:
+                    await self._compared.wait()
 
     def in_the_way(self, *, consumers: bool) -> str:
         """Return which part of the fence is not closed, and why; empty if all of it is."""

@@ -65,7 +65,9 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
                 if not dry_run:
                     audit(OPERATOR, "renew bridge", each, {"way": renewal.way.value})
         except BridgeError as error:
-            return error_response("BrokersSilent", str(error), 503)
+            done = [each["topic"] for each in renewals if not dry_run]
+            before = f"; renewed before that: {', '.join(done)}" if done else ""
+            return error_response("BrokersSilent", f"{error}{before}", 503)
         return web.json_response({"cluster": cluster, "renewals": renewals})
 
     async def acknowledge_missing(request: web.Request) -> web.Response:

@@ -96,7 +96,7 @@ async def _ask(engine: Engine, asking: AskingBack, source: str) -> tuple[Verdict
 
 
 async def own_settings(request: web.Request) -> web.StreamResponse:
-    """Answer with this cluster's own policies and permissions, or only with what changed since the asker's version.
+    """Answer with this cluster's own policies and permissions, or only what changed since the asker's version.
 
     The role needs ``replicate`` for each tenant, namespace and topic in the answer.
     """
@@ -111,7 +111,7 @@ async def own_settings(request: web.Request) -> web.StreamResponse:
 
 
 async def list_settings(request: web.Request) -> web.StreamResponse:
-    """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores, and with the
+    """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores, and the
     partitioned topics that the cluster deleted.
 
     Deletions of topics that the role may not replicate are left out. For the rest it needs ``replicate`` for each

@@ -61,7 +61,7 @@ async def topic_summary(request: web.Request) -> web.Response:
 
 
 async def topic_figures(request: web.Request) -> web.Response:
-    """Answer with a page of topics (``?search=&after=&before=&limit=``), or with the named topics (``?topic=``)."""
+    """Answer with a page of topics (``?search=&after=&before=&limit=``), or the named topics (``?topic=``)."""
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     if len(named) > PAGE_TOPICS_MAX:

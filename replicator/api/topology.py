@@ -45,7 +45,7 @@ def add_topology(app: web.Application, source: TopologySource) -> None:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Answer with the topology that runs, by digest and in the form of the file, and with the worker's version."""
+    """Answer with the topology that runs, by digest and in the form of the file, and the worker's version."""
     return web.json_response({**request.app[SOURCE].topology_status(), "version": __version__})
 
 

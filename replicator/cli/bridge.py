@@ -17,7 +17,7 @@ from replicator.cli.json_types import AcknowledgedTopic, BridgedTopic, RenewedTo
 from replicator.cli.output import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Collection
 
     from replicator.operating.admin_client import AdminClient
 
@@ -62,7 +62,8 @@ def renew(
     """Get a topic going again whose reading at brokers has halted, in all clusters or one.
 
     It deletes no message anywhere. It refuses if new messages would be taken for others, and says how to keep both.
-    Exit status 1 if a cluster refuses, 3 if one does not answer: then nothing was changed in any cluster.
+    All clusters are asked first: if one refuses (exit status 1) or does not answer (3), nothing is changed anywhere. If
+    one fails after that, it is named, and the others are renewed.
     """
 
     async def ask(client: AdminClient, dry_run: bool) -> list[Any]:
@@ -71,7 +72,8 @@ def renew(
 
     found, problems = _asked(file, cluster, lambda client: ask(client, True))
     if not dry_run and not problems:
-        found, problems = _asked(file, cluster, lambda client: ask(client, False))
+        bridging = {each["cluster"] for each in found}
+        found, problems = _asked(file, cluster, lambda client: ask(client, False), bridging)
     columns = ("cluster", "topic", "way")
     table = rows_table(columns, [(each["cluster"], each["topic"], each["way"]) for each in found])
     texts = [Text(f"\n{each['cluster']}: {each['topic']}: {each['text']}", overflow="fold") for each in found]
@@ -118,12 +120,15 @@ def _changed(found: list[Any], table: Any, problems: list[_Problem]) -> Shown[li
 
 
 def _asked(
-    file: Path, cluster: str | None, ask: Callable[[AdminClient], Awaitable[list[Any]]]
+    file: Path,
+    cluster: str | None,
+    ask: Callable[[AdminClient], Awaitable[list[Any]]],
+    bridging: Collection[str] = (),
 ) -> tuple[list[Any], list[_Problem]]:
     """Ask the workers beside brokers, or the one of ``cluster``; return their answers, and what went wrong.
 
-    Clusters that do not bridge the topic are left out, unless none does. Raises the error of a cluster that is asked
-    alone and does not answer.
+    Clusters that do not bridge the topic are left out, unless none does, or they are among ``bridging``. Raises the
+    error of a cluster that is asked alone and does not answer.
     """
     from replicator.operating.admin_client import AdminClient
     from replicator.operating.errors import AdminError, InvalidAddress, RequestRefused
@@ -142,7 +147,7 @@ def _asked(
                 async with AdminClient(each.url) as client:
                     found.extend(await ask(client))
             except RequestRefused as error:
-                if error.code == NOT_BRIDGED:
+                if error.code == NOT_BRIDGED and each.name not in bridging:
                     unknown.append(error)
                     continue
                 problems.append(_Problem(f"{each.name}: {error}", refused=True))

@@ -152,7 +152,7 @@ class LeftOutAnswer(TypedDict):
 
     origin: Annotated[str, "who published it first"]
     entry: Annotated[str, "of its origin", "ledger:entry"]
-    bytes: Annotated[int, "its size", "B"]
+    bytes: Annotated[int, "its size"]
     reason: Annotated[str, "why the brokers refuse it"]
     left_out_at_ms: Annotated[int, "when it was passed over", "ms since 1970"]
 

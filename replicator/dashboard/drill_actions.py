@@ -51,7 +51,7 @@ class DrillActions:
         return self._form(request, USUAL)
 
     async def start(self, request: web.Request) -> web.Response:
-        """Start a drill in a namespace of its own, in the name of who signed in."""
+        """Start a drill in a namespace of its own."""
         fields, visit = await self._doors.form(request), self._doors.visit(request)
         try:
             run = self._drilling.start(fields, shown=visit.shown, who=visit.role or OPERATOR)

@@ -42,7 +42,7 @@ class FailoverPages:
         return await self._pages.live(request, "failover.html", "failover", title="Failover", clusters=clusters)
 
     async def dry_run(self, request: web.Request) -> web.Response:
-        """Try a switch without changing anything, in the name of who signed in."""
+        """Try a switch without changing anything."""
         fields = await self._doors.form(request)
         kind = needed(fields, "kind")
         if kind not in KINDS:
@@ -59,7 +59,7 @@ class FailoverPages:
         return await self._run_page(request, self._switches.find(needed(request.query, "id")))
 
     async def switch(self, request: web.Request) -> web.Response:
-        """Make the switch that a dry run tried, after the cluster's name was typed, in the name of who signed in."""
+        """Make the switch that a dry run tried, after the cluster's name was typed."""
         fields = await self._doors.form(request)
         run_id, visit = needed(fields, "id"), self._doors.visit(request)
         try:

@@ -77,7 +77,7 @@ class LinkActions:
         ]
 
     async def pause_or_resume(self, request: web.Request) -> web.Response:
-        """Pause a link or let it go on, in the name of who signed in."""
+        """Pause a link or let it go on."""
         fields = await self._doors.form(request)
         cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
         action = needed(fields, "action")
@@ -93,7 +93,7 @@ class LinkActions:
         return await self._gap_page(request, cluster, key, topic)
 
     async def end_gap(self, request: web.Request) -> web.Response:
-        """End a gap, in the name of who signed in."""
+        """End a gap."""
         fields = await self._doors.form(request)
         cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
         topic, policy = str(parse_topic(needed(fields, "topic"))), needed(fields, "policy")

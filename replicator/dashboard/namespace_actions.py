@@ -51,7 +51,7 @@ class NamespaceActions:
         return self._new_page(request, Attempt({"namespace": ""}, self._asking.clusters, status=200))
 
     async def make(self, request: web.Request) -> web.Response:
-        """Make a namespace in the clusters that were chosen, in the name of who signed in."""
+        """Make a namespace in the clusters that were chosen."""
         form = await self._doors.form(request)
         name = form.get("namespace", "").strip()
         attempt = Attempt({"namespace": name}, chosen_in(form, self._asking.clusters))
@@ -75,7 +75,7 @@ class NamespaceActions:
         return await self._delete_page(request, target, None)
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete a namespace in the clusters that were chosen, in the name of who signed in."""
+        """Delete a namespace in the clusters that were chosen."""
         form = await self._doors.form(request)
         target = Target(parse_namespace(needed(form, "name")))
         force = "force" in form

@@ -60,7 +60,7 @@ class PermissionActions:
 
     async def change(self, request: web.Request) -> web.Response:
         """Grant a role actions in the clusters that were chosen, in place of those that it had there, or take all
-        back, in the name of who signed in."""
+        back."""
         form = await self._doors.form(request)
         target, action = target_of(form), needed(form, "action")
         if action not in TOLD:

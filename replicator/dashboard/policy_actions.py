@@ -70,7 +70,7 @@ class PolicyActions:
         return await self._page(request, target, policy, told=told)
 
     async def change(self, request: web.Request) -> web.Response:
-        """Set a policy or take it back in the clusters that were chosen, in the name of who signed in."""
+        """Set a policy or take it back in the clusters that were chosen."""
         form = await self._doors.form(request)
         target = target_of(form)
         policy = policy_of(target, form)

@@ -48,7 +48,7 @@ class TopicTerminated(EngineError):
 
 
 class TopicExists(EngineError):
-    """A topic of that name exists already."""
+    """Something of that name is there already."""
 
     status = 409
 
@@ -197,6 +197,12 @@ class IncarnationMismatch(EngineError):
 
 class NotAllowedError(EngineError):
     """An operation that is not allowed here, such as a cumulative acknowledgement on a Shared subscription."""
+
+    status = 409
+
+
+class LogMoved(NotAllowedError):
+    """A topic got messages between a decision about it and what was decided. Decide again."""
 
     status = 409
 

@@ -129,7 +129,7 @@ def written(first: FirstTopology, path: Path) -> str:
 def _lines(first: FirstTopology, name: str) -> Iterator[str]:
     shown = name if _PLAIN.fullmatch(name) else "FILE"
     yield "# A topology of replicator: the clusters, and the links between them. Every worker reads this same file."
-    yield f"# `replicator plan -f {shown}` checks it and says what it means. All fields: docs/topology.md."
+    yield f"# `replicator plan -f {shown}` checks it and says what it means. All fields: docs/reference/topology.md."
     yield "# Commented lines that begin with a field's name are examples: take the `# ` away to set them."
     yield ""
     yield "clusters:"

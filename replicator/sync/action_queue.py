@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count, islice, takewhile
 from typing import Final
 
@@ -20,6 +21,7 @@ import structlog
 
 from replicator.engine.errors import EngineError, StoreFailed, StoreFull, SubscriptionNotFound, TopicNotFound
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.running.supervisor import SupervisedTask
@@ -64,6 +66,7 @@ class ActionQueue:
         "_state",
         "_stopped",
         "_task",
+        "_took_waiting",
         "_topic",
         "written",
     )
@@ -101,6 +104,8 @@ class ActionQueue:
         self._stopped = False
         self._task: SupervisedTask | None = None
         """Task that carries out actions; None until the first action, because most topics never have any."""
+        self._took_waiting: dict[str, Subscription] | None = None
+        """Subscriptions that took waiting acknowledgements and are not saved since, by name; None if there are none."""
         self._sequence = count()
         self.written: dict[Position, Marker] = {}
         """Markers of the commit that is reported next, by position, so that nobody decodes what this queue encoded."""
@@ -136,6 +141,15 @@ class ActionQueue:
                 self._task = self._shared.engine.supervisor.task("sync", name, self._work, until_done=True)
             self._task.start()
 
+    def took_waiting(self, subscription: Subscription) -> None:
+        """Save a subscription that took waiting acknowledgements, and only then that they wait no more.
+
+        In the other order, a worker that is killed between the two would forget them.
+        """
+        self._took_waiting = self._took_waiting or {}
+        self._took_waiting[subscription.name] = subscription
+        self.wake()
+
     async def stop(self) -> None:
         """Carry out nothing more. Return when the task has ended."""
         self._end()
@@ -164,6 +178,7 @@ class ActionQueue:
                 while self._actions:
                     await self._carry_out_some()
                     self._repeating = False
+                await self._save_taken()
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
@@ -220,6 +235,17 @@ class ActionQueue:
             self._announced = None
             writer = self._shared.engine.writer
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
+
+    async def _save_taken(self) -> None:
+        """Save the subscriptions that took waiting acknowledgements. Raises the store's errors; then they are saved at
+        the next try."""
+        while taken := self._took_waiting:
+            self._took_waiting = None
+            try:
+                await asyncio.gather(*map(_saved, taken.values()))
+            except BaseException:
+                self._took_waiting = {**taken, **(self._took_waiting or {})}
+                raise
 
     def announced(self, origin: str, announced_ms: int) -> None:
         """Record that updates wait that ``origin`` announced at ``announced_ms``."""
@@ -294,3 +320,9 @@ class ActionQueue:
             marker_type=int(marker_type),
         )
         return encode_entry(metadata, payload)
+
+
+async def _saved(subscription: Subscription) -> None:
+    """Save a subscription, if it is not being deleted. Raises the store's errors."""
+    with suppress(SubscriptionNotFound):
+        await subscription.saved()

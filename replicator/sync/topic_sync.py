@@ -276,11 +276,7 @@ class TopicSync:
         Return whether anything changed. If so, the caller must save the subscription.
         """
         mine = self._topic.subscriptions[subscription.name]
-        if not self._state.exact.merge_start(mine, said):
-            return False
-        self.controller.updates.owe_whole(mine.name, monotonic_ms())
-        self._settle()
-        return True
+        return self._state.exact.merge_start(mine, said)
 
     def _hear_what_was_ignored(self, name: str) -> None:
         """Apply again what other clusters announced in the log about ``name``, which is replicated again.
@@ -365,8 +361,9 @@ class TopicSync:
         if subscription is None or not subscription.replicated:
             return
         if self._state.exact.messages_came(subscription, relay=self._relays_any()):
-            subscription.saved().add_done_callback(heard)  # if it fails, they wait again after a restart
-        self._queue.wake()
+            self._queue.took_waiting(subscription)
+        else:
+            self._queue.wake()
 
     def _duplicates_came(self, subscription: Subscription, entries: Collection[Position]) -> None:
         """Deliver messages that came again as new entries, if only the new entries lie behind the subscription's

@@ -55,7 +55,7 @@ ENUMS = (
 
 
 def public_names() -> set[str]:
-    """Return names as docs/compatibility.md writes them: ``call(argument)``, ``Class.method``, ``Enum.member``,
+    """Return names as ``names.yaml`` writes them: ``call(argument)``, ``Class.method``, ``Enum.member``,
     ``Class``."""
     names = {f"{call}({name})" for call, made in CALLS.items() for name in inspect.signature(made).parameters}
     names = {name for name in names if not name.endswith("(self)")}

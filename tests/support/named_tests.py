@@ -1,4 +1,4 @@
-"""Pages that name tests: which they name, and whether those are there."""
+"""Tests of the cases of a page (``shown_by.yaml``), and whether they are there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import re
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
+SHOWN_BY = Path(__file__).with_name("shown_by.yaml")
 
 
 @cache
@@ -23,29 +26,47 @@ def defined(file: Path) -> frozenset[str]:
     return frozenset(name for name in names if name.startswith(("test_", "Test")))
 
 
-def named(page: str) -> list[tuple[str, str]]:
-    """File below ``tests/`` and name of every test in a page's text."""
-    return re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+def shown_by(page: str) -> dict[str, dict[str, list[str] | str]]:
+    """Return the tests of each case of a page (``shown_by.yaml``), by section: a list, or why there is none."""
+    shown: dict[str, dict[str, list[str] | str]] = yaml.safe_load(SHOWN_BY.read_text())[page]
+    return {section: {str(case): tests for case, tests in cases.items()} for section, cases in shown.items()}
 
 
 def missing(page: str) -> list[str]:
-    """Return the tests that a page names and that do not exist."""
+    """Return the tests that a page's cases name and that do not exist."""
+    tests = (test for cases in shown_by(page).values() for named in cases.values() for test in _tests(named))
+    parts = [(test, *test.split("::")) for test in tests]
+    return [test for test, file, name in parts if not (TESTS / file).is_file() or name not in defined(TESTS / file)]
+
+
+def without_tests(page: str) -> list[str]:
+    """Return the cases of a page that have neither a test nor a reason."""
     return [
-        f"{file}::{name}"
-        for file, name in named(page)
-        if not (TESTS / file).is_file() or name not in defined(TESTS / file)
+        f"{section}: {case}"
+        for section, cases in shown_by(page).items()
+        for case, named in cases.items()
+        if not _tests(named) and not re.match(r"none: \w+", str(named))
     ]
 
 
-def cases(page: str) -> list[str]:
-    """Return the rows of a page's tables whose last column is for tests."""
-    rows: list[str] = []
-    of_tests = False
-    for line in page.splitlines():
+def unknown(page: str) -> list[str]:
+    """Return the rows of a page's tables of cases that ``shown_by.yaml`` does not have."""
+    shown = shown_by(page)
+    found: list[str] = []
+    section, of_cases = "", False
+    for line in (DOCS / page).read_text().splitlines():
+        if heading := re.match(r"#+ (.+)", line):
+            section = heading[1]
         if not line.startswith("| "):
-            of_tests = False
-        elif line.endswith(("| test |", "| tests |")):
-            of_tests = True
-        elif of_tests and not line.startswith("| ---"):
-            rows.append(line)
-    return rows
+            of_cases = False
+        elif re.match(r"\| (case|scenario|#|what|client) \|", line):
+            of_cases = True
+        elif of_cases and not line.startswith("| ---"):
+            case = line[2:].split(" | ")[0]
+            if case not in shown.get(section, {}):
+                found.append(f"{section}: {case}")
+    return found
+
+
+def _tests(named: list[str] | str) -> list[str]:
+    return named if isinstance(named, list) else []

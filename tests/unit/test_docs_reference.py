@@ -14,9 +14,10 @@ import reference_support
 import yaml
 from cli_support import VERBS
 from printed_fields import problems
-from reference_support import DOCS, REPOSITORY, RUN
+from reference_support import REPOSITORY, RUN
 from typer.main import get_command
 
+from replicator.cli.json_types import Done
 from replicator.cli.main import app
 from replicator.drills import json_types as drills
 from replicator.topology import TopologyError, load_topology
@@ -30,19 +31,21 @@ printed = reference_support.module("reference_json")
 
 
 def test_the_fields_of_the_topology_are_current() -> None:
-    assert reference_support.is_current(fields.PAGE, fields.page(DOCS)) is None
+    assert reference_support.is_current(fields.PAGE, fields.page()) is None
 
 
 def test_the_commands_are_current_and_all_there() -> None:
     text = commands.page()
     assert reference_support.is_current(commands.PAGE, text) is None
-    assert {f"\n### replicator {verb}\n" for verb in VERBS} == set(re.findall(r"\n### [^\n]+\n", text))
+    headings = [heading.rpartition(" ") for heading in re.findall(r"\n### replicator ([^\n]+)\n", text)]
+    assert set(VERBS) == {f"{group} {name}".strip() for groups, _, name in headings for group in groups.split("|")}
 
 
 def test_the_fields_that_commands_print_are_current() -> None:
     text = printed.page()
     assert reference_support.is_current(printed.PAGE, text) is None
-    assert {verb for verb in VERBS if f"`replicator {verb}`" in text or f"`{verb}`" in text} == VERBS.keys()
+    named = set(", ".join(re.findall(r"\n### ([^\n]+)\n", text.partition("\n## Objects")[0])).split(", "))
+    assert named == {verb for verb, kinds in printed.printed().items() if kinds != (Done,)}
 
 
 def test_a_field_that_a_command_prints_and_nobody_explained_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,14 +78,14 @@ def test_the_errors_are_current() -> None:
 
 
 def test_the_limits_are_current() -> None:
-    assert reference_support.is_current(limits.PAGE, limits.page(REPOSITORY)) is None
+    assert reference_support.is_current(limits.PAGE, limits.page()) is None
 
 
 def test_a_limit_whose_constant_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "limits.yaml").write_text("Messages:\n  - {constant: replicator.engine.log.entry.GONE, of: x}\n")
     monkeypatch.setattr(limits, "LIMITS", tmp_path / "limits.yaml")
     with pytest.raises(fields.Undocumented, match=r"names replicator\.engine\.log\.entry\.GONE, which is not there"):
-        limits.page(REPOSITORY)
+        limits.page()
 
 
 @pytest.mark.parametrize("name", drawings.made())
@@ -91,18 +94,19 @@ def test_the_drawings_are_current(name: str) -> None:
 
 
 def changed_page(tmp_path: Path, old: str, new: str) -> Path:
-    text = (DOCS / fields.MEANINGS).read_text()
+    text = fields.MEANINGS.read_text()
     assert old in text
-    (tmp_path / fields.MEANINGS).write_text(text.replace(old, new))
-    return tmp_path
+    changed = tmp_path / fields.MEANINGS.name
+    changed.write_text(text.replace(old, new))
+    return changed
 
 
 def test_a_field_without_a_meaning_says_where_to_write_it(tmp_path: Path) -> None:
     with pytest.raises(fields.Undocumented) as missing:
         fields.page(changed_page(tmp_path, "| `links[].rate` |", "| rate |"))
     assert str(missing.value) == (
-        "`links[].rate` has no meaning: write a row | `links[].rate` | default | meaning | into docs/topology.md, "
-        f"then {RUN}"
+        "`links[].rate` has no meaning: write a row | `links[].rate` | default | meaning | into "
+        f".ci/reference/topology_fields.md, then {RUN}"
     )
 
 

@@ -39,7 +39,7 @@ async def list_brokers(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Answer with ``ok``, or with 503 and the reason."""
+    """Answer with ``ok``, or 503 and the reason."""
     if (reason := request.app[READY]()) is not None:
         raise NotReady(reason)
     return web.Response(text="ok")

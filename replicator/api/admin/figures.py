@@ -80,7 +80,7 @@ async def last_message_id(request: web.Request) -> web.Response:
 
 
 async def message_id_at(request: web.Request) -> web.Response:
-    """Answer with the id of the first message that was published at a time or later; past the end, with that of the
+    """Answer with the id of the first message that was published at a time or later; past the end, that of the
     next one.
     """
     published_ms = number_of(request.match_info["timestamp"], "timestamp")

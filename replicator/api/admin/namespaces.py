@@ -150,8 +150,8 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def show_replication(request: web.Request) -> web.Response:
-    """Answer with the clusters that were chosen for the namespace; with all if none were, because it is then copied
-    over every link.
+    """Answer with the clusters that were chosen for the namespace; all if none were, because it is then copied over
+    every link.
     """
     chosen = request.app[ENGINE].catalog.namespace(namespace_name(request)).replication_clusters
     return web.json_response(sorted(cluster_names(request)) if chosen is None else list(chosen))

@@ -11,33 +11,34 @@ from replicator.api.metrics.declared import PREFIX, Kind, Metric
 HEAD: Final = """\
 # Metrics
 
-All that `GET /metrics` of a worker exports. This page is made from the code: `make metrics-page`.
-[monitoring.md](monitoring.md) shows how they are scraped and bounded, and what to watch.
+<!-- Made by `make metrics-page` from the code. Do not edit it. -->
 
-Each metric of the service has the label `cluster`, the worker's own, before those that are named here. `to` is the
-destination of a link, and `link` is its key (`A>B` or `A>B#name`). Counters begin at 0 when the worker starts, where
-nothing else is said.
+All that `GET /metrics` of a worker exports. [monitoring.md](monitoring.md) shows how they are scraped and bounded, and
+what to watch.
 
-| metric | type | unit | labels | meaning |
-| --- | --- | --- | --- | --- |
+Labels stand behind a name. Before them, each metric has the label `cluster`, the worker's own. `to` is the destination
+of a link, and `link` is its key (`A>B` or `A>B#name`). Names that end in `_total` are counters; they begin at 0 when
+the worker starts, where nothing else is said. Others are gauges, if they are not called histograms here.
+
+| metric | meaning |
+| --- | --- |
 """
 OLD: Final = """
 ## Names of the version before
 
 They stand beside their successors for this version, unless `metrics.old_names` is `false`, and their help begins with
-"Deprecated". `promtool check metrics` complains of those that are not by the conventions, which is why they were
-renamed.
+"Deprecated".
 
-| old name | type | use |
-| --- | --- | --- |
+| old name | use |
+| --- | --- |
 """
 PROCESS_HEAD: Final = """
 ## The process
 
 Under names that all programs use, and without the label `cluster`.
 
-| metric | type | unit | meaning |
-| --- | --- | --- | --- |
+| metric | meaning |
+| --- | --- |
 """
 
 
@@ -49,21 +50,22 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield HEAD
     for each in METRICS:
-        labels = ", ".join(f"`{label}`" for label in each.labels)
-        yield f"| `{each.exported}` | {each.kind} | {each.unit_in_words} | {labels} | {_text(each)} |\n"
+        labels = f"{{{','.join(each.labels)}}}" if each.labels else ""
+        yield f"| `{each.exported}{labels}` | {_text(each)} |\n"
     yield OLD
     for each in METRICS:
         if (old := each.replaces) is not None:
-            total = "_total" if old.kind is Kind.COUNTER else ""
             times = "" if old.factor == 1 else f", times {old.factor:g}"
-            yield f"| `{PREFIX}{old.name}{total}` | {old.kind} | `{each.exported}`{times} |\n"
+            total = "_total" if old.kind is Kind.COUNTER else ""
+            yield f"| `{PREFIX}{old.name}{total}` ({old.kind}) | `{each.exported}`{times} |\n"
     yield PROCESS_HEAD
     for each in PROCESS:
-        yield f"| `{each.name}` | {each.kind} | {each.unit_in_words} | {_text(each)} |\n"
+        yield f"| `{each.name}` | {_text(each)} |\n"
 
 
 def _text(metric: Metric) -> str:
-    return metric.help.replace("|", "\\|")
+    kind = "Histogram: " if metric.kind is Kind.HISTOGRAM else ""
+    return kind + metric.help.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 import structlog
 
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, StoreFull
 from replicator.engine.log.writer import Writer
 from replicator.running.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
+FULL_PAUSE_SECONDS: Final = 10.0
+"""Pause after a full store has refused to delete rows. Deleting needs room too, and others may make it."""
 
 
 class TopicSweeper:
@@ -22,6 +26,8 @@ class TopicSweeper:
         self._waiting: deque[int] = deque()
         self._task = supervisor.task("topic sweeper", "topic sweeper", self._run, until_done=True)
         self._stopped = False
+        self._told = False
+        """Whether the log says that a full store refuses to delete rows."""
 
     def add(self, topic_ids: Iterable[int]) -> None:
         """Queue deleted topics. Their remaining rows are deleted after those of earlier topics."""
@@ -30,7 +36,7 @@ class TopicSweeper:
             self._task.start()
 
     async def swept(self) -> None:
-        """Wait until all rows of topics that were added before this call are deleted, or the store takes no writes."""
+        """Wait until all rows of topics that were added before this call are deleted, or the store has failed."""
         await self._task.done()
 
     async def stop(self) -> None:
@@ -41,8 +47,20 @@ class TopicSweeper:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._writer.sweep(self._waiting[0])
+                try:
+                    await self._writer.sweep(self._waiting[0])
+                except StoreFull as error:
+                    self._told = self._told or self._tell(error)
+                    await asyncio.sleep(FULL_PAUSE_SECONDS)
+                    continue
+                self._told = False
                 self._waiting.popleft()
-        except EngineError as error:  # the store takes no writes: the next start takes it up
+        except EngineError as error:  # the store has failed: the next start takes it up
             self._waiting.clear()
             log.warning("deleting of old topics stopped", reason=str(error))
+
+    def _tell(self, error: StoreFull) -> bool:
+        log.warning(
+            "the rows of deleted topics wait for room", reason=str(error), again_every_seconds=FULL_PAUSE_SECONDS
+        )
+        return True

@@ -24,8 +24,8 @@ def test_the_routes_are_current(running: list[object]) -> None:
 
 def test_a_route_that_nobody_placed_is_for_superusers_and_stands_at_the_end(running: list[object]) -> None:
     page = routes.page([*running, routes.Route("POST", "/new/v1/thing/{name}", "does a thing")], DOCS)
-    assert page.endswith("| `POST` | `/new/v1/thing/{name}` | superusers | does a thing |\n")
-    assert "## Other paths" in page
+    assert page.endswith("* `POST /new/v1/thing/{name}`: does a thing\n")
+    assert "## Other paths\n\nFor superusers." in page
 
 
 def test_who_may_is_what_the_rules_say() -> None:

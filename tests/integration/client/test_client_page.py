@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from client_support import running_worker
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from replicator.client import Client
 from replicator.engine.policies import TopicPolicies
@@ -44,8 +46,20 @@ async def run(line: int, text: str, names: dict[str, Any]) -> None:
         exec(code, names)
 
 
+def write_keys(directory: Path) -> None:
+    """Write a pair of keys as the page names them."""
+    key = rsa.generate_private_key(65537, 2048)
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (directory / "public.pem").write_bytes(public)
+    (directory / "private.pem").write_bytes(private)
+
+
 def test_every_example_of_the_client_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    write_keys(tmp_path)
     printed: list[str] = []
     names: dict[str, Any] = {"print": lambda *values: printed.append(" ".join(map(str, values)))}
 

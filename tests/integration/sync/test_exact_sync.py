@@ -4,16 +4,24 @@ deleted, switched off and on (DESIGN 4.4; invariants 5 and 6)."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from engine_support import batch, eventually, message, opened, serving, settled
+import pytest
+from engine_support import batch, eventually, make_block, message, opened, serving, settled
 from sync_node_support import TOPIC, Node, agree, backlog, consuming, mesh, synced
 
+from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.types import Ack
+from snapshots.ack_vector import AckVector, OriginAcks
+from snapshots.actions import ApplyUpdate
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 
 @asynccontextmanager
@@ -228,6 +236,51 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
                 await eu.stop()
             for node in (us, ap):
                 await node.stop()
+
+    asyncio.run(main())
+
+
+def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_their_own_row_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cursor that is being saved anyway takes longer; a worker that is killed then must know them all the same."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            own = await topic.publish([message() for _ in range(3)])
+            consumer, _ = await consuming(topic, 3)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+            await node.sync.merge_told(topic, told)
+            node.sync._topics[TOPIC]._queue.wake()
+            await eventually(lambda: engine.store.pending_acks(topic.topic_id), "acknowledgements that wait, stored")
+            saved, copied, put_many = asyncio.Event(), tmp_path / "killed", engine.writer.put_many
+
+            async def slow_cursors(writes: Sequence[RowWrite], **options: Any) -> None:
+                tables = {table for table, _, _ in writes}
+                if "cursors" in tables:
+                    await saved.wait()
+                await put_many(writes, **options)
+                if "pending_acks" in tables and not copied.exists():
+                    shutil.copytree(tmp_path / "b", copied)
+
+            monkeypatch.setattr(engine.writer, "put_many", slow_cursors)
+            saving = consumer.begin_acknowledge([Ack(own[1])])
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            for _ in range(50):  # turns in which the row would go
+                await asyncio.sleep(0.002)
+            saved.set()
+            await saving
+            await eventually(copied.exists, "the row of what waited is gone")
+            await eventually(lambda: backlog(node) == 2, "what waited is acknowledged")
+            await node.stop()
+        async with opened(copied, "b") as engine:
+            subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
+            assert subscription.backlog_messages() == 2
 
     asyncio.run(main())
 

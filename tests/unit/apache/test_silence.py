@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,6 +72,18 @@ async def test_a_bridge_subscribes_anew_where_a_broker_has_forgotten_its_consume
         await eventually(lambda: bridge.status()["messages_read"] == 3)
         assert len(consumers) == 2
         await bridge.stop()
+
+
+@asynchronous
+async def test_nobody_waits_for_a_comparison_of_a_bridge_that_has_ended(tmp_path: Path) -> None:
+    """A planned switch would wait its whole time if a topic is deleted or renewed meanwhile, and then refuse."""
+    async with bridging(tmp_path) as (_, bridge):  # not started, so it compares nothing
+        waiting = asyncio.ensure_future(bridge.compared())
+        await asyncio.sleep(0)
+        await bridge.stop()
+        async with asyncio.timeout(10):
+            await waiting
+            await bridge.compared()
 
 
 def test_the_bridge_subscribes_anew_where_nothing_comes_and_ever_more_seldom() -> None:

@@ -132,7 +132,7 @@ def test_topics_that_differ_from_the_brokers_are_counted_and_the_oldest_comparis
 def test_the_page_lists_the_metrics_as_they_are() -> None:
     assert PAGE.read_text() == page(), "run: make metrics-page"
     for each in METRICS:
-        assert f"| `{each.exported}` | {each.kind} |" in page()
+        assert f"| `{each.exported}{{{','.join(each.labels)}}}` |".replace("{}", "") in page()
         assert each.help.endswith(".")
         assert each.unit_in_words, each.name
 

@@ -10,14 +10,14 @@ from catalog_support import Follower, rows_of_nobody
 from engine_support import TOPIC, batch, eventually, make_block, message, opened, subscribed
 
 from replicator.engine.engine import Engine, EngineSettings
-from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
+from replicator.engine.errors import EngineError, NotAllowedError, StoreFull, TopicBusy, TopicNotFound
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.store_tables import TABLES_OF_TOPICS, TOPIC_KEY
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
-from replicator.engine.topics import topic_deletion
+from replicator.engine.topics import topic_deletion, topic_sweeper
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import AccessMode, Ack, ProducerOptions, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -102,6 +102,30 @@ def test_a_worker_that_starts_finishes_what_another_began(tmp_path: Path, monkey
             assert anew.topic_id > topic.topic_id
             assert (anew.log.messages, dict(anew.subscriptions), anew.policies.own) == (0, {}, None)
             await engine.deleting.sweeper.swept()
+            assert rows_of_nobody(engine.store) == set()
+
+    asyncio.run(main())
+
+
+def test_a_full_store_delays_the_deletion_of_rows_and_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_sweeper, "FULL_PAUSE_SECONDS", 0.01)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            await with_rows_everywhere(engine)
+            sweep, refusals = engine.writer.sweep, [StoreFull("no space is left on the disk")] * 2
+
+            async def full_at_first(topic_id: int) -> None:
+                if refusals:
+                    raise refusals.pop()
+                await sweep(topic_id)
+
+            monkeypatch.setattr(engine.writer, "sweep", full_at_first)
+            await engine.deleting.delete(TOPIC)
+            await engine.deleting.sweeper.swept()
+            assert refusals == []
             assert rows_of_nobody(engine.store) == set()
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from pyroaring import BitMap
 
+from snapshots import announcing
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.announcing import UPDATES_PER_MARKER_MAX, Description, UpdateAnnouncer
@@ -108,6 +109,16 @@ def test_changes_are_told_whole_at_first_then_as_changes_and_whole_again_after_a
     assert (later.whole, later.acks) == (True, acks(1, 5, 7))
 
 
+def test_a_whole_state_is_told_though_nothing_is_acknowledged_in_it() -> None:
+    announcer = known(generation=2)  # as a hub that adopted what a seek began
+    announcer.on_acknowledged("sub", 1_000)
+    assert announcer.announced(1_100) == [
+        SubscriptionUpdate("sub", {}, 2, AckVector(), whole=True, properties={"team": "sub"})
+    ]
+    announcer.on_acknowledged("sub", 2_000)
+    assert announcer.announced(2_100) == [], "nothing changed"
+
+
 def test_many_changes_within_an_interval_are_one_update() -> None:
     announcer = known()
     for entry in range(50):
@@ -129,6 +140,19 @@ def test_a_deletion_is_told_with_its_tombstone_and_not_when_it_came_from_elsewhe
     other = known()
     other.on_subscription_deleted("sub", 2, 0, announced=True)
     assert other.due_ms is None
+
+
+def test_invariant_11_only_the_last_deletions_are_kept_and_each_is_told_before_it_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(announcing, "BURIED_MAX", 3)
+    announcer = known()
+    for number in range(10):
+        announcer.on_subscription_deleted(f"s{number}", 2, 0, announced=False)
+    assert [update.subscription for update in announcer.announced(100)] == [f"s{number}" for number in range(10)]
+    announcer.on_subscription_deleted("last", 2, 200, announced=True)
+    announcer.announce_all(200)
+    assert [update.subscription for update in announcer.announced(400) if update.deleted] == ["s8", "s9", "last"]
 
 
 def test_a_subscription_that_is_made_again_before_its_deletion_was_told_is_told_instead() -> None:

@@ -605,7 +605,7 @@ def test_the_example_of_policies_in_the_reference_is_a_topology(tmp_path: Path) 
 
 
 def test_the_reference_names_every_policy() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "topology.md").read_text()
     for name in PolicySettings.model_fields:
         assert re.search(rf"`(policies)?\.{name}[.`]", page), name
 
@@ -634,6 +634,6 @@ def test_the_bounds_of_metrics_are_kept_shown_and_documented(tmp_path: Path) -> 
     assert (topology.metrics.topics, topology.metrics.subscriptions, topology.metrics.old_names) == (7, 2_000, False)
     assert load(tmp_path, dump(topology)) == topology
     assert "\nmetrics:" not in dump(load(tmp_path, GOOD))  # a worker of the version before reads it
-    page = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "topology.md").read_text()
     for name in MetricsSettings.model_fields:
         assert f"`metrics.{name}`" in page

@@ -79,5 +79,5 @@ def test_turning_traces_on_needs_a_restart() -> None:
 
 
 def test_the_reference_names_every_field() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "topology.md").read_text()
     assert re.findall(r"^\| `traces\.(\w+)` \|", page, re.MULTILINE) == list(TracesSettings.model_fields)

@@ -36,6 +36,7 @@ from replicator.engine.log.requests import (
     Committed,
     CompactSegmentsRequest,
     CopyRequest,
+    CountRequest,
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
@@ -70,6 +71,7 @@ _OF_A_TOPIC: Final = (
     OpenProducerRequest,
     DropInactiveRequest,
     TerminateRequest,
+    CountRequest,
 )
 
 
@@ -189,6 +191,8 @@ class CommitGroup:
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):
             return self._deduplication.drop_inactive(txn, request.tail)
+        if isinstance(request, CountRequest):
+            return request.tail.messages
         if isinstance(request, DeleteTopicsRequest):
             return delete_topics(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, TerminateRequest):

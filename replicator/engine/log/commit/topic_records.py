@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.errors import TopicNotFound
+from replicator.engine.errors import LogMoved, TopicNotFound
 from replicator.engine.lineage import Deletion
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.commit.appending import LogAppender
@@ -80,8 +80,12 @@ def delete_topics(
     """Move the records of topics from the catalog to the table ``deleted``. Their rows are swept later.
 
     If ``request`` asks for it, store a :class:`Deletion` for each life of this cluster, and one for the partitioned
-    topic, and return these.
+    topic, and return these. Raise :class:`LogMoved`, and change nothing, if a topic got messages after the deletion was
+    decided.
     """
+    for tail in request.tails:
+        if request.messages.get(tail.topic_id, tail.messages) != tail.messages:
+            raise LogMoved(f"topic {tail.name!r} is not deleted: it got messages meanwhile; try again")
     noted: list[Deletion] = []
     for tail in request.tails:
         appender.remember(tail)
