@@ -101,8 +101,9 @@ class SubscriptionUpdate:
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
     ``acks`` is the exact state: what changed, or, with ``whole``, a part or all of the whole state. An update without
     both only announces that the subscription exists in this generation. With ``deleted`` it announces that the
-    subscription was deleted; with ``unless_in_use`` as well, a cluster with consumers keeps it. With ``asks``, the
-    sender asks every cluster that has more to announce it.
+    subscription was deleted; with ``unless_in_use`` as well, a cluster with consumers keeps it. With ``deleted`` and
+    ``whole``, the sender does not announce that it deletes the subscription, but that it has a tombstone, maybe an old
+    one. With ``asks``, the sender asks every cluster that has more to announce it.
 
     ``properties`` and ``read_compacted`` are settings for a cluster that must create the subscription. ``starts`` is
     the subscription's start by origin. A whole state has it, and so has a coarse state that may include messages before
