@@ -68,6 +68,7 @@ class ActionQueue:
         "_task",
         "_took_waiting",
         "_topic",
+        "_woken",
         "written",
     )
 
@@ -106,6 +107,8 @@ class ActionQueue:
         """Task that carries out actions; None until the first action, because most topics never have any."""
         self._took_waiting: dict[str, Subscription] | None = None
         """Subscriptions that took waiting acknowledgements and are not saved since, by name; None if there are none."""
+        self._woken = False
+        """Whether there may be something to carry out or to save that the running task has not looked at."""
         self._sequence = count()
         self.written: dict[Position, Marker] = {}
         """Markers of the commit that is reported next, by position, so that nobody decodes what this queue encoded."""
@@ -135,6 +138,7 @@ class ActionQueue:
 
     def wake(self) -> None:
         """Start the task that carries out actions and saves, if it does not run."""
+        self._woken = True
         if self._paused is None and not self._stopped:
             if self._task is None:
                 name = f"sync {self._topic.name}"
@@ -172,8 +176,9 @@ class ActionQueue:
     async def _work(self) -> None:
         """Carry out what is waiting, in order; then note how far markers were handled."""
         try:
-            more = True
-            while more:
+            self._woken = True
+            while self._woken:
+                self._woken = False
                 handled = self._checkpoint.handled
                 while self._actions:
                     await self._carry_out_some()
@@ -182,7 +187,6 @@ class ActionQueue:
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
-                more = bool(self._actions)
         except TopicNotFound:  # it is being deleted
             log.info("subscription sync ends", topic=self._topic.name)
         except (StoreFull, StoreFailed) as error:
