@@ -311,7 +311,7 @@ class UpdateAnnouncer:
         subscription.announced.update(news)
         subscription.whole_due = subscription.asks = subscription.wanted = False
         subscription.ask_id = ""
-        if not (news or due or asks or vector):
+        if not (news or due or asks or whole or vector):
             return
         description = Description()
         if due or whole:
@@ -447,10 +447,6 @@ class UpdateAnnouncer:
         if subscription is not None and self._acks is not None:
             subscription.asks, subscription.ask_id = True, ask_id
             self._add(name, now_ms)
-
-    def owe_whole(self, name: str, now_ms: int) -> None:
-        """Announce the whole state of the subscription ``name`` with the next marker."""
-        self._answer(name, now_ms)
 
     def _answer(self, name: str, now_ms: int) -> None:
         """Announce the whole state of a subscription, or its deletion, with the next marker.

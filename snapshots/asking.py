@@ -113,9 +113,6 @@ class Asking:
         """Record that a peer requested a snapshot. Wait for the answers for at most ``timeout_ms``."""
         self._patience_ms = min(now_ms + timeout_ms, self._waiting_since_ms + TIMEOUTS_WAITED_MAX * timeout_ms)
 
-    def is_uncovered(self, cluster: str) -> bool:
-        return cluster in self._uncovered
-
     def on_covered(self, clusters: Collection[str]) -> None:
         """Record that ``clusters`` have every message that this cluster has."""
         if self._uncovered:

@@ -392,7 +392,7 @@ class SnapshotController:
     def _record(self, local: Position, response: SnapshotResponse, log: LogState, now_ms: int) -> list[Action]:
         peer = response.cluster
         covers = all(response.vector.get(origin, BEFORE_ALL) >= at for origin, at in log.reached().items())
-        covers_first = covers and self._asking.is_uncovered(peer)
+        covers_first = covers and not self._recorder.is_covered(peer)
         if covers:
             self._asking.on_covered((peer,))
         interval_ms = self._settings.snapshot_interval_ms

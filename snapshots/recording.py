@@ -23,7 +23,7 @@ from snapshots.position import Position
 class MappingRecorder:
     """Snapshot mappings of one topic with all peers, and those of them that no local snapshot in the log has yet."""
 
-    __slots__ = ("_covers", "_due_ms", "_recorded_ms", "_tables", "_unwritten")
+    __slots__ = ("_covered", "_covers", "_due_ms", "_recorded_ms", "_tables", "_unwritten")
 
     def __init__(self) -> None:
         self._tables: dict[str, MappingTable] = {}
@@ -31,6 +31,8 @@ class MappingRecorder:
         """For each peer, the time at which its last mapping was recorded."""
         self._unwritten: dict[str, SnapshotMapping] = {}
         """For each peer, its newest mapping that no local snapshot contains."""
+        self._covered: frozenset[str] = frozenset()
+        """Peers with a mapping that covers all messages of this cluster."""
         self._covers = True
         self._due_ms = 0
 
@@ -86,12 +88,18 @@ class MappingRecorder:
         recorded_ms = self._recorded_ms.get(peer)
         return recorded_ms is not None and now_ms - recorded_ms < interval_ms
 
+    def is_covered(self, peer: str) -> bool:
+        """Return whether a mapping of ``peer`` covers all messages of this cluster."""
+        return peer in self._covered
+
     def record(self, mapping: SnapshotMapping, now_ms: int, interval_ms: int, *, covers: bool) -> bool:
         """Record ``mapping``. Return False if it adds nothing to the earlier mappings of its peer.
 
         ``covers`` says whether the peer's answer included all messages that this cluster has.
         """
         peer = mapping.peer
+        if covers:
+            self._covered |= {peer}
         if not self._tables.setdefault(peer, MappingTable()).add(mapping):
             return False
         self._recorded_ms[peer] = now_ms
@@ -102,7 +110,8 @@ class MappingRecorder:
         return True
 
     def on_messages(self) -> None:
-        """Record that new messages came, so the waiting mappings no longer cover all messages."""
+        """Record that new messages came, so the mappings no longer cover all messages."""
+        self._covered = frozenset()
         self._covers = False
 
     def snapshot(self, now_ms: int, answering: Collection[str]) -> LocalSnapshot | None:

@@ -58,6 +58,15 @@ def merged(one: Starts, other: Starts) -> dict[str, Start]:
     return result
 
 
+def of_a_seek(before: Starts, known: Iterable[str]) -> dict[str, Start]:
+    """Return the starts of the generation that a seek begins in a cluster that has messages of the origins ``known``.
+
+    No message of these origins lies before the start, because those that the seek passed over count as acknowledged.
+    The other origins keep the start that they have in ``before``.
+    """
+    return {**before, **dict.fromkeys(known, FROM_THE_FIRST)}
+
+
 def by_position(start: Start) -> tuple[Position, int]:
     """Return the key that sorts starts from the earliest to the latest.
 

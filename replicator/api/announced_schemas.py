@@ -5,7 +5,6 @@ Bounded (invariant 11): the body in bytes, its schemas in number; what one topic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,10 +13,12 @@ from aiohttp import web
 
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import check_may_replicate
+from replicator.api.json_in_slices import json_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import RegisteredSchema
 from replicator.running.limited_log import LIMITED
+from replicator.running.pacing import Pace
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 SCHEMAS_AT_ONCE_MAX: Final = 1_000
@@ -30,7 +31,7 @@ async def take(request: web.Request, engine: Engine, source: str, note: Callable
     its number of new schemas.
     """
     refused: dict[str, dict[str, str]] = {}
-    for topic, rows in (await _announced(request)).items():
+    for topic, rows in (await _announced(request, Pace(engine.turns))).items():
         try:
             check_may_replicate(request, topic)
             if news := await engine.schemas.learn(topic, rows):
@@ -41,14 +42,14 @@ async def take(request: web.Request, engine: Engine, source: str, note: Callable
     return web.json_response({"refused": refused})
 
 
-async def _announced(request: web.Request) -> dict[str, list[RegisteredSchema]]:
+async def _announced(request: web.Request, pace: Pace) -> dict[str, list[RegisteredSchema]]:
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
         if len(body) > BODY_BYTES_MAX:
             raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
     try:
-        topics: dict[str, list[dict[str, Any]]] = json.loads(body)["topics"]
+        topics: dict[str, list[dict[str, Any]]] = (await json_in_slices(body, pace))["topics"]
         if sum(map(len, topics.values())) > SCHEMAS_AT_ONCE_MAX:
             raise BadRequest(f"more than {SCHEMAS_AT_ONCE_MAX} schemas were announced at once")
         return {topic: [RegisteredSchema.from_json(row) for row in rows] for topic, rows in topics.items()}

@@ -28,12 +28,16 @@ log = structlog.get_logger(__name__)
 
 async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[str, HighWater]) -> None:
     """Delete ``topic`` and disconnect its clients. ``source`` has everything up to the marks ``there``. Raise
-    :class:`NotAllowedError`, which says what would be lost, if messages would be lost.
+    :class:`NotAllowedError`, which says what would be lost, if messages would be lost. That includes messages that
+    arrive while the deletion waits.
     """
-    if (reason := would_lose(topic, source, there)) is not None:
-        raise NotAllowedError(f"the copy of {topic.name!r} at {engine.cluster!r} is not deleted: {reason}")
-    log.warning("the copy of a topic is deleted, to be copied anew", topic=topic.name, source=source)
-    await engine.deleting.delete(topic.name, force=True, keeps_grants=True)
+
+    def check(found: Topic) -> None:
+        if (reason := would_lose(found, source, there)) is not None:
+            raise NotAllowedError(f"the copy of {found.name!r} at {engine.cluster!r} is not deleted: {reason}")
+
+    await engine.deleting.delete(topic.name, force=True, keeps_grants=True, check=check)
+    log.warning("the copy of a topic was deleted, to be copied anew", topic=topic.name, source=source)
 
 
 def would_lose(topic: Topic, source: str, there: Mapping[str, HighWater]) -> str | None:

@@ -8,7 +8,6 @@ is in its JSON body. Each request may be sent again.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
+from replicator.api.json_in_slices import json_in_slices
 from replicator.engine.errors import BlockCorrupt, FrameTooLarge
 from replicator.engine.staging.service import Outcome, StagingService
 from replicator.engine.staging.values import (
@@ -29,6 +29,7 @@ from replicator.engine.staging.values import (
     SourceMark,
     check_name,
 )
+from replicator.running.pacing import Pace
 from replicator.running.timeouts import timeout
 
 STAGING: Final = web.AppKey("staging", StagingService)
@@ -174,7 +175,8 @@ async def _json(request: web.Request) -> dict[str, Any]:
     if length is None or length > COMMIT_BYTES_MAX:
         raise FrameTooLarge(f"a body of {length} bytes, the limit is {COMMIT_BYTES_MAX}; the length is needed")
     try:
-        told = json.loads(await _body(request, length))
+        body = await _body(request, length)
+        told = await json_in_slices(body, Pace(request.app[STAGING].turns), marks_max=COMMIT_BYTES_MAX)
     except (ValueError, RecursionError):
         raise BadRequest("the body is not JSON") from None
     if not isinstance(told, dict):

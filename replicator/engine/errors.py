@@ -201,6 +201,12 @@ class NotAllowedError(EngineError):
     status = 409
 
 
+class LogMoved(NotAllowedError):
+    """A topic got messages between a decision about it and what was decided. Decide again."""
+
+    status = 409
+
+
 class SubscriptionBusy(NotAllowedError):
     """An unforced deletion was refused, because the subscription has consumers in this cluster or in another one."""
 

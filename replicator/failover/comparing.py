@@ -4,16 +4,17 @@ Takes what workers answer at ``POST /failover/v1/topics`` and ``GET /replication
 missing. Each worker gives, origin by origin, a digest of what is left to consume. If the digests are equal, the states
 are equal, and the target delivers no message that was acknowledged at the source. A target that has less left is as
 good: its own consumers acknowledged more, and the source hears of that only if a link leads back. Messages that links
-left out at the source may be left at the target: nobody at the source can have consumed them. An origin can be compared
-so only if both have equally much of it; the source's own can, once the target has drained it, unless there is nothing
-of it. Without digests, backlogs are compared.
+left out at the source may be left at the target: nobody at the source can have consumed them. Nor those of an origin
+beyond the source's mark, which come to the target while a third cluster publishes. An origin of which the target has
+nothing is not compared. Backlogs are compared only if a worker is of a version that gives no digests; a state that
+could not be had is *not compared*, and never counts as equal.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from replicator.failover.planned import Goal
@@ -27,10 +28,21 @@ UNREPLICATED_NAMED_MAX: Final = 5
 
 Topics = Mapping[str, Mapping[str, Any]]
 """Topics of a worker by name, as it answers them."""
-Digests = Mapping[str, Mapping[str, Any]]
-"""Digests by topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
-{"digest": {origin: text}}}}``.
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Reason why a worker did not give the state of a topic."""
+
+    reason: str
+
+
+Digest = Mapping[str, Any] | Unanswered | None
+"""State of a topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
+{"digest": {origin: text}}}}``. None stands for a worker that gives no digests.
 """
+Digests = Mapping[str, Mapping[str, Any] | Unanswered]
+"""States by topic."""
 
 
 def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -92,41 +104,81 @@ def replicated(topic: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
     return {} if topic is None else {name: each for name, each in topic["subscriptions"].items() if each["replicated"]}
 
 
-def _compare_digests(
-    origin: str, name: str, here: Mapping[str, Any] | None, there: Mapping[str, Any] | None
-) -> tuple[bool, str] | None:
-    """Return whether both clusters have the same left to consume, and the evidence; None if a cluster gives no
-    digests.
-    """
-    ours, theirs = (
-        None if topic is None else topic.get("subscriptions", {}).get(name, {}).get("digest") for topic in (here, there)
-    )
-    if here is None or there is None or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Comparison of the exact states of a subscription in both clusters."""
+
+    as_good: bool
+    """Whether everything of what the target has that is acknowledged at the source is acknowledged there, too."""
+    evidence: str
+    behind: bool = False
+    """Whether the target lacks entries of the source's clients."""
+    same: bool = False
+    """Whether the same is left in both, as far as the target has it, and it lacks entries of no other origin."""
+
+
+def _compare_digests(origin: str, name: str, here: Digest, there: Digest) -> _Compared | Unanswered | None:
+    """Compare what both clusters have left to consume. Return None if a cluster gives no digests."""
+    for topic in (here, there):
+        if isinstance(topic, Unanswered):
+            return topic
+    if not isinstance(here, Mapping) or not isinstance(there, Mapping):
+        return None
+    ours_now, theirs_now = (topic.get("subscriptions", {}).get(name) for topic in (here, there))
+    if ours_now is None or theirs_now is None:
+        return Unanswered("the subscription was made or deleted meanwhile")
+    ours, theirs = ours_now.get("digest"), theirs_now.get("digest")
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return None
     marks, their_marks = here["high_water"], there["high_water"]
     # Of an origin without a mark the source has nothing but markers that stay where they are: nobody can have consumed
     # that, and the target never gets it.
-    same = {each for each in marks if each == origin or marks[each] == their_marks.get(each)}
-    compared = sorted(each for each in same if each in ours or each in theirs)
+    compared = sorted(
+        each for each in marks if (each == origin or each in their_marks) and (each in ours or each in theirs)
+    )
     different = [each for each in compared if ours.get(each) != theirs.get(each)]
-    left, left_there = (topic["subscriptions"][name].get("unconsumed") or {} for topic in (here, there))
-    holes, ours_now = here.get("left_out") or {}, here["subscriptions"][name]
+    left, left_there = (state.get("unconsumed") or {} for state in (ours_now, theirs_now))
+    holes = here.get("left_out") or {}
     lacking = [
         each
         for each in different
         if not _has_more(
             left.get(each),
             left_there.get(each),
+            position(marks[each]),
             [(position(a), position(b)) for a, b in holes.get(each, ())]
             + _before_start(each, ours_now.get("starts") or {}),
             _earlier_lives(left.get(each), (ours_now.get("vector") or {}).get(each), position(marks[each])),
+            same_life=each == origin,
         )
     ]
     if lacking:
-        return False, f"acknowledgements of {', '.join(lacking)} differ"
-    more = ("more of " + ", ".join(different) + " is acknowledged there",) if different else ()
-    same_left = [f"{str(ours[each])[:8]} of {each}'s messages" for each in compared if each not in different]
-    return True, ", ".join([*(["what is left: " + ", ".join(same_left)] if same_left else ()), *more])
+        return _Compared(False, f"acknowledgements of {', '.join(lacking)} differ")
+    more = [
+        each
+        for each in different
+        if each not in their_marks
+        or not _same_up_to(left[each], left_there[each], min(position(marks[each]), position(their_marks[each])))
+    ]
+    what = [f"{str(ours[each])[:8]} of {each}'s messages" for each in compared if each not in different]
+    what += [f"the same of {each} up to {their_marks[each]}" for each in different if each not in more]
+    evidence = ["what is left: " + ", ".join(what)] if what else []
+    evidence += ["more of " + ", ".join(more) + " is acknowledged there"] if more else []
+    ahead = {each for each in marks if position(marks[each]) > position(their_marks.get(each, str(BEFORE_ALL)))}
+    return _Compared(True, ", ".join(evidence), origin in ahead, not more and ahead <= {origin})
+
+
+def _same_up_to(left: Mapping[str, Any], left_there: Mapping[str, Any], mark: Position) -> bool:
+    """Return whether the same is left of an origin in both clusters, up to ``mark``."""
+    return _runs(left, mark) == _runs(left_there, mark) and (
+        {at: parts for at, parts in left["batches"].items() if position(at) <= mark} == left_there["batches"]
+    )
+
+
+def _runs(left: Mapping[str, Any], mark: Position) -> list[Range]:
+    """Return the runs of entries that are left of an origin, up to ``mark``: the first and the last of each."""
+    runs = sorted((position(first), position(last)) for first, last in left["beyond"])
+    return [(first, min(last, mark)) for first, last in runs if first <= mark]
 
 
 def _before_start(origin: str, begins: Mapping[str, Any]) -> list[Range]:
@@ -150,17 +202,27 @@ def _earlier_lives(left: Any, vector: Any, newest: Position) -> tuple[Position, 
     return end, claimed(vector) if end > BEFORE_ALL and isinstance(vector, Mapping) else []
 
 
-def _has_more(left: Any, left_there: Any, left_out: Sequence[Range], earlier: tuple[Position, list[Range]]) -> bool:
+def _has_more(
+    left: Any,
+    left_there: Any,
+    mark: Position,
+    left_out: Sequence[Range],
+    earlier: tuple[Position, list[Range]],
+    *,
+    same_life: bool,
+) -> bool:
     """Return whether everything that the source acknowledged of an origin is acknowledged at the target, too.
 
-    ``left`` and ``left_there`` are what both have left. The target may have more left of two kinds: ``left_out`` at the
-    source, and messages of ``earlier`` lives that the source does not claim.
+    ``left`` and ``left_there`` are what both have left. The target may have more left of three kinds: entries beyond
+    the source's ``mark``, entries ``left_out`` at the source, and messages of ``earlier`` lives that the source does
+    not claim. With ``same_life``, both must have the same life of the topic. Positions tell lives apart, so another
+    origin, of whose new life one cluster heard first, can be compared.
     """
     if not isinstance(left, Mapping) or not isinstance(left_there, Mapping):
         return False
-    if left["incarnation"] != left_there["incarnation"]:
+    if same_life and left["incarnation"] != left_there["incarnation"]:
         return False
-    runs, runs_there = (sorted((position(a), position(b)) for a, b in each["beyond"]) for each in (left, left_there))
+    runs, runs_there = _runs(left, mark), _runs(left_there, mark)
     end, claims = earlier
     if runs_there and (left_out or end > BEFORE_ALL):
         beyond = [(Position(first.ledger, first.entry - 1), last) for first, last in runs_there]
@@ -205,7 +267,7 @@ def compare_subscription(
     origin: str,
     here: Mapping[str, Any],
     there: Mapping[str, Any] | None,
-    digests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
+    digests: tuple[Digest, Digest],
     missing_messages: int,
 ) -> SubscriptionReport:
     """Compare one subscription at the source (``here``) and at the target. Clients of the source publish messages of
@@ -217,18 +279,28 @@ def compare_subscription(
     if here["generation"] != there["generation"]:
         evidence = f"generation {there['generation']} of {here['generation']}"
         return SubscriptionReport(name, False, evidence, None, held)
-    # Of the source's backlog at most so many messages are not at the target at all.
-    bound = max(0, there["backlog_messages"] - here["backlog_messages"] + missing_messages)
+    # What is acknowledged at the source and not known so at the target is left there, or has not come there yet.
+    left_there = int(there["backlog_messages"])
+    bound = left_there + missing_messages
     for state in (here, there):
         if lags := state.get("lags"):
             return SubscriptionReport(name, False, str(lags), bound, held)
-    exact = _compare_digests(origin, name, *digests)
-    if exact is not None:
-        equal, evidence = exact
-        return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
-    equal = here["backlog_messages"] == there["backlog_messages"]
-    evidence = f"backlog {there['backlog_messages']} of {here['backlog_messages']} messages"
-    return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
+    match _compare_digests(origin, name, *digests):
+        case None:
+            equal = here["backlog_messages"] == left_there
+            evidence = f"backlog {left_there} of {here['backlog_messages']} messages"
+            return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
+        case Unanswered(reason):
+            return SubscriptionReport(name, None, f"not compared: {reason}", None, held)
+        case _Compared(as_good=False, evidence=evidence):
+            return SubscriptionReport(name, False, evidence, bound, held)
+        case _Compared(behind=False, evidence=evidence):
+            return SubscriptionReport(name, True, evidence, 0, held)
+        case found:
+            # Only messages that the target lacks may be repeated. They are counted where the rest of both is the same.
+            acknowledged = max(0, left_there - int(here["backlog_messages"]) + missing_messages)
+            repeated = min(missing_messages, acknowledged) if found.same else missing_messages
+            return SubscriptionReport(name, repeated == 0, found.evidence, repeated, held)
 
 
 def compare_topic(

@@ -13,7 +13,8 @@ Algorithm:
 2. A record comes by marker, poll or push: if it is higher it is adopted at once (the gate follows in the same step)
    and saved. A lower one is ignored.
 3. A switch to this cluster is proposed by a coordinator who names the record that it builds upon: if that is not the
-   one known here, it is refused (:class:`EpochConflict`). Else it is saved, then announced by a marker, then adopted.
+   one known here, it is refused (:class:`EpochConflict`). Else it is saved, then adopted, then announced by a marker.
+   A higher record that comes while it is saved wins: then the switch is refused, too, and nothing is announced.
 4. A planned switch away from here holds the gate closed under a lease. When the lease runs out, the others are asked
    again, and the hold ends with their answers. A hold ends as well by its release, or with a record that fences us.
 
@@ -155,9 +156,14 @@ class FailoverCore:
         return [Save(record)]
 
     def on_saved(self, record: FailoverEpoch) -> list[Action]:
-        """Adopt and announce the proposed record, which is durable now. It is announced even if another one came
-        meanwhile.
+        """Adopt and announce the proposed record, which is durable now. Raise :class:`EpochConflict` if a higher one
+        came meanwhile.
         """
+        if precedence(self.record) > precedence(record):
+            raise EpochConflict(
+                f"{self.record.writer} switched to {self.record.target} at the same time, and its failover epoch "
+                f"{self.record.epoch} wins over that of {self.cluster}: look at failover-status"
+            )
         actions = self._adopt(record)
         return [*(action for action in actions if not isinstance(action, Save)), Announce(record)]
 

@@ -72,7 +72,8 @@ class EngineClients:
         return held
 
     async def ended(self) -> None:
-        """Return at once: this gate closes in one step."""
+        """Wait for what was in flight when the gate closed: it is stored, and its producers get their answers."""
+        await self._barrier("ended")
 
     def in_log(self, topic: Topic, position: Position) -> Position:
         return position

@@ -18,6 +18,8 @@ from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
 COMPARED_AT_ONCE: Final = 16
+DIGEST_SECONDS_MAX: Final = 10.0
+"""Time limit of the exact state of one topic, which a busy worker may take seconds to gather."""
 
 
 class Evidence:
@@ -167,19 +169,35 @@ class Evidence:
         return found
 
     async def _digests(self, cluster: str, names: Sequence[str]) -> comparing.Digests:
-        """Return the exact states of topics, except those for which the worker gives none."""
+        """Return the exact states of topics; for those that cannot be had, why.
+
+        Once the worker does not answer, it is not asked for further topics: each would take the time limit.
+        """
         room = asyncio.Semaphore(COMPARED_AT_ONCE)
-        found: dict[str, Mapping[str, Any]] = {}
+        found: dict[str, Mapping[str, Any] | comparing.Unanswered] = {}
+        silent: comparing.Unanswered | None = None
 
         async def ask(name: str) -> None:
+            nonlocal silent
             async with room:
+                if silent is not None:
+                    found[name] = silent
+                    return
                 try:
                     answer = await self._peers.call(
-                        cluster, "GET", "/replication/v1/ack-vectors", query={"topic": name}
+                        cluster,
+                        "GET",
+                        "/replication/v1/ack-vectors",
+                        query={"topic": name},
+                        seconds_max=DIGEST_SECONDS_MAX,
                     )
-                except (SwitchRefused, ClusterUnreachable):
-                    return
-                found[name] = answer
+                except SwitchRefused as error:
+                    found[name] = comparing.Unanswered(str(error))
+                except ClusterUnreachable as error:
+                    found[name] = silent = comparing.Unanswered(str(error))
+                else:
+                    malformed = comparing.Unanswered(f"{cluster} answers with no state")
+                    found[name] = answer if isinstance(answer, Mapping) else malformed
 
         await asyncio.gather(*map(ask, names))
         return found

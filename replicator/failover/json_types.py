@@ -12,7 +12,7 @@ class SubscriptionSwitch(TypedDict):
     """A replicated subscription at the source and at the target of a switch."""
 
     name: Annotated[str, "its name"]
-    equal: Annotated[bool | None, "whether both have the same state; null: the source does not answer"]
+    equal: Annotated[bool | None, "whether both have the same state; null: they were not compared"]
     evidence: Annotated[str, "how that is known"]
     may_be_repeated: Annotated[int | None, "acknowledged at the source and not known so at the target", "messages"]
     held_entries: Annotated[int, "given out and not acknowledged: they are given out again", "entries"]

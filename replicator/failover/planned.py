@@ -12,9 +12,9 @@ Steps, each begun only when the one before it is done:
 4. WRITE: the source confirms that it was held all the while (else clients were there again); then the target writes.
 5. TELL: the source and the others are told; what does not answer learns by link, poll or at its start.
 
-A step that fails before WRITE, or the deadline in DRAIN and FLUSH, leads to RELEASE: the source takes clients again. A
-target that falls silent in WRITE leaves the switch in doubt: then nobody is released, since it may have taken over; the
-source asks it when its lease runs out.
+A step that fails before the target was asked to write, or the deadline in DRAIN and FLUSH, leads to RELEASE: the source
+takes clients again. Once the target was asked, only its own refusal does. Whatever else ends the switch then leaves it
+in doubt, and nobody is released, since the target may have taken over; the source asks it when its lease runs out.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class PlannedSwitch:
         self.reason = ""
         self._deadline_ms = deadline_ms
         self._flush = flush
+        self._asked_to_write = False
         self._goals: dict[str, Goal] = {}
         self._missing: dict[str, str] = {}
         """Topics that keep the step from being done, each with why."""
@@ -162,6 +163,11 @@ class PlannedSwitch:
             return self._give_up("does not have every acknowledgement")
         return [Compare(tuple(different))]
 
+    def on_writing(self) -> None:
+        """Note that the target is asked to write now: it may have taken over from here on."""
+        assert self.step is Step.WRITE, self.step
+        self._asked_to_write = True
+
     def on_written(self) -> list[Action]:
         assert self.step is Step.WRITE, self.step
         self.step = Step.ANNOUNCE
@@ -172,14 +178,14 @@ class PlannedSwitch:
         self.step = Step.DONE
         return []
 
-    def on_failed(self, reason: str, *, in_doubt: bool = False) -> list[Action]:
-        """End the switch, as a step failed or the operator gave up. With ``in_doubt``, the target may have written
-        the epoch."""
+    def on_failed(self, reason: str, *, refused: bool = False) -> list[Action]:
+        """End the switch, as a step failed or the operator gave up. ``refused`` says that the asked cluster answered,
+        and did nothing.
+        """
         if self.step in (Step.ANNOUNCE, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
             return []
         self.reason = reason
-        if in_doubt:
-            assert self.step is Step.WRITE, self.step
+        if self._asked_to_write and not refused:
             self.step = Step.IN_DOUBT
             return []
         self.step = Step.REFUSED

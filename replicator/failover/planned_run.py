@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from replicator.failover import comparing
-from replicator.failover.epochs import precedence
-from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchInDoubt
+from replicator.failover.epochs import homes_served, precedence
+from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchInDoubt, SwitchRefused
 from replicator.failover.evidence import Evidence
 from replicator.failover.peers import PATH, Peers, record_of
 from replicator.failover.planned import (
@@ -32,6 +32,7 @@ from replicator.failover.planned import (
 from replicator.failover.report import SwitchReport
 from replicator.failover.takeover import Takeover
 from replicator.running.short_tasks import awaited
+from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
 LEASE_MS: Final = 15_000
@@ -68,9 +69,13 @@ class PlannedRun:
             flush=not takeover.keep_consumers,
         )
         self._began = time.monotonic()
+        self._writing: asyncio.Task[list[Action]] | None = None
+        """The request to the target to write. It goes on if the operator gives up meanwhile."""
 
     async def run(self) -> None:
-        """Make the switch, and hold the source meanwhile. Whatever ends it before it is written is taken back."""
+        """Make the switch, and hold the source meanwhile. Whatever ends it before the target is asked to write is taken
+        back.
+        """
         renewing: asyncio.Task[None] | None = None
         try:
             renewing = awaited(self._renew_often())
@@ -91,11 +96,8 @@ class PlannedRun:
             try:
                 actions += await self._do(action)
             except FailoverError as error:
-                in_doubt = isinstance(error, SwitchInDoubt)
-                actions = self._core.on_failed(str(error), in_doubt=in_doubt)
-                if in_doubt:
-                    raise
-                if isinstance(error, ClusterUnreachable):
+                actions = self._core.on_failed(str(error), refused=isinstance(error, SwitchRefused))
+                if not isinstance(error, SwitchRefused):
                     await self._finish(actions)
                     raise
             if self._core.step is not step:
@@ -114,7 +116,20 @@ class PlannedRun:
                     continue
 
     async def _give_up(self) -> None:
-        await self._finish(self._core.on_failed("it was given up"))
+        """Take back what was begun. If the target was asked to write, find out first whether it did."""
+        if self._writing is None:
+            await self._finish(self._core.on_failed("it was given up"))
+            return
+        if not self._writing.done():
+            self._progress(f"it was given up; waiting for the answer of {self._report.target}, which may take over")
+        (outcome,) = await asyncio.gather(self._writing, return_exceptions=True)
+        if isinstance(outcome, BaseException):
+            if self._core.step is Step.WRITE:
+                self._progress(str(outcome))
+            await self._finish(self._core.on_failed(str(outcome), refused=isinstance(outcome, SwitchRefused)))
+        elif self._report.outcome != "done":
+            await self._tell()
+            self._progress(f"{self._report.target} has taken over: the switch is done")
 
     async def _finish(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -177,29 +192,37 @@ class PlannedRun:
         report = self._report
         await self._renew()
         self._progress(f"writing epoch {report.epoch_before + 1} at {report.target}")
+        self._core.on_writing()
+        self._writing = awaited(self._propose())
+        return await asyncio.shield(self._writing)
+
+    async def _propose(self) -> list[Action]:
+        """Let the target take over. Raise :class:`SwitchRefused` or :class:`SwitchInDoubt`."""
+        report = self._report
         try:
             answer = await self._takeover.propose()
+            record = record_of(report.target, answer)
         except ClusterUnreachable as error:
-            answer = await self._find_out(str(error))
-        record = record_of(report.target, answer)
+            answer, record = await self._find_out(str(error))
         report.epoch = record.epoch
         self._record = record
         self._marks = answer.get("marks")
         return self._core.on_written()
 
-    async def _find_out(self, reason: str) -> Any:
-        """Find out whether the target wrote the epoch, after it fell silent when it was to write."""
+    async def _find_out(self, reason: str) -> tuple[Any, FailoverEpoch]:
+        """Find out whether the target wrote the epoch, after it gave no answer when it was to write. Raise
+        :class:`SwitchInDoubt` if that stays unclear: an error tells nothing, and what is not written may come.
+        """
         report = self._report
+        homes = set(report.homes)
         for _ in range(DOUBT_TRIES):
-            try:
+            with suppress(FailoverError):
                 state = await self._peers.state(report.target)
-            except ClusterUnreachable:
-                await asyncio.sleep(ASK_AGAIN_SECONDS)
-                continue
-            record = record_of(report.target, state)
-            if record.target == report.target and record.epoch == report.epoch_before + 1:
-                return state
-            break  # it may be writing still
+                record = record_of(report.target, state)
+                served = homes_served(record, report.target)
+                if record.epoch == report.epoch_before + 1 and record.target == report.target and homes <= {*served}:
+                    return state, record
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
         raise SwitchInDoubt(
             f"{reason}: it may have taken over or not. {report.source} takes no clients until it has asked it: see "
             "`replicator failover-status` when it answers again"
@@ -207,18 +230,26 @@ class PlannedRun:
 
     async def _announce(self) -> list[Action]:
         report = self._report
-        await self._takeover.announce_all(self._record)
-        missing: Mapping[str, Any] | None = None
-        if self._marks is not None:
-            with suppress(FailoverError):  # it is asked for again below
-                missing = await self._evidence.missing(report.source, self._marks)
-        await self._release_quietly()  # a source that still serves others takes their clients again
-        report.outcome = "done"
+        missing = await self._tell()
         try:
             report.topics = await self._evidence.compare_all(report, self._marks, missing=missing)
         except FailoverError as error:
             report.notes.append(f"the switch is done; what was to be compared after it was not: {error}")
         return self._core.on_announced()
+
+    async def _tell(self) -> Mapping[str, Any] | None:
+        """Tell the other clusters of the switch that is made. Return the messages that the target lacks; None if they
+        are unknown.
+        """
+        report = self._report
+        await self._takeover.announce_all(self._record)
+        missing: Mapping[str, Any] | None = None
+        if self._marks is not None:
+            with suppress(FailoverError):  # it is asked for again
+                missing = await self._evidence.missing(report.source, self._marks)
+        await self._release_quietly()  # a source that still serves others takes their clients again
+        report.outcome = "done"
+        return missing
 
     async def _release(self, reason: str) -> list[Action]:
         report = self._report

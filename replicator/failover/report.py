@@ -13,8 +13,9 @@ from replicator.failover.json_types import FailoverStatus, SwitchAnswer
 class SubscriptionReport:
     """One replicated subscription at the source and at the target.
 
-    ``may_be_repeated`` are messages acknowledged at the source that the target does not know to be: 0 where the states
-    are equal, else an upper bound; None where the source does not answer. ``held_entries`` were delivered at the source
+    ``equal`` is None where the states were not compared. ``may_be_repeated`` are messages acknowledged at the source
+    that the target does not know to be: 0 where the states are equal, else an upper bound; None where that is unknown.
+    ``held_entries`` were delivered at the source
     and not acknowledged: they are delivered again, as after any disconnect.
     """
 

@@ -13,6 +13,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import structlog
@@ -47,6 +48,7 @@ from replicator.failover.peers import Peers, record_of
 from replicator.failover.positions import Earlier, Positions
 from replicator.failover.served_clients import ServedClients
 from replicator.running.short_tasks import in_background
+from replicator.running.timeouts import timeout
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
@@ -56,6 +58,8 @@ SWITCHES_KEPT: Final = 10
 """Number of newest switches to and from this cluster whose positions are kept: some 100 kilobytes for a thousand
 topics.
 """
+ENDED_SECONDS_MAX: Final = 5.0
+"""Longest wait for what was in flight at the fence before messages are counted: shorter than the coordinator's."""
 RECORD: Final = "failover_record"
 SWITCHES: Final = "failover_switches"
 ENDS: Final = "failover_ends"
@@ -120,6 +124,7 @@ class FailoverService:
         self._silent: dict[str, str] = {}
         """Clusters that did not answer when they were asked last, each with why."""
         self._proposing = asyncio.Lock()
+        self._saving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling = engine.supervisor.task("failover", "failover polls", self._poll)
         self._ticking = engine.supervisor.task("failover", "failover ticks", self._tick)
@@ -228,21 +233,24 @@ class FailoverService:
             log.error("failover epoch is not stored", cluster=self.engine.cluster, reason=str(error))  # noqa: TRY400
 
     async def _save(self, record: FailoverEpoch) -> None:
-        log.info(
-            "failover epoch",
-            cluster=self.engine.cluster,
-            epoch=record.epoch,
-            writer=record.writer,
-            kind=record.kind,
-            source=record.source,
-            target=record.target,
-            fenced=is_fenced(record, self.engine.cluster),
-        )
-        if self._index is not None:
-            self._index.failover_epoch(record)
-        if is_fenced(record, self.engine.cluster):
-            self._task(self._remember_end(record))
-        await self.engine.remember(RECORD, as_json(record))
+        """Store ``record``, or the one that this worker knows if that is newer: what is stored only goes up."""
+        async with self._saving:
+            record = max(record, self._core.record, key=precedence)
+            log.info(
+                "failover epoch",
+                cluster=self.engine.cluster,
+                epoch=record.epoch,
+                writer=record.writer,
+                kind=record.kind,
+                source=record.source,
+                target=record.target,
+                fenced=is_fenced(record, self.engine.cluster),
+            )
+            if self._index is not None:
+                self._index.failover_epoch(record)
+            if is_fenced(record, self.engine.cluster):
+                self._task(self._remember_end(record))
+            await self.engine.remember(RECORD, as_json(record))
 
     async def _remember_end(self, record: FailoverEpoch) -> None:
         """Store what clients had published here when the record fenced this cluster, once all of it is in the
@@ -353,6 +361,11 @@ class FailoverService:
         messages that were here then.
         """
         ends = None if record_id is None else self.engine.store.meta(f"{ENDS} {record_id}")
+        record = self._core.record
+        if ends is None and record.record_id == record_id and is_fenced(record, self.engine.cluster):
+            with suppress(TimeoutError, EngineError):  # then what the engine has is counted
+                async with timeout(ENDED_SECONDS_MAX):
+                    await self._clients.ended()
         upto = None if ends is None else {name: Position.parse(end["position"]) for name, end in ends.items()}
         return await self._positions.missing(marks, upto, names)
 
@@ -407,6 +420,7 @@ class FailoverService:
                 "marks": self._positions.marks_of(self._origins.get(record.source, record.source)),
             }
             await self._remember(SWITCHES, record.record_id, switch)
+            self._core.propose(record, expected)  # another record may have come meanwhile
             await self._save(record)
             self._spawn(self._core.on_saved(record))
             return switch

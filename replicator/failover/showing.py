@@ -98,7 +98,8 @@ def _lacks(report: SwitchReport) -> str:
     if not report.topics:
         return "No topic was compared."
     received, repeated = report.not_received, report.may_be_repeated
-    if received == 0 and repeated == 0:
+    equal = all(each.equal for topic in report.topics for each in topic.subscriptions)
+    if received == 0 and repeated == 0 and equal:
         return f"It has every message of {report.source} that links carry to it, and every acknowledgement."
     messages = "an unknown number of messages" if received is None else _messages(received)
     again = "an unknown number of" if repeated is None else f"at most {repeated:,}" if repeated else "no"

@@ -293,19 +293,15 @@ class LinkTopics:
         if gap.allows(self._route.link.on_gap):
             self.ask_again.set()
 
-    def refused(self, name: str, reason: str, *, ask_again: bool, seconds_max: float) -> None:
-        """Halt a topic that the destination refused.
-
-        With ``ask_again`` the refusal may end: ask the destination at once, and then after pauses that grow to
-        ``seconds_max``.
-        """
+    def refused(self, name: str, reason: str, *, seconds_max: float) -> None:
+        """Halt a topic that the destination refused. The refusal may end: ask the destination at once, and then after
+        pauses that grow to ``seconds_max``."""
         if name not in self.copier.topics:  # it was deleted meanwhile
             return
-        if ask_again:
-            self.unsettled[name] = None
-            loop = asyncio.get_running_loop()
-            seconds = self._refusals.note(name, reason, loop.time(), seconds_max)
-            loop.call_later(seconds, self.ask_again.set)
+        self.unsettled[name] = None
+        loop = asyncio.get_running_loop()
+        seconds = self._refusals.note(name, reason, loop.time(), seconds_max)
+        loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
 
     def ask(self, names: Iterable[str]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockHeader
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
@@ -27,10 +26,10 @@ SETTLE_SECONDS: Final = 5.0
 """Longest time for which a topic stays halted after its cause is gone, such as an old copy that was deleted."""
 
 _RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
-"""Codes of refusals that concern the whole destination: it takes nothing now. Other refusals halt their topic."""
-_FOR_GOOD: Final = frozenset({BlockCorrupt.code})
-"""Codes of refusals that last. After any other refusal the topic starts again once the destination was asked what it
-has: perhaps the topic is being deleted there, or the destination has not read its new topology yet."""
+"""Codes of refusals that concern the whole destination: it takes nothing now.
+
+Other refusals halt their topic. It starts again once the destination was asked what it has: perhaps the topic is being
+deleted there, the destination has not read its new topology yet, or a damaged block was mended."""
 
 
 class TransferMethod(Protocol):
@@ -125,8 +124,7 @@ class Transfer:
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
             if not self.copier.outdated(topic, frame):
-                again = code not in _FOR_GOOD
-                self.topics.refused(topic, f"{code}: {message}", ask_again=again, seconds_max=SETTLE_SECONDS)
+                self.topics.refused(topic, f"{code}: {message}", seconds_max=SETTLE_SECONDS)
 
     async def announce(self, transport: HttpTransport) -> None:
         """Tell the destination what must be there before the blocks that are read next: partitions and schemas."""

@@ -9,7 +9,8 @@ the position, for each origin, before which it never had to consume.
 2. An update of a newer generation replaces the state. The first update of a generation has the whole state.
    Acknowledgements and starts of origins that it does not name stay, and are announced: the cluster that moved the
    subscription did not know these origins. If the sender announces no exact state, the newer generation begins at the
-   sender's mark-delete position.
+   sender's mark-delete position. A cluster that relays announces the newer generation even if nothing is acknowledged
+   in it. That it must do so is saved together with the generation.
 3. Acknowledgements of an update are merged with those that wait for messages, and translated to local positions.
    Acknowledgements of messages that are not here yet wait, durably.
 4. When messages come, the waiting acknowledgements are translated again, before a consumer gets the messages.
@@ -152,6 +153,7 @@ class ExactState:
             subscription.merging.adopt_generation(update.generation, self.unclaimed(cursor.state.read_compacted))
             if kept:
                 vector = union([vector, kept])
+            if kept or relay or (update.whole and starts.is_anything_before(kept_starts)):
                 subscription.note_all()
             if update.whole and kept_starts:
                 self._start(subscription, kept_starts)

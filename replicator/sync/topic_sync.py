@@ -275,11 +275,7 @@ class TopicSync:
         Return whether anything changed. If so, the caller must save the subscription.
         """
         mine = self._topic.subscriptions[subscription.name]
-        if not self._state.exact.merge_start(mine, said):
-            return False
-        self.controller.updates.owe_whole(mine.name, monotonic_ms())
-        self._settle()
-        return True
+        return self._state.exact.merge_start(mine, said)
 
     def _hear_what_was_ignored(self, name: str) -> None:
         """Apply again what other clusters announced in the log about ``name``, which is replicated again."""

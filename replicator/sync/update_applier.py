@@ -56,13 +56,10 @@ class UpdateApplier:
                 await self._bury(update, relay=relay)
                 kept = self._topic.subscriptions.get(update.subscription)
                 return None if kept is None else kept.saved()
-            subscription = self._topic.subscriptions.get(update.subscription)
-            if subscription is None:
-                subscription = await self._create(update, relay=relay)
+            subscription = await self._living(update, relay=relay)
             if not subscription.replicated:
                 self._shared.counted.updates_ignored += 1
                 return None
-            newer = update.generation > subscription.cursor.generation
             rewinds = subscription.dispatching.rewinds
             changed = self._state.exact.merge_update(subscription, update, relay=relay)
             opened = subscription.dispatching.rewinds > rewinds
@@ -70,8 +67,6 @@ class UpdateApplier:
             if opened:
                 self._settle()  # it asks
             if changed or repeating:
-                if newer and relay:
-                    self._controller.updates.owe_whole(subscription.name, monotonic_ms())
                 return subscription.saved()
         except (StoreFull, StoreFailed, TopicNotFound):
             raise
@@ -81,6 +76,17 @@ class UpdateApplier:
             log.warning("update refused", topic=self._topic.name, source=update.source, reason=str(error))
             self._shared.counted.updates_ignored += 1
         return None
+
+    async def _living(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
+        """Return the subscription of an update. Create it if there is none.
+
+        If it is being deleted, wait for that: a later generation than that of the deletion brings it back.
+        """
+        living = self._topic.subscriptions.get(update.subscription)
+        while living is not None and living.deleting.begun:
+            await living.deleting.ended()
+            living = self._topic.subscriptions.get(update.subscription)
+        return living or await self._create(update, relay=relay)
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
         self.from_peers[update.subscription] = relay

@@ -34,6 +34,8 @@ class Worker:
     todo: list[Action] = field(default_factory=list)
     up: bool = True
     asking: bool = False
+    proposed: FailoverEpoch | None = None
+    """The switch to this worker that is being saved."""
     highest: FailoverEpoch = FIRST
     """The greatest record that this process has known; a restart begins from what is stored."""
 
@@ -74,14 +76,18 @@ class FailoverMachine(RuleBasedStateMachine):
         action = worker.todo.pop(0)
         match action:
             case Save(record):
-                worker.stored = record
-                self.saved.append(record)
+                self.save(worker, record)
             case Announce(record):
                 assert any(record == each for each in self.saved), "announced before it was durable"
                 worker.logged.append(record)
                 self.sent.append(record)
             case AskOthers():
                 worker.asking = True
+
+    def save(self, worker: Worker, record: FailoverEpoch) -> None:
+        """Store a record as a worker's shell does: never one below the record that is known."""
+        worker.stored = max(record, worker.core.record, key=precedence)
+        self.saved.append(worker.stored)
 
     @rule(name=clusters, reached=st.sets(clusters))
     def answers(self, name: str, reached: set[str]) -> None:
@@ -113,7 +119,7 @@ class FailoverMachine(RuleBasedStateMachine):
     def switch(self, to: str, home: str, base: str, keep: bool) -> None:
         """Ask ``target`` to take over, as a coordinator that knows what ``base`` knew."""
         worker, known = self.worker(to), self.worker(base).core.record
-        if not worker.up:
+        if not worker.up or worker.proposed is not None:
             return
         self.serial += 1
         try:
@@ -130,9 +136,22 @@ class FailoverMachine(RuleBasedStateMachine):
         except (EpochConflict, SwitchImpossible):
             return
         assert actions == [Save(record)]
-        worker.stored = record
-        self.saved.append(record)
-        worker.take(worker.core.on_saved(record))
+        worker.proposed = record
+
+    @rule(name=clusters)
+    def proposal_is_saved(self, name: str) -> None:
+        """Let what a worker proposed become durable; another record may have come since."""
+        worker = self.worker(name)
+        if worker.proposed is None:
+            return
+        record, worker.proposed = worker.proposed, None
+        self.save(worker, record)
+        try:
+            worker.take(worker.core.on_saved(record))
+        except EpochConflict:
+            assert precedence(worker.core.record) > precedence(record)
+        else:
+            assert worker.core.record == record, "another record won, and the coordinator is told that this one did"
 
     @rule(source=clusters, to=clusters, keep=st.booleans())
     def hold(self, source: str, to: str, keep: bool) -> None:
@@ -159,7 +178,7 @@ class FailoverMachine(RuleBasedStateMachine):
     @rule(name=clusters)
     def crash(self, name: str) -> None:
         worker = self.worker(name)
-        worker.up, worker.todo, worker.asking = False, [], False
+        worker.up, worker.todo, worker.asking, worker.proposed = False, [], False, None
 
     @rule(name=clusters)
     def restart(self, name: str) -> None:
@@ -178,6 +197,12 @@ class FailoverMachine(RuleBasedStateMachine):
             if worker.up:
                 assert precedence(worker.core.record) >= precedence(worker.highest)
                 worker.highest = worker.core.record
+
+    @invariant()
+    def what_is_known_is_stored_once_nothing_waits_for_the_store(self) -> None:
+        for worker in getattr(self, "workers", {}).values():
+            if worker.up and not any(isinstance(action, Save) for action in worker.todo):
+                assert (worker.stored or FIRST) == worker.core.record
 
     @invariant()
     def the_gate_follows_the_record(self) -> None:

@@ -52,6 +52,7 @@ from replicator.engine.types import Ack
 from replicator.pipeline.live.filtering import Chain, filter_block
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
+from replicator.sync.shared import monotonic_ms
 from replicator.topology import Link, Topology
 from snapshots.actions import ControllerSettings
 from snapshots.position import BEFORE_ALL, Position
@@ -114,6 +115,8 @@ class Cluster:
         self._topology = topology
         self.trimmed: set[Identity] = set()
         """Messages that were here. A subscription that is put elsewhere here passes over them."""
+        self.trimmed_parts: set[Identity] = set()
+        """Those of batches that were here in part: once trimmed, they are claimed no more."""
         self.engine: Engine
         self.sync: SubscriptionSync
 
@@ -144,6 +147,11 @@ class Cluster:
 
     def subscription(self, name: str) -> Subscription | None:
         return None if self.topic is None else self.topic.subscriptions.get(name)
+
+    def parts(self) -> set[Identity]:
+        """Return the messages of batches that are here in part."""
+        parts = None if self.topic is None else self.topic.log.parts
+        return set() if parts is None else {each for each, place in self.messages() if parts.absent(place) is not None}
 
     def messages(self) -> list[tuple[Identity, Position]]:
         """Return each message of the log, and the position of its entry here."""
@@ -275,6 +283,10 @@ class SyncMachine(RuleBasedStateMachine):
         self.links: list[LossyLink] = []
         self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """Messages that were said, by subscription and generation, and by the cluster where it was said."""
+        self.repeated: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
+        """Messages that were said in a cluster only after it had heard of them from another one. It does not tell these."""
+        self.unclaimed: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
+        """Messages that a seek passed over in a cluster and does not claim, so that they may be delivered elsewhere."""
         self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)
         self.made: set[str] = set()
         self.seen: dict[tuple[str, str], tuple[int, set[Identity]]] = {}
@@ -288,7 +300,16 @@ class SyncMachine(RuleBasedStateMachine):
 
     def noting_kept(self, outlive: Callable[[Merging, int], None]) -> Callable[[Merging, int], None]:
         def noted(merging: Merging, generation: int) -> None:
-            self.kept.add((merging._subscription.name, generation + 1))
+            name, starts = merging._subscription.name, merging._cursor.state.starts
+            self.kept.add((name, generation + 1))
+            if starts:
+                (keeper,) = [
+                    each.name
+                    for each in self.clusters.values()
+                    if (there := each.subscription(name)) is not None and there.merging is merging
+                ]
+                ends = {origin: start.position for origin, start in starts.items()}
+                self.began[name, generation + 1].append(Began(keeper, ends))
             outlive(merging, generation)
 
         return noted
@@ -395,8 +416,10 @@ class SyncMachine(RuleBasedStateMachine):
                 identity, position = messages[pick % len(messages)]
                 alone = pick % 2 == 0
                 whole = [each for each, place in messages if place == position]
+                if cluster.subscription(name) is not subscription:  # another cluster deleted it just now
+                    return
                 said = after_the_start(subscription, {identity} if alone else set(whole))
-                self.said[name, subscription.cursor.generation][cluster.name].update(said)
+                self.note(cluster, name, subscription.cursor.generation, said, cluster.consumed(name))
                 indexes = (identity.index,) if alone and len(whole) > 1 else None
                 try:
                     await subscription.acknowledge([Ack(position, indexes)])
@@ -423,26 +446,36 @@ class SyncMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
     def acknowledge_cumulatively(self, at: int, name: str, pick: int) -> None:
+        """Acknowledge all up to a message, except what an earlier start opened and nobody was delivered since."""
         cluster = self.one_that_has(name, at)
         if cluster is None or not (messages := cluster.messages()):
             return
         subscription = cluster.subscription(name)
         assert subscription is not None
         identity, position = messages[pick % len(messages)]
-        upto = [each for each, place in messages if (place, each.index) <= (position, identity.index)]
+        upto = [(each, place) for each, place in messages if (place, each.index) <= (position, identity.index)]
         size = sum(place == position for _, place in messages)
 
         async def acknowledge() -> None:
-            said, generation = after_the_start(subscription, set(upto)), subscription.cursor.generation
+            cursor = subscription.cursor
+            covered = {each for each, place in upto if place == position or not cursor.is_uncovered(place)}
+            said, generation = after_the_start(subscription, covered), cursor.generation
+            had = cluster.consumed(name)
             with suppress(SubscriptionNotFound):
                 try:
                     durable = subscription.begin_acknowledge_cumulative(position, identity.index if size > 1 else None)
                 except NotAllowedError:
                     return  # its last consumers shared it, though they may be gone
-                self.said[name, generation][cluster.name] |= said
+                self.note(cluster, name, generation, said, had)
                 await durable
 
         self.do(acknowledge())
+
+    def note(self, cluster: Cluster, name: str, generation: int, said: set[Identity], had: set[Identity]) -> None:
+        """Note what a consumer acknowledged in a cluster, where the messages ``had`` were consumed before."""
+        before = self.said[name, generation][cluster.name]
+        self.repeated[name, generation][cluster.name] |= (said & had) - before
+        before |= said
 
     @rule(at=st.integers(0, 3), name=st.sampled_from(NAMES), pick=st.integers(0, 30))
     def seek(self, at: int, name: str, pick: int) -> None:
@@ -459,7 +492,9 @@ class SyncMachine(RuleBasedStateMachine):
         async def seek() -> None:
             generation = subscription.cursor.generation + 1
             self.said[name, generation][cluster.name].update(passed)
+            self.unclaimed[name, generation][cluster.name] |= cluster.trimmed_parts
             self.sets[name, generation].append((cluster.name, known))
+            self.began[name, generation].append(Began(cluster.name, dict.fromkeys(known, BEFORE_ALL)))
             with suppress(SubscriptionNotFound):
                 await subscription.moves.seek(position)
 
@@ -517,8 +552,11 @@ class SyncMachine(RuleBasedStateMachine):
             if link.source is cluster:
                 link.connect()
                 self.do(link.run())
+        parts = cluster.parts()
         self.do(cluster.topic.trimming.trim(messages[pick % len(messages)][1]))
-        cluster.trimmed |= {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
+        gone = {identity for identity, _ in messages} - {identity for identity, _ in cluster.messages()}
+        cluster.trimmed |= gone
+        cluster.trimmed_parts |= gone & parts
 
     # What the network, the machines and time do.
 
@@ -580,7 +618,8 @@ class SyncMachine(RuleBasedStateMachine):
                 here, there = link.source.subscription(name), link.destination.subscription(name)
                 if here is None or there is None or here.cursor.generation != there.cursor.generation:
                     continue  # it may have heard of a seek or a deletion from the one that is away now
-                said = self.said[name, here.cursor.generation][link.source.name]
+                said = self.claimed(name, here.cursor.generation, link.source.name)
+                said -= self.repeated[name, here.cursor.generation][link.source.name]
                 arrived = {identity for identity, _ in link.destination.messages()}
                 missing = said & arrived - link.destination.consumed(name)
                 assert not missing, f"{link.destination.name} waits for {away.name} to hear of {sorted(missing)}"
@@ -629,6 +668,13 @@ class SyncMachine(RuleBasedStateMachine):
                 assert positions == sorted(positions)
 
     @invariant()
+    def what_is_due_has_a_timer(self) -> None:
+        for cluster in self.clusters.values():
+            for sync in cluster.sync._topics.values():
+                due_ms = sync.controller.next_deadline(monotonic_ms())
+                assert due_ms is None or not sync.is_idle, f"{cluster.name} forgets what is due"
+
+    @invariant()
     def no_consumer_loses_its_subscription(self) -> None:
         assert [who for who, consumer in self.using.items() if consumer.closed] == []
 
@@ -652,6 +698,10 @@ class SyncMachine(RuleBasedStateMachine):
                     had -= cluster.trimmed
                     assert had <= consumed, f"{cluster.name} takes back {sorted(had - consumed)} of {name}"
                 self.seen[cluster.name, name] = generation, after_the_start(subscription, consumed)
+
+    def claimed(self, name: str, generation: int, cluster: str) -> set[Identity]:
+        """Return what was said in a cluster, and must be known in the others in the end."""
+        return self.said[name, generation][cluster] - self.unclaimed[name, generation][cluster]
 
     def allowed(self, name: str, generation: int) -> set[Identity]:
         """Return what was said in a generation, and earlier of origins that its beginner did not know. That cluster may
@@ -685,7 +735,7 @@ class SyncMachine(RuleBasedStateMachine):
                 assert subscription is not None, f"{cluster.name} lacks {name}"
                 assert subscription.cursor.generation == newest
                 here = {identity for identity, _ in cluster.messages()}
-                told = set[Identity]().union(*(self.said[name, newest][other] for other in sources))
+                told = set[Identity]().union(*(self.claimed(name, newest, other) for other in sources))
                 consumed = cluster.consumed(name)
                 missing = told & here - consumed
                 assert not missing, f"{cluster.name} has not heard of {sorted(missing)} of {name}"

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from replicator.api.json_in_slices import TooManyValues, check_values
 from replicator.engine.admission import LOCAL
 
+MARKS_MAX: Final = 10_000
+"""Most brackets, braces, commas and colons outside the strings of one frame: 5,000 properties. Such a frame is read in
+some milliseconds."""
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -31,8 +35,15 @@ def from_base64(text: str) -> bytes:
 
 
 def read_object(text: str) -> Mapping[str, Any]:
+    """Return the JSON object that a client sent. Raise :class:`BadField` if it is none, or has too many values.
+
+    Nobody else has a turn while it is read, so a text with too many values is not read.
+    """
     try:
+        check_values(text, MARKS_MAX)
         read = json.loads(text)
+    except TooManyValues as error:
+        raise BadField(f"the message is not read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
         raise BadField(f"not JSON: {error}") from None
     if not isinstance(read, dict):

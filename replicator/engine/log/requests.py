@@ -330,6 +330,13 @@ class CreateTopicRequest(Request):
 
 
 @dataclass(slots=True)
+class CountRequest(Request):
+    """Asks how many messages were ever appended to a topic, including those of all earlier requests."""
+
+    tail: Tail = None  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
 class DeleteTopicsRequest(Request):
     """Takes topics out of the catalog, with the partitioned topic that they are the partitions of, if they are."""
 
@@ -342,6 +349,9 @@ class DeleteTopicsRequest(Request):
     nothing."""
     above: int = 0
     """Id of an earlier deletion of the partitioned topic, which the new one exceeds. A clock that was ahead made it."""
+    messages: Mapping[int, int] = field(default_factory=dict)
+    """By topic id, the result of the :class:`CountRequest` on which the deletion was decided. If a topic has got
+    messages since, no topic is deleted."""
 
 
 @dataclass(slots=True)

@@ -258,9 +258,17 @@ class Store(TopicRows):
         except BlockCorrupt as error:
             raise self.damaged(error, topic_id, position) from None
 
-    def body_for_writer(self, row: BlockRow) -> Buffer:
-        """Return the block of a row within a transaction of the writer."""
-        return row.head if row.place is None else self.segments.read_for_writer(row.place, row.head)
+    def block_for_writer(self, stored: Buffer, topic_id: int, position: Position) -> BlockView:
+        """Return the block of the row ``stored`` within a transaction of the writer.
+
+        Raises :class:`BlockCorrupt` for a damaged block, and reports the block for repair.
+        """
+        try:
+            row = parse_row(stored)
+            block = row.head if row.place is None else self.segments.read_for_writer(row.place, row.head)
+            return BlockView(block, verify_block(block))
+        except BlockCorrupt as error:
+            raise self.damaged(error, topic_id, position) from None
 
     def read_blocks(
         self,

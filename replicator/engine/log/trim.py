@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import lmdb
 
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockKind, BlockView, Buffer
 from replicator.engine.log.ledger_ends import HERE, note_end
 from replicator.engine.log.left_out import Hole, with_holes_below
@@ -52,7 +53,10 @@ Leave = Callable[[lmdb.Transaction, Buffer], None]
 
 
 def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto: Position, leave: Leave) -> bool:
-    """Delete blocks that lie at or below ``upto``. Return whether more are left to delete."""
+    """Delete blocks that lie at or below ``upto``. Return whether more are left to delete.
+
+    Raises :class:`BlockCorrupt` if the oldest block is damaged. Then nothing was deleted.
+    """
     stored = txn.get(TOPIC_KEY.pack(topic_id), db=tables["trims"])
     trimmed = Trim() if stored is None else decode_trim(bytes(stored))
     through, vector, origins = trimmed.through, dict(trimmed.vector), set[str]()
@@ -67,8 +71,14 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
     while last_first is not None and cursor.set_range(BLOCK_KEY.pack(topic_id, 0, 0)):
         _, ledger, first = BLOCK_KEY.unpack(cursor.key())
         value = cursor.value()
-        row = parse_row(value)
-        header = row.header
+        try:
+            header = parse_row(value).header
+            partly = tuple(BlockView(value[LOCAL_PREFIX.size :], header).absent) if header.parts_bytes else ()
+        except BlockCorrupt:
+            if not count:
+                raise
+            more = True  # the next transaction raises it, and deletes nothing
+            break
         last = Position(ledger, first + header.entries - 1)
         if last > upto or Position(ledger, first) == last_first:
             break
@@ -76,11 +86,10 @@ def trim_log(txn: lmdb.Transaction, tables: dict[str, Any], topic_id: int, upto:
             more = True
             break
         if header.parts_bytes:
-            entries = tuple(BlockView(bytes(cursor.value()[LOCAL_PREFIX.size :]), header).absent)
-            parts = PartsRow(header.origin, header.origin_first, Position(ledger, first), entries)
+            parts = PartsRow(header.origin, header.origin_first, Position(ledger, first), partly)
             txn.delete(parts_row(topic_id, parts)[0], db=tables["parts"])
             at = header.origin_first
-            ids = (at.entry + entry for entry in entries)
+            ids = (at.entry + entry for entry in partly)
             holes.setdefault(header.origin, []).extend(
                 (Position(at.ledger, each - 1), Position(at.ledger, each)) for each in ids
             )

@@ -34,6 +34,7 @@ from replicator.engine.log.requests import (
     CopiedBlock,
     CopyRequest,
     Counted,
+    CountRequest,
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
@@ -351,6 +352,7 @@ class Writer:
         noted: bool = False,
         earlier: Mapping[int, Mapping[int, Position]] | None = None,
         above: int = 0,
+        messages: Mapping[int, int] | None = None,
     ) -> list[Deletion]:
         """Remove topics from the catalog, with their partitioned topic. Requests that were queued before are done
         before.
@@ -358,6 +360,9 @@ class Writer:
         If ``noted``, the same transaction records the deletion of each topic that has blocks of this cluster. It also
         records the deletion of the ``earlier`` lives: by topic id, the last position of each incarnation; and that of
         the partitioned topic, with an id higher than ``above``. Return these records.
+
+        ``messages`` are results of :meth:`messages_ever`, by topic id. Raises :class:`LogMoved`, and deletes nothing,
+        if a topic got messages since.
         """
         noted_ms = self.wall_clock_ms() if noted else None
         found: list[Deletion] = await self._submit(
@@ -368,8 +373,14 @@ class Writer:
                 earlier=earlier or {},
                 noted_ms=noted_ms,
                 above=above,
+                messages=messages or {},
             )
         )
+        return found
+
+    async def messages_ever(self, tail: Tail) -> int:
+        """Return how many messages were ever appended to a topic, once all earlier requests are done."""
+        found: int = await self._submit(CountRequest(self._loop.create_future(), tail=tail))
         return found
 
     async def terminate(self, tail: Tail) -> None:

@@ -17,8 +17,7 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockView, Buffer, verify_block
-from replicator.engine.log.segments.places import BlockRow, parse_row
+from replicator.engine.log.block import BlockView, Buffer
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.producing.contents import Contents
 from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
@@ -27,6 +26,10 @@ from snapshots.position import Position
 
 BLOCKS_PARSED_MAX: Final = 4
 """Blocks kept for the next look-up, up to 3 MB each. A producer that sends again sends neighbouring entries."""
+
+ReadBlock = Callable[[Buffer, int, Position], BlockView]
+"""Function that returns a stored block, verified, for its row, topic id and position. It raises :class:`BlockCorrupt`
+for a damaged block, and reports the block for repair."""
 
 _FRAME = struct.Struct(">HII")
 
@@ -91,6 +94,9 @@ class Comparing:
     """Messages that reuse sequence ids of other messages with other content, counted by topic id, producer, and
     origin of the other messages."""
 
+    damaged: dict[tuple[int, Position], str] = field(default_factory=dict)
+    """Damaged blocks, by topic id and position, with what is wrong. A transaction reads each of them once."""
+
     def note_other_content(self, topic_id: int, producer: str, origin: str, messages: int) -> None:
         """Count messages that have sequence ids of messages from ``origin``, but other content."""
         key = topic_id, producer, origin
@@ -122,11 +128,10 @@ def numbered_of(entry: Buffer) -> Numbered | None:
 class NumberedBlocks:
     """The stored blocks of one topic. Only the writer's thread uses it, within a transaction."""
 
-    __slots__ = ("_body", "_parsed", "_topic_id")
+    __slots__ = ("_parsed", "_read", "_topic_id")
 
-    def __init__(self, topic_id: int, body: Callable[[BlockRow], Buffer]) -> None:
-        """Create an empty cache. ``body`` returns the bytes of a stored block."""
-        self._body = body
+    def __init__(self, topic_id: int, read: ReadBlock) -> None:
+        self._read = read
         self._topic_id = topic_id
         self._parsed: OrderedDict[Position, Parsed] = OrderedDict()
 
@@ -164,21 +169,23 @@ class NumberedBlocks:
         view = views.get(key)
         if view is not None:
             return view
+        if (reason := comparing.damaged.get(key)) is not None:
+            raise BlockCorrupt(reason)
         stored = txn.get(BLOCK_KEY.pack(self._topic_id, *first), db=tables["blocks"])
         if stored is None:
             return None
         try:
-            block = self._body(parse_row(stored))
-            view = BlockView(block, verify_block(block))  # ids that are not what they were would lose a message
+            view = self._read(stored, self._topic_id, first)  # ids that are not what they were would lose a message
         except BlockCorrupt as error:
-            raise BlockCorrupt(f"topic {self._topic_id} at {first}: {error}") from None
+            comparing.damaged[key] = str(error)
+            raise
         views[key] = view
         if len(views) > BLOCKS_PARSED_MAX:
             del views[next(iter(views))]
         return view
 
     def entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: Place, comparing: Comparing) -> Buffer:
-        """Return the bytes of an entry whose block was just parsed."""
+        """Return the bytes of an entry whose block was just parsed. Raises :class:`BlockCorrupt`."""
         view = self._view(txn, tables, place.block, comparing)
         assert view is not None, "its block was just parsed"
         return view.entry(place.offset)

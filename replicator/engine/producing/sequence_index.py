@@ -5,7 +5,8 @@ sequence ids of the same producer and the same content (:mod:`.contents`). The h
 producer may send 6 to cluster A, lose the connection, and send 7 to cluster B. If its 6 comes to B later, it is new
 there. Equal ids are not enough either: a producer that moves to B may send a different 6 there. Duplicates that are
 found are written in the transaction of the entry. If no such entry is found (any more), the message counts as new:
-delivering it twice is better than never.
+delivering it twice is better than never. So does a copied message that could be compared only with a damaged block. A
+producer that sends such a message is refused instead, because it can send again once the block is mended.
 
 Only topics with deduplication have rows. Rows exist for messages, never for markers. The rows are few: one for each
 producer of a block, however many entries it has.
@@ -30,32 +31,41 @@ twins           topic id | ledger | entry                      earlier duplicate
 3. Chunks are compared, all together, when the last chunk of their message comes, and become duplicates together.
    Consumers build a message from the chunks of one sender. If a first chunk were hidden and its last chunk were not,
    the message would be lost.
-4. Two entries of one origin are never duplicates: the origin's own deduplication stored both, so they differ.
-5. While deduplication is off, producers may use ids again. So the epoch, which counts how often it was turned on, is
+4. All duplicates of a block are found before the first one is written.
+5. Two entries of one origin are never duplicates: the origin's own deduplication stored both, so they differ.
+6. While deduplication is off, producers may use ids again. So the epoch, which counts how often it was turned on, is
    part of the digest, and rows from before are not found any more.
-6. Rows are deleted with their blocks when the log is trimmed. A producer can ask for its highest id for longer:
+7. Rows are deleted with their blocks when the log is trimmed. A producer can ask for its highest id for longer:
    ``copied_sequences`` has it for entries from other clusters, as ``sequences`` has it for entries that were sent here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockView, Buffer
-from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.producing.contents import equal_messages
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered
 from replicator.engine.producing.duplicate_chains import DuplicateChains, Pair
-from replicator.engine.producing.numbered_blocks import Comparing, Identity, NumberedBlocks, Parsed, Place
+from replicator.engine.producing.numbered_blocks import Comparing, Identity, NumberedBlocks, Parsed, Place, ReadBlock
 from replicator.engine.producing.numbered_rows import ROWS_LOOKED_AT_MAX, NumberedRows
 from snapshots.position import Position
 
 CHUNKS_COMPARED_MAX: Final = 16
 """Chunks of one message that a transaction reads and compares: 80 MB as clients cut them. A larger message that came
 by two ways is delivered twice."""
+
+
+class _Found(NamedTuple):
+    """Entry of another origin, at ``here``, that holds the same message as the entry at ``local``."""
+
+    here: Position
+    origin: str
+    local: Position
 
 
 class SequenceIndex:
@@ -72,14 +82,14 @@ class SequenceIndex:
         tables: dict[str, Any],
         topic_id: int,
         cluster: str,
-        body: Callable[[BlockRow], Buffer],
+        read: ReadBlock,
     ) -> None:
         self._topic_id = topic_id
         self._own = cluster
         self.rows = NumberedRows(txn, tables, topic_id)
         """Rows that say which blocks have which ids of a producer. They are written for each block, and read to find
         duplicates."""
-        self._blocks = NumberedBlocks(topic_id, body)
+        self._blocks = NumberedBlocks(topic_id, read)
         self._chains = DuplicateChains(txn, tables, topic_id)
 
     def duplicates_of_block(
@@ -97,7 +107,7 @@ class SequenceIndex:
 
         ``numbered`` are the ids of the block's entries. ``origins`` are all origins with messages in the topic.
         """
-        pairs: list[Pair] = []
+        ways: list[list[list[_Found]]] = []
         header = new.header
         others = [origin for origin in origins if origin != header.origin]
         highest: dict[str, int] = {}
@@ -111,16 +121,28 @@ class SequenceIndex:
                 continue
             if sent.chunks:
                 if sent.chunk == sent.chunks - 1:
-                    pairs += self._chunk_duplicates(txn, tables, new, first, numbered, index, others, comparing)
+                    ways.append(self._chunk_duplicates(txn, tables, new, first, numbered, index, others, comparing))
                 continue
             local = Position(first.ledger, first.entry + index)
             identity = Identity(sent, int(new.batch_sizes[index]))
-            for other in others:
-                found = self._find(txn, tables, other, identity, new.entry(index), comparing)
-                if found is not None and (pair := self._chains.join(txn, tables, found, other, local, header.origin)):
-                    pairs.append(pair)
-                    break
-        return pairs
+            found = ((other, self._find(txn, tables, other, identity, new.entry(index), comparing)) for other in others)
+            ways.append([[_Found(here, other, local)] for other, here in found if here is not None])
+        return [pair for each in ways for pair in self._join_first(txn, tables, each, header.origin)]
+
+    def _join_first(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], ways: Iterable[Sequence[_Found]], origin: str
+    ) -> list[Pair]:
+        """Write the duplicates of the first of ``ways`` whose entries can all join chains. Return their pairs.
+
+        Each of ``ways`` has, for one message of ``origin``, the entries of another origin that hold it.
+        """
+        for found in ways:
+            if self._chains.has_room(2 * len(found) if len(found) > 1 else 1) and all(
+                self._chains.may_join(txn, tables, *each, origin) for each in found
+            ):
+                joined = (self._chains.join(txn, tables, *each, origin) for each in found)
+                return [pair for pair in joined if pair is not None]
+        return []
 
     def highest_copied(
         self, txn: lmdb.Transaction, tables: dict[str, Any], producer: str, origins: Iterable[str]
@@ -150,7 +172,7 @@ class SequenceIndex:
         found = [
             (origin, here, Place(block, index))
             for origin in others
-            for parsed, block in self._parsed(txn, tables, origin, sent.producer, sent.first, sent.last, comparing)
+            for parsed, block in self._parsed(txn, tables, origin, sent.producer, (sent.first, sent.last), comparing)
             if (entries := parsed.by_producer.get(sent.producer)) is not None
             for here, index in entries.overlapping(sent.first, sent.last)
             if not here.chunks
@@ -196,7 +218,7 @@ class SequenceIndex:
         goes_on = NONE_YET
         other = False
         for origin in others:
-            for uuid, chunks in self._chunks(txn, tables, origin, sent, comparing).items():
+            for uuid, chunks in self._chunks(txn, tables, origin, sent, comparing, skip_damaged=False).items():
                 complete = sent.chunks - 1 in chunks
                 place = chunks.get(sent.chunk)
                 if place is None:
@@ -221,14 +243,24 @@ class SequenceIndex:
         tables: dict[str, Any],
         origin: str,
         producer: str,
-        first: int,
-        last: int,
+        ids: tuple[int, int],
         comparing: Comparing,
         rows_max: int = ROWS_LOOKED_AT_MAX,
+        *,
+        skip_damaged: bool = False,
     ) -> Iterator[tuple[Parsed, Position]]:
-        """Yield the parsed blocks that may hold ids from ``first`` to ``last`` of a producer, with their positions."""
-        for position in self.rows.blocks(txn, tables, origin, producer, first, last, rows_max):
-            parsed = self._blocks.parse(txn, tables, position, comparing)
+        """Yield the parsed blocks that may hold ids of a producer, from the first to the last of ``ids``, with their
+        positions.
+
+        Raises :class:`BlockCorrupt` for a damaged block, unless ``skip_damaged``.
+        """
+        for position in self.rows.blocks(txn, tables, origin, producer, *ids, rows_max):
+            try:
+                parsed = self._blocks.parse(txn, tables, position, comparing)
+            except BlockCorrupt:
+                if skip_damaged:
+                    continue
+                raise
             if parsed is not None:
                 yield parsed, position
 
@@ -244,29 +276,45 @@ class SequenceIndex:
         """Return the position of the entry from ``origin`` that has the sequence ids ``identity`` and the messages of
         ``entry``.
 
-        Return None if there is none. Count the messages if entries with these ids have other content.
+        Return None if there is none, or if its block is damaged. Count the messages if entries with these ids have
+        other content.
         """
         sent = identity.numbered
         met = False
-        for parsed, block in self._parsed(txn, tables, origin, sent.producer, sent.first, sent.first, comparing):
+        ids = sent.first, sent.first
+        for parsed, block in self._parsed(txn, tables, origin, sent.producer, ids, comparing, skip_damaged=True):
             for here, index in parsed.by_id.get((sent.producer, sent.first), ()):
                 if here == identity:
-                    met = True
                     place = Place(block, index)
-                    if comparing.contents.alike(entry, self._blocks.entry(txn, tables, place, comparing)):
+                    try:
+                        stored = self._blocks.entry(txn, tables, place, comparing)
+                    except BlockCorrupt:
+                        continue
+                    met = True
+                    if comparing.contents.alike(entry, stored):
                         return place.position
         if met:
             comparing.note_other_content(self._topic_id, sent.producer, origin, identity.batch_size)
         return None
 
     def _chunks(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], origin: str, of: Numbered, comparing: Comparing
+        self,
+        txn: lmdb.Transaction,
+        tables: dict[str, Any],
+        origin: str,
+        of: Numbered,
+        comparing: Comparing,
+        *,
+        skip_damaged: bool,
     ) -> dict[str, dict[int, Place]]:
         """Return the chunks from ``origin`` with the sequence id and the number of chunks of ``of``, by uuid and
         chunk number."""
         found: dict[str, dict[int, Place]] = {}
         rows_max = ROWS_LOOKED_AT_MAX + 2 * min(of.chunks, CHUNKS_COMPARED_MAX)
-        for parsed, block in self._parsed(txn, tables, origin, of.producer, of.first, of.first, comparing, rows_max):
+        ids = of.first, of.first
+        for parsed, block in self._parsed(
+            txn, tables, origin, of.producer, ids, comparing, rows_max, skip_damaged=skip_damaged
+        ):
             for (here, _), index in parsed.by_id.get((of.producer, of.first), ()):
                 if here.chunks == of.chunks:
                     found.setdefault(here.uuid, {}).setdefault(here.chunk, Place(block, index))
@@ -282,12 +330,11 @@ class SequenceIndex:
         last: int,
         others: Iterable[str],
         comparing: Comparing,
-    ) -> list[Pair]:
-        """Return the pairs of duplicates between the chunks of a copied message and equal chunks from another origin.
+    ) -> list[list[_Found]]:
+        """Return the chunks from other origins that equal those of a copied message, one list for each equal message.
 
         The last chunk of the message is entry ``last`` of the copied block ``new``. Earlier chunks are in the same
-        block, or in blocks copied before. The result is empty unless another origin has an equal chunk for every
-        chunk.
+        block, or in blocks copied before. A message counts as equal only if it has an equal chunk for every chunk.
         """
         sent = numbered[last]
         assert sent is not None
@@ -295,7 +342,7 @@ class SequenceIndex:
         if count > CHUNKS_COMPARED_MAX or not self._chains.has_room(2 * count):
             return []
         origin = new.header.origin
-        own = dict(self._chunks(txn, tables, origin, sent, comparing).get(sent.uuid, {}))
+        own = dict(self._chunks(txn, tables, origin, sent, comparing, skip_damaged=True).get(sent.uuid, {}))
         for index, each in enumerate(numbered[: last + 1]):
             if each is not None and each._replace(chunk=sent.chunk) == sent:
                 own[each.chunk] = Place(first, index)
@@ -307,15 +354,17 @@ class SequenceIndex:
                 new.entry(place.offset) if place.block == first else self._blocks.entry(txn, tables, place, comparing)
             )
 
+        ways: list[list[_Found]] = []
         for other in others:
-            for theirs in self._chunks(txn, tables, other, sent, comparing).values():
-                if len(theirs) != count:
+            for theirs in self._chunks(txn, tables, other, sent, comparing, skip_damaged=True).values():
+                if theirs.keys() != own.keys():
                     continue
-                if not all(comparing.contents.alike(bytes_of(own[at]), bytes_of(theirs[at])) for at in range(count)):
+                try:
+                    equal = all(comparing.contents.alike(bytes_of(own[at]), bytes_of(theirs[at])) for at in own)
+                except BlockCorrupt:
+                    continue
+                if equal:
+                    ways.append([_Found(theirs[at].position, other, own[at].position) for at in sorted(own)])
+                else:
                     comparing.note_other_content(self._topic_id, sent.producer, other, 1)
-                    continue
-                found = [(theirs[at].position, own[at].position) for at in range(count)]
-                if all(self._chains.may_join(txn, tables, here, other, local, origin) for here, local in found):
-                    joined = (self._chains.join(txn, tables, here, other, local, origin) for here, local in found)
-                    return [pair for pair in joined if pair is not None]
-        return []
+        return ways

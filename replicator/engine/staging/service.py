@@ -54,6 +54,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.running.short_tasks import to_the_end
 from replicator.running.supervisor import SupervisedTask
+from replicator.running.turns import Turns
 from snapshots.position import Position
 
 SWEEP_SECONDS: Final = 60.0
@@ -142,6 +143,11 @@ class StagingService:
         await asyncio.gather(self._upkeep.stop(), *(each.task.stop() for each in publishing))
         for each in publishing:
             each.outcome.cancel()
+
+    @property
+    def turns(self) -> Turns:
+        """Return the turns of the event loop on which this runs."""
+        return self._engine.turns
 
     def status(self) -> dict[str, Any]:
         """Return figures for the worker's status."""

@@ -35,6 +35,7 @@ from replicator.engine.subscriptions.duplicates import FollowsDuplicates
 from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+from snapshots.starts import Starts
 
 
 class Cursor(FollowsDuplicates):
@@ -357,12 +358,15 @@ class Cursor(FollowsDuplicates):
         self.restart(through, generation)
         self._state.unclaimed = unclaimed or None
 
-    def restart(self, position: Position, generation: int | None = None) -> None:
-        """Start a new generation in which all up to ``position`` is consumed and nothing else is (seek, reset)."""
+    def restart(self, position: Position, generation: int | None = None, *, starts: Starts | None = None) -> None:
+        """Start a new generation in which all up to ``position`` is consumed and nothing else is (seek, reset).
+
+        See :class:`CursorState` for ``starts``."""
         state = self._state
         assert generation is None or generation > state.generation
         following = state.generation + 1 if generation is None else generation
         state.begin(following, self.clamp(position), announce=generation is None)
+        state.starts = starts or {}
         self._uncovered = None
         self._follow_all_duplicates()
         self.advance()

@@ -67,8 +67,9 @@ class CursorState:
     """By origin, the position up to which entries count as consumed only because they were trimmed. Nobody consumed
     them in this generation, and other clusters may have them. None if there are none."""
     starts: Starts = field(default_factory=dict)
-    """By origin, the start in this generation; nobody consumed the messages before it. It is empty in a generation that
-    a seek began, and in a cursor that an earlier version stored. All up to ``mark_delete`` then counts as consumed."""
+    """By origin, the start in this generation; nobody consumed the messages before it. A seek begins a generation that
+    starts before the first message of each origin that it knows (:func:`~snapshots.starts.of_a_seek`). In a cursor that
+    an earlier version stored it is empty. In both cases all up to ``mark_delete`` counts as consumed."""
     rewound: Position | None = field(default=None, compare=False)
     """Last position that consumers may have passed when the start moved back. Entries up to it may be unconsumed,
     though consumers received later ones. None if there are none."""
@@ -155,7 +156,9 @@ class CursorState:
         # Rows of an earlier generation are deleted with the next save, so all are written again.
         self.dirty.deleted.update(dict.fromkeys(self.individually_deleted.chunk_ids()))
         self.dirty.batches.update(dict.fromkeys(self.batch_acks.chunk_ids()))
-        self.note_all()
+        if self.unannounced is not None:
+            self.unannounced = Unannounced(whole=True)  # a new note, as listeners may have been told of the old one
+            self.to_announce = True
 
     def _forget_batches(self, whole: PositionSet) -> None:
         """Drop the acknowledged indexes of batches that are now consumed as a whole."""

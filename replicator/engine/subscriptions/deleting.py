@@ -10,7 +10,9 @@ An unforced deletion never takes a subscription away from consumers, in any clus
 2. Then other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`). It is refused if one of them has
    consumers. A cluster that does not answer in time does not stop it (invariant 8).
 3. Consumers may have connected here meanwhile, so step 1 is repeated.
-4. The tombstone records that the deletion was not forced. So a cluster keeps the subscription if consumers connected
+4. Deletions that belong together all begin in the turn of the event loop that checked the last of them. From then on
+   nobody can connect to any of these subscriptions.
+5. The tombstone records that the deletion was not forced. So a cluster keeps the subscription if consumers connected
    there meanwhile, or if it did not answer: :meth:`TopicSubscriptions.bury`.
 """
 
@@ -26,7 +28,7 @@ from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.tombstones import Tombstones
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, complete
 
 
 class DeletedSubscription(Protocol):
@@ -50,7 +52,8 @@ class DeletedSubscription(Protocol):
 async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force: bool = False) -> None:
     """Delete the same subscription of several topics: all, or none if one of them has consumers.
 
-    With ``force``, consumers are disconnected instead. Raises the errors of :meth:`SubscriptionDeleting.delete`.
+    With ``force``, consumers are disconnected instead. Raises the errors of :meth:`SubscriptionDeleting.delete`. If the
+    store fails, the subscriptions that it has not deleted stay.
     """
     if not force:
         for each in subscriptions:
@@ -63,8 +66,30 @@ async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force
             await _check_unused_elsewhere(subscriptions[0].topic, name, of_topics)
         for each in subscriptions:
             each.deleting.check_unused_here()
-    for each in subscriptions:
-        await each.deleting.delete(force=force, ask=False)
+    claimed: list[DeletedSubscription] = []
+    try:
+        for each in subscriptions:  # all, in this turn: nobody connects to one while others are deleted
+            each.deleting.claim()
+            claimed.append(each)
+    except SubscriptionNotFound:
+        for each in claimed:
+            each.deleting.give_up()
+        raise
+    deletion = awaited(_delete_claimed(subscriptions, force=force))
+    deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
+    await asyncio.shield(deletion)
+
+
+async def _delete_claimed(subscriptions: Sequence[DeletedSubscription], *, force: bool) -> None:
+    """Delete subscriptions that are claimed, one after the other. Give up the claims on those that stay."""
+    left = list(reversed(subscriptions))
+    try:
+        while left:
+            await left[-1].deleting.delete_claimed(unless_in_use=not force)
+            left.pop()
+    finally:
+        for each in left:
+            each.deleting.give_up()
 
 
 async def _check_unused_elsewhere(topic: SubscribedTopic, name: str, topics: Sequence[str]) -> None:
@@ -92,7 +117,8 @@ class SubscriptionDeleting:
         self._saver = saver
         self._tombstones = tombstones
         self._forget = forget
-        self._deletion: asyncio.Task[None] | None = None
+        self._deletion: asyncio.Future[None] | None = None
+        """Done when the deletion under way has ended, whether or not the subscription is gone then."""
         self.begun = False
         """Whether the subscription is being deleted, or is gone."""
 
@@ -137,6 +163,30 @@ class SubscriptionDeleting:
                 self.check_unused_here(by)
         await self._begin(by, None, unless_in_use=not force)
 
+    def claim(self) -> None:
+        """Begin a deletion: the subscription takes no consumers. :meth:`delete_claimed` or :meth:`give_up` follows."""
+        self.check_there()
+        self.begun = True
+        self._deletion = asyncio.get_running_loop().create_future()
+
+    async def delete_claimed(
+        self, by: EngineConsumer | None = None, generation: int | None = None, *, unless_in_use: bool
+    ) -> None:
+        """Delete the subscription that was claimed. The caller must see to it that this is not cancelled."""
+        if generation is None and self._subscription.replicated:
+            generation = self._subscription.cursor.generation + 1
+        await self._delete(by, generation, unless_in_use=unless_in_use)
+        self._ended()
+
+    def give_up(self) -> None:
+        """Let the subscription stay, because its deletion failed or was not tried."""
+        self._ended()
+        self.begun, self._deletion = False, None
+
+    def _ended(self) -> None:
+        if self._deletion is not None:
+            complete(self._deletion, None)
+
     async def bury(self, generation: int, *, unless_in_use: bool = False) -> None:
         """Delete the subscription because another cluster deleted it. Its tombstone gets the ``generation`` of that
         deletion.
@@ -146,15 +196,25 @@ class SubscriptionDeleting:
         if self._deletion is None:
             await self._begin(None, generation, unless_in_use=unless_in_use)
         else:
+            await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until no deletion is under way: the subscription is gone, or it stays because the store failed."""
+        if self._deletion is not None:
             await asyncio.wait([self._deletion])
 
     async def _begin(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:
-        self.check_there()
-        self.begun = True
+        self.claim()
+
+        async def delete() -> None:
+            try:
+                await self.delete_claimed(by, generation, unless_in_use=unless_in_use)
+            except BaseException:
+                self.give_up()
+                raise
+
         # A cancelled caller cannot undo the deletion in the store, so it goes on to its end here, too.
-        if generation is None and self._subscription.replicated:
-            generation = self._subscription.cursor.generation + 1
-        deletion = self._deletion = awaited(self._delete(by, generation, unless_in_use=unless_in_use))
+        deletion = awaited(delete())
         deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
         await asyncio.shield(deletion)
 
@@ -164,11 +224,7 @@ class SubscriptionDeleting:
             tombstones = self._tombstones
             name = subscription.name
             writes = [] if generation is None else tombstones.writes(name, generation, unless_in_use=unless_in_use)
-            try:
-                await self._saver.delete(self._being_deleted(), writes)
-            except BaseException:
-                self.begun, self._deletion = False, None
-                raise
+            await self._saver.delete(self._being_deleted(), writes)
             if generation is not None:
                 tombstones.note(name, generation, unless_in_use=unless_in_use)
         reason = f"subscription {subscription.name!r} was deleted"

@@ -16,6 +16,7 @@ from replicator.engine.errors import NotAllowedError
 from replicator.engine.subscriptions.changed_subscription import ChangedSubscription
 from replicator.engine.types import Ack
 from snapshots.position import Position
+from snapshots.starts import of_a_seek
 
 SKIP_ENTRIES_MAX: Final = 1_000
 SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -35,7 +36,9 @@ class PositionMoves:
         since the epoch or later. Consumers stay connected. Raise :class:`InvalidSeek`."""
         subscription = self._subscription
         position = await self._position_before(target)
-        subscription.cursor.restart(position)
+        topic, cursor = subscription.topic, subscription.cursor
+        known = (topic.cluster, *topic.origins.high_waters())
+        cursor.restart(position, starts=of_a_seek(cursor.state.starts, known))
         subscription.backlog.moved()
         subscription.dispatching.restart()
         subscription.changed(None, local=True)

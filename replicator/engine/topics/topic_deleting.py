@@ -3,6 +3,8 @@
 Invariant (DESIGN §3): 1, topics that are deleted together go in one transaction, and nobody finds them from then on.
 
 1. Clients are disconnected, and the topic takes nothing more. If the store refuses the deletion, the topic stays.
+   A deletion that depends on the topic's messages is decided from here on, when what was on its way is stored. The
+   transaction of step 2 is refused if messages came after that.
 2. One transaction takes the topics out of the catalog (:mod:`replicator.engine.topics.topic_deletion`).
 3. The remaining rows of the topics are deleted later.
 """
@@ -10,10 +12,11 @@ Invariant (DESIGN §3): 1, topics that are deleted together go in one transactio
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from replicator.engine.errors import EngineError, NotAllowedError, TopicBusy, TopicNotFound
+from replicator.engine.errors import EngineError, LogMoved, NotAllowedError, TopicBusy, TopicNotFound
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic import Topic
@@ -29,6 +32,9 @@ from replicator.running.supervisor import Supervisor
 
 TOPICS_AT_ONCE: Final = 1_000
 """Limit of topics that are deleted together. They share a commit, and leave room for others in the writer's queue."""
+DECISIONS_MAX: Final = 10
+"""Most decisions about one deletion. A deletion is decided again if the topic got messages meanwhile, which only links
+and commits that were under way can bring."""
 
 
 class TopicDeleting:
@@ -58,7 +64,13 @@ class TopicDeleting:
         """Task that deletes the remaining rows of deleted topics."""
 
     async def delete(
-        self, name: str, *, force: bool = False, keeps_grants: bool = False, on_purpose: bool = True
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        keeps_grants: bool = False,
+        on_purpose: bool = True,
+        check: Callable[[Topic], None] | None = None,
     ) -> None:
         """Delete a topic with its messages and subscriptions. When this returns, the deletion is durable.
 
@@ -68,6 +80,10 @@ class TopicDeleting:
         With ``keeps_grants``, the topic's permissions stay, because a link is expected to bring the topic back. Without
         ``on_purpose``, the deletion is not announced to other clusters: nobody asked for it, and the topic is made
         again.
+
+        ``check`` raises an error if the messages of the topic may not be lost. It is called with the topic that is to
+        be deleted, once before anything is done, and again when no message is on its way any more. Its error stops the
+        deletion, and the topic stays.
 
         Raises :class:`TopicNotFound` if there is no such topic, :class:`NotAllowedError` if the topic is partitioned,
         and :class:`TopicBusy` if producers or consumers are connected. With ``force`` they are disconnected instead.
@@ -80,7 +96,9 @@ class TopicDeleting:
             topic = self._loaded.by_name.get(full_name)
             if topic is None:
                 raise TopicNotFound(f"cluster {self._cluster!r} has no topic {full_name!r}")
-            await self._delete([topic], force=force, keeps_grants=keeps_grants, on_purpose=on_purpose)
+            if check is not None:
+                check(topic)  # clients stay connected if it is refused already
+            await self._delete([topic], force=force, keeps_grants=keeps_grants, on_purpose=on_purpose, check=check)
 
         await self._changes.alone(delete)
 
@@ -106,6 +124,7 @@ class TopicDeleting:
         keeps_grants: bool = False,
         on_purpose: bool = True,
         above: int = 0,
+        check: Callable[[Topic], None] | None = None,
     ) -> None:
         """Delete topics, and the partitioned topic that they are the partitions of, in one transaction.
 
@@ -125,7 +144,20 @@ class TopicDeleting:
             tails = [topic.tail for topic in topics]
             earlier = {topic.topic_id: self._stores.earlier_lives(topic) for topic in topics}
             name = None if whole is None else whole.name
-            noted = await self._writer.delete_topics(tails, name, noted=on_purpose, earlier=earlier, above=above)
+            for decision in range(1, DECISIONS_MAX + 1):
+                messages: dict[int, int] = {}
+                if check is not None:
+                    for topic in topics:
+                        messages[topic.topic_id] = await self._writer.messages_ever(topic.tail)
+                        check(topic)
+                try:
+                    noted = await self._writer.delete_topics(
+                        tails, name, noted=on_purpose, earlier=earlier, above=above, messages=messages
+                    )
+                    break
+                except LogMoved:
+                    if decision == DECISIONS_MAX:
+                        raise
         except BaseException:
             for topic in topics:
                 topic.stay()

@@ -10,6 +10,9 @@
 5. A cluster may hide messages as duplicates. These are compared with the messages that it delivers in their place
    (:mod:`~replicator.pipeline.verify.hidden`).
 
+A cluster that goes away during step 3 or 4 is named as one that was not compared. What was found before is still
+counted: differences with that cluster cannot heal any more.
+
 Topics may be written to, copied and consumed meanwhile: messages on their way are not reported, lost messages are. A
 topic that a cluster deletes meanwhile is left out, and named.
 """
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from replicator.engine.topic_name import EPOCHS_TOPIC
-from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAnswer
+from replicator.pipeline.errors import BadOption, PeerUnavailable
 from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.cluster_state import (
     Picture,
@@ -46,6 +49,7 @@ from replicator.pipeline.verify.comparison.scope import Scope, home_of
 from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.hidden import look_at_hidden
+from replicator.pipeline.verify.places import wrong_places
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
 from replicator.pipeline.verify.reachability import Ways, reachability_of
 from replicator.pipeline.verify.report import (
@@ -74,8 +78,6 @@ LOOKS: Final = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """Times at which topics with different acknowledgements are compared again, as shares of the settling time. A topic
 that lacks messages is compared as often, without a pause, if more of it was trimmed meanwhile. Its markers may be
 trimmed every second, and one comparison may take as long on a busy machine."""
-PROBES_MAX: Final = 200
-"""Most positions that are looked up in the exact mapping. Each takes a millisecond."""
 GONE_NAMED_MAX: Final = 20
 """Most topics that a remark names. More would fill a terminal."""
 SMALL_MESSAGES: Final = 500_000
@@ -139,6 +141,8 @@ class _Verification:
     files: DifferenceFiles | None
     progress: Progress
     remarks: list[str] = field(default_factory=list)
+    away: dict[str, str] = field(default_factory=dict)
+    """Clusters that went away after they were compared, each with the reason."""
 
     def run(self) -> VerifyReport:
         for _ in range(len(self.clusters)):
@@ -152,6 +156,7 @@ class _Verification:
 
     def _run(self) -> VerifyReport:
         started = time.monotonic()
+        self.away.clear()
         picture = read_picture(self.clusters, self._is_wanted, progress=self.progress)
         self._check_topics(picture)
         in_step, counted = self._in_step(picture)
@@ -165,7 +170,7 @@ class _Verification:
             for tally in tallies
         ]
         duplicates = look_at_hidden(picture)
-        more = [*self._gaps(picture), *_wrong_places(picture, _notes(tallies, PROBE)), *duplicates.differing]
+        more = [*self._gaps(picture), *wrong_places(picture, _notes(tallies, PROBE), self.away), *duplicates.differing]
         found = [(each.kind, each.topic) for each in (*compared, *tallies)]
         found += [(each.kind, each.topic) for each in more]
         suspect = {topic for kind, topic in found if kind in FAULTS or kind == BEHIND}
@@ -196,7 +201,7 @@ class _Verification:
             subscriptions=_count_subscriptions(picture),
             seconds=time.monotonic() - started,
             behind=sum(tally.count for tally in tallies if tally.kind == BEHIND),
-            unreachable=dict(picture.unreachable),
+            unreachable={**picture.unreachable, **self.away},
             remarks=tuple(dict.fromkeys(self.remarks)),
             damaged=_damaged(tallies),
         )
@@ -273,7 +278,10 @@ class _Verification:
     # Differences that time may heal.
 
     def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
-        """Compare differences once more that may be due to messages on their way, or to trimming meanwhile."""
+        """Compare differences once more that may be due to messages on their way, or to trimming meanwhile.
+
+        Differences in topics of a cluster that is away stay as they are. It is named if it is still away at the end.
+        """
         began = time.monotonic()
         for share in LOOKS:
             differing = {tally.topic for tally in tallies if tally.kind == "ack_mismatch"}
@@ -283,8 +291,12 @@ class _Verification:
             while differing and (left := began + share * self.settings.settle_seconds - time.monotonic()) > 0:
                 time.sleep(min(left, POLL_SECONDS))
             now = read_again(picture, differing | lacking)
+            here = {state.name for state in now.clusters}
+            lost = [state for state in picture.clusters if state.name not in here]
+            self.away = {state.name: f"went away meanwhile: {now.unreachable[state.name]}" for state in lost}
             changed = {topic for topic in lacking if _is_trimmed(picture, now, topic)}
             changed |= {topic for topic in differing if _is_acknowledged(picture, now, topic)}
+            changed = {topic for topic in changed if not any(topic in state.topics for state in lost)}
             if changed:
                 fresh = self._compare(now, self._scope_of(now, changed), changed)
                 tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
@@ -296,7 +308,10 @@ class _Verification:
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
     def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
-        """Return the pairs that stay behind: during the wait, the destination's high-water mark does not move."""
+        """Return the pairs that stay behind: during the wait, the destination's high-water mark does not move.
+
+        That of a destination that is away does not move either. It is named if it is still away at the end.
+        """
         waiting = [tally for tally in tallies if tally.kind == BEHIND and not self._is_held(picture, tally)]
         deadline = time.monotonic() + self.settings.settle_seconds
         states = {state.name: state for state in picture.clusters}
@@ -306,8 +321,9 @@ class _Verification:
                     with VerifyPlane(states[name].url) as worker:
                         now = worker.standings()
                 except PeerUnavailable as error:
-                    self.remarks.append(f"{name} went away while it was waited for: {error}")
-                    now = {}
+                    self.away[name] = f"went away while it was waited for: {error}"
+                    continue
+                self.away.pop(name, None)
                 before = states[name].standings
                 waiting = [
                     tally for tally in waiting if tally.cluster != name or _mark(now, tally) == _mark(before, tally)
@@ -464,25 +480,6 @@ def _findings(tallies: Iterable[Tally]) -> Iterable[Finding]:
             yield Finding("mismapped", tally.topic, len(details), tuple(details))
         elif tally.kind in FAULTS:
             yield Finding(tally.kind, tally.topic, tally.count, tuple(tally.examples))
-
-
-def _wrong_places(picture: Picture, probes: Sequence[Found]) -> Iterable[Found]:
-    """Yield copied entries for which the exact mapping has a wrong position. An unknown position is no fault."""
-    urls = {state.name: state.url for state in picture.clusters}
-    for probe in probes[:: -(-len(probes) // PROBES_MAX) or 1]:
-        origin_position = Position(int(probe.origin_ledger or 0), int(probe.origin_first or 0))
-        here = Position(int(probe.ledger or 0), int(probe.entry or 0))
-        incarnation = int(probe.incarnation or 0) % 2**64
-        try:
-            with VerifyPlane(urls[str(probe.cluster)]) as worker:
-                place = worker.place(probe.topic, str(probe.origin), incarnation, origin_position)
-        except (UnexpectedAnswer, PeerUnavailable):
-            continue  # trimmed, of another life, or copied twice: what is wrong with those is found in the logs
-        if place != here:
-            example = (
-                f"exact mapping of {probe.cluster}: {probe.origin} {origin_position} at {place}, and it lies at {here}"
-            )
-            yield replace(probe, kind="mismapped", count=1, detail=example)
 
 
 def _cluster_counts(tallies: Iterable[Tally], cluster: str, duplicates: int) -> ClusterCounts:

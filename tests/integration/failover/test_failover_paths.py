@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from engine_support import TOPIC, eventually, message, opened, subscribed
+from engine_support import TOPIC, HeldClock, eventually, message, opened, subscribed
 
 from replicator.api.errors import report_errors
 from replicator.api.failover import add_failover
-from replicator.engine.engine import Engine
+from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import ClusterFenced, TooBusy
 from replicator.engine.types import ProducerOptions
-from replicator.failover.epochs import FIRST, as_json, from_json
-from replicator.failover.service import FailoverService
+from replicator.failover.epochs import FIRST, as_json, from_json, precedence, switched
+from replicator.failover.errors import EpochConflict
+from replicator.failover.service import ENDS, RECORD, FailoverService
+from snapshots.position import Position
 
 NOBODY = "127.0.0.1:9"
 HOLD = {"operation": "o", "target": "eu-west", "expected": [0, "", ""], "lease_ms": 60_000}
@@ -170,6 +173,95 @@ def test_an_epoch_is_durable_and_known_after_a_restart(tmp_path: Path) -> None:
             assert service.state()["epoch"] == 2, "an older record was adopted"
 
     asyncio.run(main())
+
+
+class StopsAt:
+    """A clock at which the writer stops in the ``group``-th group of writes after :meth:`arm`, until it is freed."""
+
+    def __init__(self, group: int) -> None:
+        self._left: int | None = None
+        self._group = group
+        self.reached, self.free = threading.Event(), threading.Event()
+
+    def arm(self) -> None:
+        self._left = self._group
+
+    def __call__(self) -> int:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.reached.set()
+                assert self.free.wait(10)
+        return 1_000_000
+
+
+@pytest.mark.parametrize("write", [1, 2, 3], ids=["before the switch", "before its name", "with the record"])
+def test_a_restart_knows_the_record_that_won_while_a_takeover_was_stored(tmp_path: Path, write: int) -> None:
+    """Otherwise a fenced cluster would serve if no other one answered at its start."""
+    addresses = dict.fromkeys(("eu-west", "us-east", "us-west"), NOBODY)
+    won = switched(FIRST, kind="promote", homes=list(addresses), target="us-west", record_id="x", at_ms=0)
+
+    async def main() -> None:
+        clock = StopsAt(write)
+        async with opened(tmp_path, settings=EngineSettings(wall_clock_ms=clock)) as engine:
+            service = FailoverService(engine, addresses)
+            service.close_gate()
+            await service.start()
+            clock.arm()
+            taking_over = asyncio.create_task(
+                service.propose(kind="promote", homes=["eu-west"], expected=precedence(FIRST), keep_consumers=False)
+            )
+            await eventually(clock.reached.is_set)
+            service.adopt(won)
+            await asyncio.sleep(0.05)
+            clock.free.set()
+            with pytest.raises(EpochConflict, match="us-west"):
+                await taking_over
+            await eventually(lambda: engine.store.meta(RECORD) == as_json(won), "the record that won is stored")
+            assert service.state()["fenced"]
+            await service.stop()
+        async with opened(tmp_path) as engine:
+            service = FailoverService(engine, addresses)
+            service.close_gate()
+            await service.start()
+            assert service.state()["fenced"], "it serves after a restart"
+            await service.stop()
+
+    asyncio.run(main())
+
+
+def test_messages_in_flight_at_the_fence_are_stranded_too(tmp_path: Path) -> None:
+    """Their producers get confirmations, and the new server lacks them."""
+    fenced = switched(FIRST, kind="promote", homes=["us-east"], target="eu-west", record_id="x", at_ms=0)
+
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            service = FailoverService(engine, {"us-east": NOBODY, "eu-west": NOBODY})
+            service.close_gate()
+            await service.start()
+            topic = await engine.topic(TOPIC)
+            producer = await topic.producers.create(ProducerOptions("p"))
+            (mark,) = await producer.publish([message()])  # the new server has this one
+            clock.free.clear()
+            clock.asked.clear()
+            publishing = [asyncio.create_task(producer.publish([message()])) for _ in range(20)]
+            await eventually(clock.asked.is_set)
+            service.adopt(fenced)
+            counting = asyncio.create_task(service.missing({TOPIC: mark}, "x"))
+            await asyncio.sleep(0.05)
+            clock.free.set()
+            await asyncio.gather(*publishing)
+            for missing in (await counting, await _missing_once_remembered(service, mark)):
+                assert missing[TOPIC]["messages"] == 20
+            await service.stop()
+
+    asyncio.run(main())
+
+
+async def _missing_once_remembered(service: FailoverService, mark: Position) -> dict[str, dict[str, Any]]:
+    await eventually(lambda: service.engine.store.meta(f"{ENDS} x") is not None, "the end is stored")
+    return await service.missing({TOPIC: mark}, "x")
 
 
 def _ack(position: Any) -> Any:

@@ -25,6 +25,9 @@ from engine_support import (
 )
 
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import BlockCorrupt
+from replicator.engine.log.block import verify_block
+from replicator.engine.log.commit import new_blocks
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import copier
@@ -309,6 +312,30 @@ def test_a_rotten_block_halts_its_topic_and_is_not_copied(tmp_path: Path) -> Non
                 assert "checksum" in link.status()["halted"][rotten.name]
                 copied = west.find("rotten")
                 assert copied is None or entries_of(copied, "us-east") in ([], numbered(0, 1))
+
+    asyncio.run(main())
+
+
+def test_a_topic_whose_block_arrived_damaged_goes_on_without_a_reconnect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = 2
+
+    def verified(block: Any) -> Any:
+        nonlocal damaged
+        if damaged:
+            damaged -= 1
+            raise BlockCorrupt("its checksum is wrong")
+        return verify_block(block)
+
+    async def main() -> None:
+        async with pair(tmp_path) as both:
+            await eventually(lambda: both.link.state == "idle")
+            monkeypatch.setattr(new_blocks, "verify_block", verified)
+            await (await both.source.topic(TOPIC)).publish(numbered(0, 3))
+            await eventually(lambda: both.has(numbered(0, 3)))
+            assert damaged == 0
+            assert both.link.figures.reconnects == 0
 
     asyncio.run(main())
 

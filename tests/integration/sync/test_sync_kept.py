@@ -13,6 +13,7 @@ from restored_support import Cluster, carry, carry_until
 from replicator.engine.types import Ack, SubscriptionType
 from replicator.sync.marker_log import Counters, MarkerLog
 from replicator.topology import load_topology
+from snapshots.actions import ApplyUpdate
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL
 
@@ -81,6 +82,68 @@ def test_with_force_the_subscription_goes_also_where_it_is_used(tmp_path: Path) 
         await carry_until(lambda: gone(b) and gone(c), *links)
         assert consumer.closed
         for each in (a, b, c):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_later_generation_that_comes_during_a_deletion_brings_the_subscription_back(
+    tmp_path: Path, generation: int
+) -> None:
+    async def main() -> None:
+        a = Cluster("a", tmp_path)
+        await a.start()
+        await a.topic.publish([message()])
+        subscription = await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        deletion = asyncio.ensure_future(subscription.deleting.delete())
+        await asyncio.sleep(0)
+        assert subscription.deleting.begun
+        assert not deletion.done()
+        await a.sync.merge_told(a.topic, ApplyUpdate("sub", generation, None, "b", whole=True))
+        await deletion
+        assert gone(a) == (generation == 2), "at an equal generation a deletion wins"
+        assert gone(a) or a.subscription.cursor.generation == generation
+        await a.stop()
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_outlives_two_deletions_at_once_is_told_in_its_last_generation(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
+        for each in (a, b):
+            await each.start()
+        await a.topic.publish([message()] * 6)
+        await a.topic.subscriptions.create("sub", a.topic.log.last, replicated=True)
+        links = [(a, b), (b, a)]
+        await carry_until(lambda: not gone(b) and len(b.messages()) == 6, *links)
+        consumer, _ = await subscribed(b.topic, "sub", replicated=True)
+        deletions = [ApplyUpdate("sub", each, None, "a", deleted=True, unless_in_use=True) for each in (2, 4)]
+        await asyncio.gather(*(b.sync.merge_told(b.topic, each) for each in deletions))
+        assert b.subscription.cursor.generation == 5
+        await carry_until(lambda: a.subscription.cursor.generation == 5, *links)
+        consumer.close()
+        for each in (a, b):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_a_kept_subscription_that_was_put_elsewhere_skips_nothing_for_one_that_was_made_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
+        links = await started(a, b)
+        consumer, _ = await subscribed(b.topic, "sub", SubscriptionType.SHARED, replicated=True)
+        await b.subscription.moves.seek(b.messages()[2].position)
+        await carry_until(lambda: a.subscription.cursor.generation == 2, *links)
+        await a.subscription.deleting.delete()
+        await a.topic.subscriptions.create("sub", a.topic.log.last, replicated=True)
+        await carry_until(lambda: {each.subscription.cursor.generation for each in (a, b)} == {4}, *links)
+        await carry_until(lambda: a.backlog == 4, *links)
+        assert (b.backlog, consumer.closed) == (4, False)
+        consumer.close()
+        for each in (a, b):
             await each.stop()
 
     asyncio.run(main())

@@ -23,6 +23,7 @@ NOT_OF_CLIENTS = {
     "BlockCorrupt",
     "CopyGap",
     "IncarnationMismatch",
+    "LogMoved",
     "MarkerNewer",
     "FrameTooLarge",
     "NoRoomToOpen",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.failover.comparing import compare_topic, goals, mark, note_of_unreplicated, served
+from replicator.failover.comparing import Unanswered, compare_topic, goals, mark, note_of_unreplicated, served
 from replicator.failover.planned import Goal
 from snapshots.position import Position
 
@@ -174,11 +174,111 @@ def test_parts_of_a_batch_of_an_earlier_life_must_be_acknowledged_at_the_target(
     assert subscription.equal is equal
 
 
-def test_another_origin_is_compared_only_where_both_have_as_much_of_it() -> None:
-    there = digests("abc", other="y", other_position="5:8")
-    assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True
+@pytest.mark.parametrize(
+    ("here", "there", "mark_there", "as_good"),
+    [
+        (left(), left(("5:6", "5:8")), "5:8", True),
+        (left(), left(("5:4", "5:8")), "5:8", False),
+        (left(), left(("5:4", "5:5")), "5:5", False),
+        (left(("5:4", "5:5")), left(), "5:3", True),
+        (left(("5:4", "5:5")), left(("5:2", "5:3")), "5:3", False),
+        (left(), left(("5:6", "5:8"), incarnation=8), "5:8", True),
+        (left(("5:4", "5:5"), incarnation=8), left(("5:2", "5:3")), "5:3", False),
+    ],
+    ids=[
+        "it got more meanwhile",
+        "it got more, and lacks acknowledgements",
+        "it has as much, and lacks acknowledgements",
+        "it lacks the newest",
+        "it lacks the newest, and acknowledgements",
+        "it heard of a new life first",
+        "it has not heard of a new life, and lacks acknowledgements",
+    ],
+)
+def test_another_origin_is_compared_as_far_as_the_source_has_it(
+    here: Any, there: Any, mark_there: str, as_good: bool
+) -> None:
+    """A third cluster publishes all the time: both hardly ever have equally much of it."""
+    ours, theirs = digests("abc"), digests("abc", other="y", other_position=mark_there)
+    ours[NAME]["subscriptions"]["s"]["unconsumed"] = {"B": here}
+    theirs[NAME]["subscriptions"]["s"]["unconsumed"] = {"B": there}
+    (subscription,) = compared(topic(), topic(backlog=9), digests=(ours, theirs)).subscriptions
+    assert subscription.equal is as_good
+    assert subscription.may_be_repeated == (0 if as_good else 9)
+
+
+def test_an_origin_of_which_the_target_has_nothing_is_not_compared() -> None:
     there = digests("abc", other="y")
-    assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is False
+    del there[NAME]["high_water"]["B"]
+    assert compared(topic(), topic(), digests=(digests("abc"), there)).subscriptions[0].equal is True
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("what", ["no answer", "no such subscription"])
+def test_a_state_that_could_not_be_had_is_never_equal_whatever_the_backlogs_are(side: int, what: str) -> None:
+    both = [digests("abc"), digests("abc")]
+    if what == "no answer":
+        both[side] = {NAME: Unanswered("A: too many requests")}
+    else:
+        del both[side][NAME]["subscriptions"]["s"]
+    (subscription,) = compared(topic(backlog=3), topic(backlog=3), digests=(both[0], both[1])).subscriptions
+    assert (subscription.equal, subscription.may_be_repeated) == (None, None)
+    assert "not compared" in subscription.evidence
+
+
+def test_a_worker_that_gives_no_digests_is_compared_by_backlogs() -> None:
+    older = digests("abc")
+    del older[NAME]["subscriptions"]["s"]["digest"]
+    report = compared(topic(backlog=3), topic(backlog=3), digests=(digests("abc"), older))
+    assert (report.subscriptions[0].equal, report.subscriptions[0].evidence) == (True, "backlog 3 of 3 messages")
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "backlogs", "repeated"),
+    [
+        (left(("1:9", "1:9"), e9=[0, 1, 2, 3]), left(("1:9", "1:9")), (5, 5), 5),
+        (left(("1:5", "1:9")), left(("1:0", "1:4")), (5, 5), 5),
+        (left(("1:5", "1:9")), left(("1:0", "1:4")), (9, 5), 5),
+    ],
+    ids=["a part of a batch", "each acknowledged others", "a greater backlog at the source"],
+)
+def test_where_acknowledgements_differ_all_that_is_left_may_be_repeated(
+    here: Any, there: Any, backlogs: tuple[int, int], repeated: int
+) -> None:
+    """Backlogs of both say nothing about which messages are left."""
+    ours, theirs = digests("abc"), digests("xyz")
+    ours[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": here}
+    theirs[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": there}
+    report = compared(topic(backlog=backlogs[0]), topic(backlog=backlogs[1]), digests=(ours, theirs))
+    assert (report.subscriptions[0].equal, report.subscriptions[0].may_be_repeated) == (False, repeated)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "backlogs", "repeated"),
+    [
+        (left(("1:4", "1:9")), left(("1:4", "1:5")), (6, 2), 0),
+        (left(("1:4", "1:5"), ("1:9", "1:9")), left(("1:4", "1:5")), (3, 2), 3),
+        (left(), left(), (0, 0), 4),
+        (left(("1:4", "1:9")), left(), (6, 0), 4),
+        (left(("1:4", "1:9")), left(("1:3", "1:5")), (6, 3), 7),
+    ],
+    ids=["none of them", "three of them", "all of them", "unknown which", "others are, too"],
+)
+def test_messages_that_the_target_lacks_may_be_repeated_if_they_are_acknowledged(
+    here: Any, there: Any, backlogs: tuple[int, int], repeated: int
+) -> None:
+    """It lacks 1:6 to 1:9."""
+    ours, theirs = digests("abc"), digests("xyz", "1:5")
+    ours[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": here}
+    theirs[NAME]["subscriptions"]["s"]["unconsumed"] = {"A": there}
+    report = compared(
+        topic(backlog=backlogs[0]),
+        topic("1:5", backlog=backlogs[1]),
+        missing={"messages": 4, "exact": True, "last": "1:9"},
+        digests=(ours, theirs),
+    )
+    (subscription,) = report.subscriptions
+    assert (subscription.equal, subscription.may_be_repeated) == (repeated == 0, repeated)
 
 
 def test_a_source_without_messages_of_its_own_has_none_that_could_differ() -> None:
@@ -195,7 +295,7 @@ def test_a_source_without_messages_of_its_own_has_none_that_could_differ() -> No
 
 @pytest.mark.parametrize(
     ("here", "there", "missing", "repeated"),
-    [(0, 5, 0, 5), (5, 5, 0, 0), (10, 5, 5, 0), (10, 7, 5, 2)],
+    [(0, 5, 0, 5), (5, 5, 0, 0), (10, 5, 5, 10), (10, 7, 5, 12)],
     ids=["all acknowledged", "equal", "the rest is missing", "both"],
 )
 def test_without_digests_what_may_be_repeated_is_bounded_by_the_backlogs(

@@ -57,6 +57,16 @@ def test_what_the_source_itself_does_not_know_is_not_said_to_be_there() -> None:
     assert report(topic(), source_unknown=unknown).not_received is None
 
 
+def test_every_acknowledgement_is_only_said_to_be_there_if_all_subscriptions_are_equal() -> None:
+    def first(*subscriptions: SubscriptionReport) -> str:
+        return " ".join(lines(shown_switch(report(topic("orders", 0, *subscriptions)))))
+
+    same = SubscriptionReport("s", True, DIGEST, 0)
+    assert "and every acknowledgement" in first(same)
+    for other in (SubscriptionReport("o", False, "it lags", 0), SubscriptionReport("o", None, "not compared: a", None)):
+        assert "every acknowledgement" not in first(same, other)
+
+
 def test_there_is_one_sentence_for_each_cluster_and_one_for_each_topic_that_needs_attention() -> None:
     billing = SubscriptionReport("billing", False, "acknowledgements of us-east differ", 1_234, 7)
     topics = [topic(f"t{number}") for number in range(497)]

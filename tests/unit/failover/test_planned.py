@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from replicator.failover.planned import (
     AnnounceEpoch,
     AskTarget,
@@ -74,13 +76,30 @@ def test_a_step_that_fails_before_the_epoch_is_written_is_undone_once() -> None:
     assert switch.on_failed("again") == []
 
 
-def test_a_target_that_falls_silent_while_it_writes_releases_nobody() -> None:
+@pytest.mark.parametrize("reason", ["no answer", "the operator gave up"])
+def test_whatever_ends_a_switch_that_the_target_may_have_written_releases_nobody(reason: str) -> None:
     switch = PlannedSwitch("A", "B", deadline_ms=100)
     drained(switch)
     switch.on_compared({}, 1)
-    assert switch.on_failed("no answer", in_doubt=True) == []
+    switch.on_writing()
+    assert switch.on_failed(reason) == []
     assert switch.step is Step.IN_DOUBT
-    assert switch.on_failed("the operator gave up") == []
+    assert switch.on_failed("again") == []
+
+
+def test_only_a_refusal_of_the_target_releases_the_source_once_it_was_asked_to_write() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    switch.on_compared({}, 1)
+    switch.on_writing()
+    assert switch.on_failed("another epoch", refused=True) == [Release("another epoch")]
+
+
+def test_a_source_that_does_not_confirm_its_hold_is_released_because_nothing_was_asked_of_the_target() -> None:
+    switch = PlannedSwitch("A", "B", deadline_ms=100)
+    drained(switch)
+    switch.on_compared({}, 1)
+    assert switch.on_failed("A does not answer") == [Release("A does not answer")]
 
 
 def test_nothing_is_undone_once_the_epoch_is_written() -> None:

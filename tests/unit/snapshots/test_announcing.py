@@ -108,6 +108,16 @@ def test_changes_are_told_whole_at_first_then_as_changes_and_whole_again_after_a
     assert (later.whole, later.acks) == (True, acks(1, 5, 7))
 
 
+def test_a_whole_state_is_told_though_nothing_is_acknowledged_in_it() -> None:
+    announcer = known(generation=2)  # as a hub that adopted what a seek began
+    announcer.on_acknowledged("sub", 1_000)
+    assert announcer.announced(1_100) == [
+        SubscriptionUpdate("sub", {}, 2, AckVector(), whole=True, properties={"team": "sub"})
+    ]
+    announcer.on_acknowledged("sub", 2_000)
+    assert announcer.announced(2_100) == [], "nothing changed"
+
+
 def test_many_changes_within_an_interval_are_one_update() -> None:
     announcer = known()
     for entry in range(50):

@@ -230,6 +230,21 @@ def test_answers_that_others_ask_for_are_recorded_at_our_own_pace() -> None:
     assert recorded(core.on_marker(at(2_010), B, all_of_it, log_state(2_010, a=955, b=2_000), 970)) == [(2_010, 2_010)]
 
 
+def test_an_answer_that_covers_all_is_recorded_right_after_our_own_which_came_too_early_for_that() -> None:
+    """The links of B stood still. So B answered A before the message of C reached it, and C afterwards."""
+    core = controller((B, C))
+    subscribed(core)
+    published(core, 3, 0, origin=C)
+    core.on_append(at(4), origin=None, messages=True, now_ms=0)
+    assert [type(action) for action in core.on_tick(0, log_state(4, c=4))] == [WriteRequest]
+    early = SnapshotResponse("id-0", B, at(7), log_state(7, c=3).vector, A)
+    assert recorded(core.on_marker(at(6), B, early, log_state(6, c=4), 10)) == [(6, 7)]
+    for_c = SnapshotResponse("of C", B, at(9), log_state(9, c=4).vector, C)
+    assert recorded(core.on_marker(at(8), B, for_c, log_state(8, c=4), 20)) == [(8, 9)]
+    again = SnapshotResponse("of C again", B, at(11), log_state(11, c=4).vector, C)
+    assert recorded(core.on_marker(at(10), B, again, log_state(10, c=4), 30)) == [], "once; then at our own pace"
+
+
 def test_an_answer_that_was_ahead_of_the_message_covers_it_when_it_comes() -> None:
     core = controller((B, C))
     subscribed(core)

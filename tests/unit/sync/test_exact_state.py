@@ -28,6 +28,10 @@ class Bench(NamedTuple):
     state: ExactState
     positions: list[Position]
 
+    def tell_of(self, generation: int, starts: Starts) -> bool:
+        update = ApplyUpdate("sub", generation, None, "eu", whole=True, starts=starts)
+        return self.state.merge_update(self.subscription, update, relay=False)
+
     def tell(self, starts: Starts, *, position: Position | None = None, acks: AckVector | None = None) -> bool:
         update = ApplyUpdate("sub", 1, position, "eu", acks or AckVector(), whole=acks is not None, starts=starts)
         return self.state.merge_update(self.subscription, update, relay=False)
@@ -122,7 +126,9 @@ def test_a_seek_claims_all_before_it(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.subscription.moves.seek(bench.positions[7])
         assert bench.claims() == list(range(7))
-        assert bench.subscription.cursor.state.starts == {}
+        assert bench.subscription.cursor.state.starts == {"us": FROM_THE_FIRST}
+        assert not bench.tell_of(2, {"us": bench.start(9)}), "somebody made it again at that moment"
+        assert bench.left() == [7, 8, 9]
 
     run(tmp_path, scenario, begins_after=5)
 
@@ -134,5 +140,23 @@ def test_a_newer_generation_keeps_the_start_of_origins_that_whoever_began_it_doe
         assert bench.state.merge_update(bench.subscription, update, relay=False)
         assert bench.left() == [5, 6, 7, 8, 9]
         assert bench.claims() == []
+        assert bench.state.take(bench.subscription, whole=False)[1], "whoever began it is told of that start"
 
     run(tmp_path, scenario, begins_after=5)
+
+
+@pytest.mark.parametrize("relay", [True, False])
+def test_a_hub_notes_durably_that_it_must_tell_of_a_generation_in_which_nothing_is_acknowledged(
+    tmp_path: Path, relay: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        subscription = bench.subscription
+        subscription.cursor.state.take_unannounced()
+        subscription.note_announced()
+        update = ApplyUpdate("sub", 2, None, "eu", AckVector({"us": OriginAcks(bench.topic.incarnation)}), whole=True)
+        assert bench.state.merge_update(subscription, update, relay=relay)
+        assert subscription.cursor.state.to_announce == relay, "the store keeps this, also over a crash"
+        vector, whole = bench.state.take(subscription, whole=False)
+        assert (bool(vector), whole) == (False, relay)
+
+    run(tmp_path, scenario)

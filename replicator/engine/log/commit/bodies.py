@@ -7,6 +7,7 @@ Invariant (DESIGN §3): 1, bodies are durable before the transaction commits, be
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import lmdb
 
@@ -75,18 +76,21 @@ class GroupBodies:
             raise BlockCorrupt(f"the block at {first} was another one")
         self._exchange(txn, key, value, row, block)
 
-    def relabel(self, txn: lmdb.Transaction, topic_id: int, first: Position, incarnation: int) -> None:
-        """Assign the block at ``first`` to the life ``incarnation`` of its topic.
+    def relabel(self, txn: lmdb.Transaction, topic_id: int, blocks: Sequence[Position], incarnation: int) -> None:
+        """Assign the blocks at the first positions ``blocks`` to the life ``incarnation`` of their topic.
 
-        Raise :class:`BlockCorrupt` if the block is missing or damaged.
+        Raise :class:`BlockCorrupt` if a block is missing or damaged. Then no block has changed.
         """
-        key = BLOCK_KEY.pack(topic_id, *first)
-        value = txn.get(key, db=self._store.tables["blocks"])
-        if value is None:
-            raise BlockCorrupt(f"there is no block at {first}")
-        row = parse_row(value)
-        block = bytes(self._store.body_for_writer(row))
-        self._exchange(txn, key, value, row, with_incarnation(block, incarnation))
+        for change in (False, True):
+            for first in blocks:
+                key = BLOCK_KEY.pack(topic_id, *first)
+                value = txn.get(key, db=self._store.tables["blocks"])
+                if value is None:
+                    raise BlockCorrupt(f"there is no block at {first}")
+                view = self._store.block_for_writer(value, topic_id, first)
+                if change:
+                    relabelled = with_incarnation(bytes(view.block), incarnation)
+                    self._exchange(txn, key, value, parse_row(value), relabelled)
 
     def _exchange(self, txn: lmdb.Transaction, key: bytes, value: Buffer, row: BlockRow, block: bytes) -> None:
         """Store ``block`` under ``key``, in place of the block whose row is ``value``, which was parsed as ``row``."""

@@ -18,9 +18,9 @@ import lmdb
 import structlog
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import Buffer, verify_block
+from replicator.engine.log.block import Buffer
 from replicator.engine.log.commit.bodies import GroupBodies
-from replicator.engine.log.segments.places import Place, parse_row, read_placed
+from replicator.engine.log.segments.places import Place, read_placed
 from replicator.engine.log.segments.space import Segment
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
@@ -45,19 +45,16 @@ def compact_segments(txn: lmdb.Transaction, store: Store, bodies: GroupBodies) -
         value = txn.get(key, db=store.tables["blocks"])
         assert value is not None, f"a block at {place} has no row"
         try:
-            row = parse_row(value)
-            block = store.body_for_writer(row)
-            verify_block(block)
-        except BlockCorrupt as error:
             topic_id, ledger, first = BLOCK_KEY.unpack(key)
-            named = store.damaged(error, topic_id, Position(ledger, first))
-            log.error("a damaged block keeps its segment", segment=segment.number, reason=str(named))  # noqa: TRY400
+            view = store.block_for_writer(value, topic_id, Position(ledger, first))
+        except BlockCorrupt as error:
+            log.error("a damaged block keeps its segment", segment=segment.number, reason=str(error))  # noqa: TRY400
             segment.damaged_upto = place.offset
             continue
         bodies.leave(txn, value)
-        prefix = value[: LOCAL_PREFIX.size]
+        prefix, block = value[: LOCAL_PREFIX.size], view.block
         if bodies.moves(len(block)):
-            after: Buffer = bodies.put(txn, key, prefix, block, row.header.entries)
+            after: Buffer = bodies.put(txn, key, prefix, block, view.header.entries)
         else:
             after = b"".join((prefix, block))
         txn.put(key, after, db=store.tables["blocks"])

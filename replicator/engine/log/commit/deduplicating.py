@@ -6,14 +6,15 @@ with it.
 
 1. A publish is compared with the topic's table of sequence ids and with entries from other clusters.
 2. The sequence ids of stored entries are noted in the topic's index, so that a copy is recognised later.
-3. A copied block is looked up in that index: which of its messages came by another way before? If that needs
+3. A copied block is looked up in that index: which of its messages came by another way before? Nothing refuses the
+   block here: a message that could be compared only with a damaged block counts as new. If comparing needs
    decompressed entries (:mod:`replicator.engine.producing.contents`), the group is rolled back and written again.
 4. If deduplication is off, the tables are cleared: they are no longer complete, and must not come into use again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,12 +30,11 @@ from replicator.engine.log.requests import (
     PublishRequest,
     Tail,
 )
-from replicator.engine.log.segments.places import BlockRow
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.contents import Contents
 from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
 from replicator.engine.producing.duplicate_chains import Pair
-from replicator.engine.producing.numbered_blocks import Comparing, numbered_of
+from replicator.engine.producing.numbered_blocks import Comparing, ReadBlock, numbered_of
 from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
 from snapshots.position import Position
@@ -54,7 +54,7 @@ class FoundInBlock(NamedTuple):
 class GroupDeduplication:
     """The deduplication of every topic that one transaction touches."""
 
-    __slots__ = ("_appender", "_body", "_cluster", "_dbs", "_joined", "_now_ms", "comparing")
+    __slots__ = ("_appender", "_block", "_cluster", "_dbs", "_joined", "_now_ms", "comparing")
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class GroupDeduplication:
         cluster: str,
         now_ms: int,
         appender: LogAppender,
-        body: Callable[[BlockRow], Buffer],
+        block: ReadBlock,
         contents: Contents,
     ) -> None:
-        self._body = body
+        self._block = block
         self.comparing = Comparing(contents)
         self._dbs = dbs
         self._cluster = cluster
@@ -154,7 +154,7 @@ class GroupDeduplication:
 
     def _index(self, txn: lmdb.Transaction, tail: Tail) -> SequenceIndex:
         if tail.index is None:
-            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._cluster, self._body)
+            tail.index = SequenceIndex(txn, self._dbs, tail.topic_id, self._cluster, self._block)
         return tail.index
 
     def _switch_index(self, txn: lmdb.Transaction, tail: Tail, *, on: bool) -> None:

@@ -4,7 +4,8 @@ Invariants (DESIGN §3): 1, the writer gives out the results once the transactio
 the order in which they came.
 
 1. Publishes are gathered by :mod:`.publishing`, by topic. Every other request ends the runs before it.
-2. A refused request leaves nothing, and the others of the group go on.
+2. A refused request leaves nothing, and the others of the group go on. So each part checks a whole request before its
+   first write: an :class:`EngineError` that is raised later would be answered, and what was written would stay.
 3. At the end the parts write what they have gathered: sequence ids and the counter of ids.
 4. Bodies that go to segments are written and synced; then the transaction commits.
 5. If the transaction fails, the parts restore what they hold in memory. They also do so if it is given up because
@@ -35,6 +36,7 @@ from replicator.engine.log.requests import (
     Committed,
     CompactSegmentsRequest,
     CopyRequest,
+    CountRequest,
     CreateTopicRequest,
     DeleteTopicsRequest,
     DropInactiveRequest,
@@ -69,6 +71,7 @@ _OF_A_TOPIC: Final = (
     OpenProducerRequest,
     DropInactiveRequest,
     TerminateRequest,
+    CountRequest,
 )
 
 
@@ -111,7 +114,7 @@ class CommitGroup:
         self._bodies = bodies = GroupBodies(store, appended_bytes)
         self._appender = appender = LogAppender(dbs, last_id, now_ms, salt, committed, bodies)
         self._deduplication = deduplication = GroupDeduplication(
-            dbs, cluster, now_ms, appender, store.body_for_writer, contents
+            dbs, cluster, now_ms, appender, store.block_for_writer, contents
         )
         self._publishes = PublishRuns(cluster, now_ms, appender, deduplication, committed)
         self._copies: BlockCopies | None = None
@@ -181,15 +184,15 @@ class CommitGroup:
         if isinstance(request, RecountRequest):
             return recount(txn, self._dbs, request, self._appender)
         if isinstance(request, RelabelRequest):
-            for first in request.blocks:
-                self._bodies.relabel(txn, request.topic_id, first, request.incarnation)
-            return None
+            return self._bodies.relabel(txn, request.topic_id, request.blocks, request.incarnation)
         if isinstance(request, BeginLifeRequest):
             return begin_life(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, OpenProducerRequest):
             return self._deduplication.open_producer(txn, request)
         if isinstance(request, DropInactiveRequest):
             return self._deduplication.drop_inactive(txn, request.tail)
+        if isinstance(request, CountRequest):
+            return request.tail.messages
         if isinstance(request, DeleteTopicsRequest):
             return delete_topics(txn, self._dbs, request, self._appender, self._cluster)
         if isinstance(request, TerminateRequest):

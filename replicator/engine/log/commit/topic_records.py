@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.errors import TopicNotFound
+from replicator.engine.errors import LogMoved, TopicNotFound
 from replicator.engine.lineage import Deletion
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.commit.appending import LogAppender
@@ -29,7 +29,10 @@ def create_topic(
     txn: lmdb.Transaction, dbs: dict[str, Any], name: str, appender: LogAppender, incarnation: int | None = None
 ) -> TopicRecord:
     """Return the topic's record. If there is none, create the topic, and its tenant and namespace. ``incarnation``
-    restores a topic that was here before the store was restored."""
+    restores a topic that was here before the store was restored.
+
+    Raises :class:`TopicNotFound` if all ids are used, and the error of a wrong name. Then nothing was written.
+    """
     stored = txn.get(name.encode(), db=dbs["topics"])
     if stored is not None:
         record = json.loads(bytes(stored))
@@ -37,12 +40,12 @@ def create_topic(
     topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=dbs["meta"])))) + 1
     if topic_id > TOPIC_ID_MAX:
         raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+    parsed = parse_topic(name)
     if incarnation is not None:
         appender.last_id = max(appender.last_id, incarnation)
     record = {"id": topic_id, "incarnation": appender.new_id() if incarnation is None else incarnation}
     txn.put(b"last_topic_id", json.dumps(topic_id).encode(), db=dbs["meta"])
     txn.put(name.encode(), json.dumps(record).encode(), db=dbs["topics"])
-    parsed = parse_topic(name)
     txn.put(parsed.tenant.encode(), b"", overwrite=False, db=dbs["tenants"])
     txn.put(parsed.full_namespace.encode(), b"{}", overwrite=False, db=dbs["namespaces"])
     return TopicRecord(topic_id, name, record["incarnation"])
@@ -77,8 +80,12 @@ def delete_topics(
     """Move the records of topics from the catalog to the table ``deleted``. Their rows are swept later.
 
     If ``request`` asks for it, store a :class:`Deletion` for each life of this cluster, and one for the partitioned
-    topic, and return these.
+    topic, and return these. Raise :class:`LogMoved`, and change nothing, if a topic got messages after the deletion was
+    decided.
     """
+    for tail in request.tails:
+        if request.messages.get(tail.topic_id, tail.messages) != tail.messages:
+            raise LogMoved(f"topic {tail.name!r} is not deleted: it got messages meanwhile; try again")
     noted: list[Deletion] = []
     for tail in request.tails:
         appender.remember(tail)

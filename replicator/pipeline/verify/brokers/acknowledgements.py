@@ -33,7 +33,8 @@ async def compare_acknowledgements(
     destination.
 
     ``places`` has, by cluster, the name of its clients' place, and its log. ``first`` has the acknowledgements at the
-    cut; ``read`` returns the present ones, or None for a cluster that is lost. ``deadline`` is on
+    cut; ``read`` returns the present ones, or None for a cluster that is lost. Differences with a lost cluster stay.
+    ``deadline`` is on
     :func:`time.monotonic`."""
     common = {
         pair: common_of(places[pair[0]][1], places[pair[1]][1])
@@ -48,7 +49,11 @@ async def compare_acknowledgements(
         found: dict[tuple[str, str, str], Int64s] = {}
         for source, destination, name in waiting:
             here, there = now[source], now[destination]
-            if here is None or there is None or name not in here:
+            if here is None or there is None:
+                if len(before := waiting[source, destination, name]):  # nobody can say that they have arrived
+                    found[source, destination, name] = before
+                continue
+            if name not in here:
                 continue
             lacking = _lacking(common[source, destination], first[source][name], here[name], there.get(name))
             if len(lacking):

@@ -6,9 +6,10 @@ identity, and compared by a checksum.
 1. Identities become numbers that ascend as the entries of their origin do, the same in all copies (:class:`_Codes`).
 2. An entry that a copy has twice is *duplicated*; one behind a later entry of its origin is *reordered*.
 3. An entry that one copy of a pair has and the other has not is *missing* there, unless it is excused: it is above the
-   position that the copy must have reached (*behind*); its producer does not want it there; a link left it out; or
-   retention deleted it. The last is known of workers. Brokers delete whole ledgers from the front: entries before the
-   first one of their origin that the brokers still have, or are known to have got, are *gone*, and counted apart.
+   position that the copy must have reached (*behind*), and may still come; its producer does not want it there; a link
+   left it out; or retention deleted it. The last is known of workers. Brokers delete whole ledgers from the front:
+   entries before the first one of their origin that the brokers still have, or are known to have got, are *gone*, and
+   counted apart.
 4. An entry that both have with other checksums is *corrupted*; but not a batch from which links left messages out.
 
 Several pairs may find the same. Each entry counts once in each copy.
@@ -16,7 +17,7 @@ Several pairs may find the same. Each entry counts once in each copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -53,6 +54,9 @@ class Copy:
     None for a worker's log, whose deletions are known."""
     cluster: str = ""
     """Cluster of the copy."""
+    still: Collection[str] = ()
+    """Origins whose entries did not arrive here during the wait, though some were due to. No entry of these is
+    *behind*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,15 @@ def _between(
         wanted &= (having.codes < codes.bound(after)) | (having.codes >= codes.bound(upto))
     due = lacking.due.get(life)
     late = wanted if due is None else wanted & (having.codes >= codes.bound(due))
+    stuck = none
+    if life.origin in lacking.still:
+        late, stuck = none, late
     yield BEHIND, np.flatnonzero(late)
     wanted &= ~late
     if lacking.got is not None:
         known = [] if there is None else [there.first_in_log]
         known += [codes.bound(lacking.got[life]) - 1] if life in lacking.got else []
-        gone = wanted & (having.codes < min(known)) if known else wanted
+        gone = ~stuck & wanted & (having.codes < min(known) if known else True)
         yield GONE, np.flatnonzero(gone)
         wanted &= ~gone
     yield "missing", np.flatnonzero(wanted)

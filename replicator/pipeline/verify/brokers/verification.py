@@ -4,7 +4,8 @@ Workers beside brokers have a spool, which :mod:`replicator.pipeline.verify.veri
 topics are read entry by entry, and compared with each other, with the logs of embedded clusters, and with the spool
 between.
 
-1. Verify waits, at most the settling time, until everything at the brokers now was read, copied and published.
+1. Verify waits, at most the settling time, until everything at the brokers now was read, copied and published. What a
+   bridge has not read or published then is missing if the bridge made no progress during the wait.
 2. The cut: first the bridges' published positions are read, then the positions of the workers' logs, then, for each
    topic, its end and its acknowledgements at the brokers. Later readings must contain everything that these claim.
 3. Topic by topic, all places are read at the same time and compared (:mod:`.comparison`). One topic is in memory.
@@ -35,6 +36,7 @@ from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 from replicator.pipeline.verify.brokers.found import BrokersFound, brokers_of, spool_of
 from replicator.pipeline.verify.brokers.reading import Brokers, read_worker
+from replicator.pipeline.verify.brokers.stalled import Progress
 from replicator.pipeline.verify.cluster_state import Picture, Wanted, allowed_clusters, read_picture
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.scope import Standing
@@ -87,6 +89,7 @@ class _Verification:
         self._bridges: dict[str, BridgeState] = {}
         self._acks_deadline: float | None = None
         """Time until which acknowledgements may arrive. All topics together have the settling time."""
+        self._progress = Progress()
         self._rows = rows
         self._found = BrokersFound()
 
@@ -101,8 +104,11 @@ class _Verification:
             self._brokers = {each.cluster: each for each in opened}
             await self._settle()
             picture = await asyncio.to_thread(read_picture, self._urls, self._wanted)
-            for name in picture.unreachable:
-                self._lose(name, PeerUnavailable("its worker does not answer"))
+            for name, reason in picture.unreachable.items():
+                if name in self._settings:
+                    self._lose(name, PeerUnavailable("its worker does not answer"))
+                else:
+                    self._found.unreachable[name] = reason
             self._halted()
             for topic in sorted({topic for name in self._brokers for topic in self._bridges[name].topics}):
                 if self._wanted(topic):
@@ -142,18 +148,22 @@ class _Verification:
         }
         goals: dict[tuple[str, str], Position] = {}
         """Positions that must be reached everywhere, by topic and origin."""
+        self._progress.begin(self._bridges, ends)
         while True:
             standings = await self._standings()
             await self._ask_bridges()
             read = all(self._bridged(*key).read_through >= end for key, end in ends.items() if key[0] in self._brokers)
-            if goals and read and self._level(goals, standings):
+            waits = self._publishing_waits()
+            if goals and read and not waits and self._level(goals, standings):
                 return
             if read and not goals:
                 goals = self._goals(await self._standings())
-                if not goals:
+                if goals:
+                    continue
+                if not waits:
                     return
-                continue
             if time.monotonic() >= deadline:
+                self._progress.end(self._bridges)
                 self._found.remarks.append("not all of what the brokers had was read, copied and published in time")
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -204,7 +214,16 @@ class _Verification:
                 marks = standings.get(name, {}).get(topic, Standing()).high_water or {}
                 if origin not in marks or marks[origin][1] < goal:
                     return False
-        return not any(self._bridged(name, topic).waits for name in self._brokers for topic, _ in goals)
+        return True
+
+    def _publishing_waits(self) -> bool:
+        """Return whether entries of a compared topic wait to be published at brokers."""
+        return any(
+            each.waits
+            for name in self._brokers
+            for topic, each in self._bridges[name].topics.items()
+            if self._wanted(topic)
+        )
 
     def _bridged(self, name: str, topic: str) -> BridgedTopic:
         return self._bridges[name].topics.get(topic, _NOBODY)
@@ -225,12 +244,16 @@ class _Verification:
         ends = {name: await self._internals(name, topic) for name in tuple(self._brokers)}
         results = await asyncio.gather(
             *(self._at_brokers(name, topic, ends[name], standings[name]) for name in tuple(self._brokers)),
-            *(self._at_worker(name, topic, standings[name]) for name in names if standings[name].runs),
+            *(self._at_worker(name, topic, standings[name]) for name in names if self._has_log(name, topic, standings)),
         )
         copies = {copy.name: copy for copy in results if copy is not None}
         self._count(topic, compare(list(copies.values()), self._pairs(ways, list(copies))))
         places = {name: (where, copies[where].log) for name in names if (where := self._served_at(name)) in copies}
         await self._acknowledgements(topic, ways, places, acknowledged)
+
+    def _has_log(self, name: str, topic: str, standings: Mapping[str, Standing]) -> bool:
+        """Return whether a worker's log has entries, or should have them because the bridge stands still."""
+        return bool(standings[name].runs) or (name, topic) in self._progress.unread
 
     async def _acknowledgements(
         self,
@@ -258,7 +281,8 @@ class _Verification:
         if name not in self._settings:
             try:
                 return _acked(await asyncio.to_thread(_subscriptions_of, self._urls[name], topic))
-            except PipelineError:
+            except PipelineError as error:
+                self._found.unreachable.setdefault(name, str(error))
                 return None
         if name in self._brokers:
             try:
@@ -313,28 +337,36 @@ class _Verification:
             left_out,
             got,
             cluster=name,
+            still=self._progress.unpublished_origins(name, topic, standing) - {origin},
         )
 
     async def _at_worker(self, name: str, topic: str, standing: Standing) -> Copy | None:
-        url = self._urls[name]
+        url, place = self._urls[name], self._spool_or_log(name)
         try:
             log = await asyncio.to_thread(read_worker, url, topic, standing, self._since_ms)
             # Entries that were trimmed meanwhile are not missing.
             trimmed = (await asyncio.to_thread(_standings_of, url)).get(topic, standing)
         except PipelineError as error:
-            self._found.remarks.append(f"{topic}: the log of {name} is not compared with brokers: {error}")
+            self._found.unreachable[f"{place} in {topic}"] = str(error)
             return None
-        ledger, _, last = standing.runs[-1]
-        own = {life: Position(ledger, last) for life in log.lives if life.origin == name}
+        own: dict[Life, Position] = {}
+        if standing.runs:
+            ledger, _, last = standing.runs[-1]
+            own = {life: Position(ledger, last) for life in log.lives if life.origin == name}
         marks = {Life(origin, mark[0]): mark[1] for origin, mark in (standing.high_water or {}).items()}
         return Copy(
-            spool_of(name) if name in self._settings else name,
+            place,
             log,
             {**marks, **own},
             {**trimmed.trimmed_of, name: trimmed.trimmed},
             standing.left_out,
             cluster=name,
+            still={self._topology.origin_of_clients(name)} if (name, topic) in self._progress.unread else (),
         )
+
+    def _spool_or_log(self, name: str) -> str:
+        """Return the name of the copy that the worker of a cluster has in its log."""
+        return spool_of(name) if name in self._settings else name
 
     def _pairs(self, ways: Reachability, names: Sequence[str]) -> list[Pair]:
         """Return the pairs of copies to compare, for each origin."""
