@@ -35,7 +35,7 @@ async def at_rest(pids: Iterable[int | None]) -> None:
 
 
 async def cpu_percent(pid: int | None, seconds: float) -> float:
-    """Return the CPU time of a process over the given seconds, in percent of a core."""
+    """Return the CPU time of process ``pid`` (None: this one) over the given seconds, in percent of a core."""
     process = psutil.Process(pid)
     before, began = process.cpu_times(), time.monotonic()
     await asyncio.sleep(seconds)

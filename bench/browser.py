@@ -27,11 +27,10 @@ def browser_missing() -> str | None:
 
 
 def first_paints_ms(urls: Mapping[str, str], runs: int, rest_seconds: float) -> dict[str, tuple[float, ...]]:
-    """Return milliseconds from the start of loading to the first contentful paint, ``runs`` of them by page name.
+    """Return, by page name, the milliseconds from the start of loading to the first contentful paint, run by run.
 
-    ``urls`` has the pages by name.
-
-    Each run has an empty cache, and begins after a rest. Not to be called in a thread with an event loop.
+    ``urls`` has the pages' URLs by name. Each run begins with a rest of ``rest_seconds``, then loads every page once,
+    each with an empty cache. Do not call this in a thread that runs an event loop.
     """
     from playwright.sync_api import sync_playwright
 

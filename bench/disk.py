@@ -44,7 +44,10 @@ class DiskLimits:
         return [Measurement(f"{group}/disk/{name}", "MB/s", runs) for name, runs in found.items() if runs]
 
     def beside(self, name: str, mb_s: tuple[float, ...]) -> list[Measurement]:
-        """Return the rates ``mb_s`` beside the disk's past the page cache; an empty list if that is not known."""
+        """Return one measurement ``name``, which compares the rates ``mb_s`` with the disk's rates past the page cache.
+
+        Return an empty list if the disk's rates are not known.
+        """
         return [Measurement(name, "MB/s", mb_s, PAST_THE_CACHE, self.past_mb_s)] if self.past_mb_s else []
 
 

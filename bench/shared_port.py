@@ -99,7 +99,11 @@ async def _upload(url: str) -> float:
 
 
 async def _serve(directory: Path) -> None:
-    """Serve on both ports until stdin ends; print their numbers in one line, the shared one first."""
+    """Serve one small web application on two ports until stdin ends.
+
+    It shares the first port with the binary protocol of an engine, and has the second one for itself. Print the numbers
+    of both in one line, in this order.
+    """
     from replicator.engine.engine import Engine
     from replicator.gateway.connection import Addresses
     from replicator.gateway.server import Gateway

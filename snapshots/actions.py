@@ -123,8 +123,8 @@ class ApplyUpdate:
     A subscription here that is not replicated stays as it is. A lower ``generation`` without ``deleted`` is ignored.
 
     1. If ``deleted``, delete the subscription, unless its generation here is higher, and keep ``generation`` as its
-       tombstone. If ``unless_in_use`` as well, and consumers here use the subscription, keep it as it is, in the next
-       generation after ``generation``.
+       tombstone. Keep it as it is, in the next generation after ``generation``, if ``unless_in_use`` and consumers here
+       use it, or if ``whole`` and it was made here, or its replication turned on here, without knowing of the deletion.
     2. If the subscription does not exist, create it from the earliest message on.
     3. If ``generation`` is higher than the one here, forget what is acknowledged. If ``whole``, forget only the
        acknowledgements of the origins that ``acks`` names.

@@ -16,7 +16,8 @@ announced now and then, together with a change.
    only they heard of a dead one.
 3. An update with an older generation than the one here is answered with the whole state. An update for a subscription
    that was buried here is answered with its deletion. In both cases the sender did not know. In an equal generation a
-   deletion wins.
+   deletion wins. A deletion that is announced once more, or as an answer, says so (``whole``): a cluster that made the
+   subscription since, without knowing of the deletion, keeps it.
 4. An update with a newer generation replaces the state here. An update with the same generation is merged.
 5. A coarse state alone is announced at once while few topics move. Where snapshots are thinned it waits for a change of
    the exact state, which takes it along, but no longer than a snapshot would wait for its turn. Without an exact state
@@ -82,10 +83,12 @@ class AckSource(Protocol):
 
 
 class _Buried(NamedTuple):
-    """Tombstone of a deleted subscription. ``unless_in_use`` tells that the deletion was not forced."""
+    """Tombstone of a deleted subscription. ``unless_in_use`` tells that the deletion was not forced, and ``again`` that
+    it is not new: it was announced before."""
 
     generation: int = 0
     unless_in_use: bool = False
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -209,7 +212,14 @@ class UpdateAnnouncer:
             self._note(name, subscription, now_ms)
 
     def on_subscription_deleted(
-        self, name: str, generation: int | None, now_ms: int, *, announced: bool, unless_in_use: bool = False
+        self,
+        name: str,
+        generation: int | None,
+        now_ms: int,
+        *,
+        announced: bool,
+        unless_in_use: bool = False,
+        again: bool = False,
     ) -> None:
         """Record that a subscription is gone. See :meth:`SnapshotController.on_subscription_deleted`."""
         self._subscriptions.pop(name, None)
@@ -217,7 +227,7 @@ class UpdateAnnouncer:
         self._coarse.pop(name, None)
         if generation is not None:
             self._buried.pop(name, None)
-            self._buried[name] = _Buried(generation, unless_in_use)
+            self._buried[name] = _Buried(generation, unless_in_use, again or announced)
             if not announced:
                 self._add(name, now_ms)
             while len(self._buried) > BURIED_MAX and (oldest := next(iter(self._buried))) not in self._changed:
@@ -300,10 +310,9 @@ class UpdateAnnouncer:
         subscription = self._subscriptions.get(name)
         if subscription is None:
             if (buried := self._buried.get(name)) is not None:
-                yield (
-                    SubscriptionUpdate(name, {}, buried.generation, deleted=True, unless_in_use=buried.unless_in_use),
-                    0,
-                )
+                generation, sparing, again = buried
+                yield SubscriptionUpdate(name, {}, generation, whole=again, deleted=True, unless_in_use=sparing), 0
+                self._buried[name] = buried._replace(again=True)
             return
         news = self._news(subscription)
         due, asks, ask_id = subscription.whole_due, subscription.asks, subscription.ask_id

@@ -223,14 +223,17 @@ class SnapshotController:
         *,
         announced: bool = False,
         unless_in_use: bool = False,
+        again: bool = False,
     ) -> None:
         """Note that a subscription is gone, or is no longer replicated.
 
         ``generation`` is that of its tombstone, or None. With a tombstone, the deletion is announced to other clusters,
         unless ``announced``: then they know it. With ``unless_in_use``, a cluster with consumers keeps the
-        subscription.
+        subscription. With ``again``, the deletion is not new: clusters may have made the subscription since.
         """
-        self.updates.on_subscription_deleted(name, generation, now_ms, announced=announced, unless_in_use=unless_in_use)
+        self.updates.on_subscription_deleted(
+            name, generation, now_ms, announced=announced, unless_in_use=unless_in_use, again=again
+        )
 
     def on_written(self, now_ms: int) -> None:
         """Record that a marker of :class:`WriteUpdate` was written or refused, so that the next one may follow."""

@@ -34,6 +34,7 @@ FEW_POSITIONS: Final = 24
 """Limit of the positions of one ledger that are translated one by one; more are translated as arrays."""
 SLICE_POSITIONS: Final = 1 << 20
 """Limit of positions of a set that are translated at once: some ten megabytes of numbers."""
+_ANEW: Final = "`replicator mapping rebuild` makes it anew"
 _COLUMNS: Final = 5
 _COUNT: Final = struct.Struct("<I")
 _COLUMN: Final = struct.Struct("<QB")
@@ -292,17 +293,26 @@ class ExtentTable:
             unpacking = zlib.decompressobj()
             raw = unpacking.decompress(packed, limit + 1)
             if len(raw) > limit or not unpacking.eof:
-                raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes are cut short, or too many")
+                raise ExtentsCorrupt(
+                    f"the stored map of a topic's positions ({len(packed)} bytes of extents) is cut short, or too "
+                    f"large: {_ANEW}"
+                )
             columns = _columns(raw, runs_max)
         except (zlib.error, struct.error, ValueError, KeyError) as error:
-            raise ExtentsCorrupt(f"packed extents of {len(packed)} bytes cannot be read: {error}") from None
+            raise ExtentsCorrupt(
+                f"the stored map of a topic's positions ({len(packed)} bytes of extents) cannot be read: {error}: "
+                f"{_ANEW}"
+            ) from None
         origin_ledgers, origin_entries, local_ledgers, local_entries, entries = columns
         table = cls()
         try:
             table._origin.fill(origin_ledgers, origin_entries, entries)
             table._local.fill(local_ledgers, local_entries, entries)
         except ValueError as error:
-            raise ExtentsCorrupt(f"packed extents contradict each other: {error}") from None
+            raise ExtentsCorrupt(
+                f"the stored map of a topic's positions ({len(packed)} bytes of extents) contradicts itself: {error}: "
+                f"{_ANEW}"
+            ) from None
         table._entries = array("I", entries.astype(np.uint32).tobytes())
         return table
 

@@ -101,8 +101,9 @@ class SubscriptionUpdate:
     ``clusters`` is the coarse state: the mark-delete position in the positions of each cluster that has a mapping.
     ``acks`` is the exact state: what changed, or, with ``whole``, a part or all of the whole state. An update without
     both only announces that the subscription exists in this generation. With ``deleted`` it announces that the
-    subscription was deleted; with ``unless_in_use`` as well, a cluster with consumers keeps it. With ``asks``, the
-    sender asks every cluster that has more to announce it.
+    subscription was deleted; with ``unless_in_use`` as well, a cluster with consumers keeps it. With ``deleted`` and
+    ``whole``, the sender does not announce that it deletes the subscription, but that it has a tombstone, maybe an old
+    one. With ``asks``, the sender asks every cluster that has more to announce it.
 
     ``properties`` and ``read_compacted`` are settings for a cluster that must create the subscription. ``starts`` is
     the subscription's start by origin. A whole state has it, and so has a coarse state that may include messages before
@@ -210,6 +211,10 @@ def encode_marker(marker: Marker) -> tuple[MarkerType, bytes]:
     return kind, message.SerializeToString()
 
 
+def _corrupt(what: str) -> MarkerCorrupt:
+    return MarkerCorrupt(f"{what}: it is damaged, or another version wrote it; run the same version in all clusters")
+
+
 def decode_marker(marker_type: int, payload: bytes | memoryview) -> Marker | None:
     """Decode a marker; return None for a type that is not one of ours (transactions have theirs).
 
@@ -222,7 +227,7 @@ def decode_marker(marker_type: int, payload: bytes | memoryview) -> Marker | Non
     try:
         return _decode(kind, bytes(payload))
     except DecodeError as error:
-        raise MarkerCorrupt(f"a {kind.name} marker of {len(payload)} bytes is not readable: {error}") from error
+        raise _corrupt(f"a {kind.name} marker of {len(payload)} bytes is not readable: {error}") from error
 
 
 def _decode(kind: MarkerType, payload: bytes) -> Marker:
@@ -252,13 +257,13 @@ def _decode(kind: MarkerType, payload: bytes) -> Marker:
         case MarkerType.SUBSCRIPTIONS_UPDATE:
             update = _parse(pb.ReplicatedSubscriptionsUpdate, payload)
             if any(nested.more for nested in update.more):
-                raise MarkerCorrupt("a SUBSCRIPTIONS_UPDATE marker nests `more` inside `more`")
+                raise _corrupt("a SUBSCRIPTIONS_UPDATE marker nests `more` inside `more`")
             return SubscriptionsUpdate(tuple(map(_update_from_wire, (update, *update.more))))
         case MarkerType.FAILOVER_EPOCH:
             epoch = _parse(pb.FailoverEpoch, payload)
             serving = {assignment.home: assignment.serving for assignment in epoch.serving}
             if len(serving) != len(epoch.serving):
-                raise MarkerCorrupt("a FAILOVER_EPOCH marker assigns one cluster twice")
+                raise _corrupt("a FAILOVER_EPOCH marker assigns one cluster twice")
             return FailoverEpoch(
                 epoch=epoch.epoch,
                 writer=epoch.writer,
@@ -279,14 +284,14 @@ def _parse(kind: type[_M], payload: bytes) -> _M:
     message = kind.FromString(payload)
     # The runtime reads on when a required field is missing, and leaves it to us to look.
     if not message.IsInitialized():
-        raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker lacks a required field")
+        raise _corrupt(f"a {message.DESCRIPTOR.name} marker lacks a required field")
     return message
 
 
 def _require(message: Message, field: str) -> None:
     """Raise :class:`MarkerCorrupt` if ``message`` lacks ``field``, which is optional on the wire but needed here."""
     if not message.HasField(field):
-        raise MarkerCorrupt(f"a {message.DESCRIPTOR.name} marker has no {field}")
+        raise _corrupt(f"a {message.DESCRIPTOR.name} marker has no {field}")
 
 
 def _position_to_wire(position: Position) -> pb.MarkersMessageIdData:
@@ -299,7 +304,7 @@ def _position_from_wire(wire: pb.MarkersMessageIdData) -> Position:
     if wire.entry_id == _ENTRY_BEFORE_FIRST:
         return Position(wire.ledger_id, -1)
     if wire.entry_id >= _ENTRY_LIMIT:
-        raise MarkerCorrupt(f"a marker holds entry id {wire.entry_id}, which no entry can have")
+        raise _corrupt(f"a marker holds entry id {wire.entry_id}, which no entry can have")
     return Position(wire.ledger_id, wire.entry_id)
 
 
@@ -316,7 +321,7 @@ def _clusters_from_wire(wire: Iterable[pb.ClusterMessageId]) -> dict[str, Positi
     clusters: dict[str, Position] = {}
     for item in wire:
         if item.cluster in clusters:
-            raise MarkerCorrupt(f"a marker names cluster {item.cluster[:60]!r} twice in one list")
+            raise _corrupt(f"a marker names cluster {item.cluster[:60]!r} twice in one list")
         clusters[item.cluster] = _position_from_wire(item.message_id)
     return clusters
 
@@ -349,13 +354,13 @@ def _update_from_wire(wire: pb.ReplicatedSubscriptionsUpdate) -> SubscriptionUpd
     vector = AckVector()
     for acks in wire.acks:
         if acks.origin in vector.origins:
-            raise MarkerCorrupt(f"an update names origin {acks.origin[:60]!r} twice")
+            raise _corrupt(f"an update of a subscription names origin {acks.origin[:60]!r} twice")
         vector.origins[acks.origin] = _acks_from_wire(acks)
     starts = {item.origin: Start(item.incarnation, _position_from_wire(item.message_id)) for item in wire.starts}
     if len(starts) != len(wire.starts):
-        raise MarkerCorrupt("an update names an origin twice among its starts")
+        raise _corrupt("an update of a subscription names an origin twice among its starts")
     if wire.generation > GENERATION_MAX:
-        raise MarkerCorrupt(f"an update has generation {wire.generation}, which no subscription can have")
+        raise _corrupt(f"an update of a subscription has generation {wire.generation}, which no subscription can have")
     return SubscriptionUpdate(
         wire.subscription_name,
         _clusters_from_wire(wire.clusters),
@@ -423,7 +428,11 @@ def _bitmap_from_wire(encoded: bytes, span_max: int) -> BitMap:
     try:
         bitmap = BitMap.deserialize(encoded)
     except (ValueError, IndexError, MemoryError) as error:
-        raise MarkerCorrupt(f"an update's bitmap of {len(encoded)} bytes is not readable: {error}") from None
+        raise _corrupt(
+            f"an update of a subscription has a bitmap of {len(encoded)} bytes that cannot be read ({error})"
+        ) from None
     if not bitmap or bitmap.max() - bitmap.min() >= span_max:
-        raise MarkerCorrupt(f"an update's bitmap of {len(encoded)} bytes is empty or spans too much")
+        raise _corrupt(
+            f"an update of a subscription has a bitmap of {len(encoded)} bytes that is empty or spans too much"
+        )
     return bitmap

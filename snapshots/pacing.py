@@ -57,7 +57,7 @@ class Budget:
 
     A use gets its earliest time while the bucket has room, else its turn, at ``a_second`` turns each second. After a
     rest ``burst`` + 1 uses may go at once. If the turn comes too late, the use gets the last tick (every ``tick_ms``)
-    before its latest time, whatever the rate.
+    up to its latest time, whatever the rate.
     """
 
     __slots__ = ("_burst_ms", "_next_ms", "_slot_ms", "_tick_ms")
@@ -72,7 +72,7 @@ class Budget:
     def reserve(self, earliest_ms: int, latest_ms: int) -> int:
         """Return the time at which an update or a snapshot may begin that is wanted at ``earliest_ms``.
 
-        If its turn does not come before ``latest_ms``, return the last tick before that.
+        If its turn does not come before ``latest_ms``, return the last tick up to that, or at least ``earliest_ms``.
         """
         at_ms = max(earliest_ms, self._next_ms - self._burst_ms)
         if at_ms >= latest_ms:

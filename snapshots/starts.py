@@ -119,7 +119,7 @@ def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
 
 
 def as_data(starts: Starts) -> dict[str, list[object]]:
-    """Return ``starts`` in a form that JSON can encode. :func:`from_data` decodes it."""
+    """Return a subscription's starts by origin, in a form that JSON can encode. :func:`from_data` decodes it."""
     return {origin: [str(start.incarnation), str(start.position)] for origin, start in sorted(starts.items())}
 
 

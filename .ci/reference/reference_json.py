@@ -77,7 +77,32 @@ TEXT: Final = PLAIN[str]
 THE_SAME: Final = "the same"
 """Meaning of a field that says what the field before it says."""
 SMALL: Final = frozenset(
-    ["a", "all", "at", "how", "in", "is", "it", "its", "many", "of", "that", "the", "their", "them", "there", "they", "was", "were", "what", "when", "which", "who", "whole", "whose"]
+    (
+        "a",
+        "all",
+        "at",
+        "how",
+        "in",
+        "is",
+        "it",
+        "its",
+        "many",
+        "of",
+        "that",
+        "the",
+        "their",
+        "them",
+        "there",
+        "they",
+        "was",
+        "were",
+        "what",
+        "when",
+        "which",
+        "who",
+        "whole",
+        "whose",
+    )
 )
 """Words that say nothing beside a name."""
 WORDS_MAX: Final = 6

@@ -171,7 +171,7 @@ class Applying:
 def cursor_of(internals: TopicInternals, name: str) -> BrokerCursor | None:
     """Return the cursor of a subscription; None if there is none. Raises :class:`BridgeError` if it is malformed."""
     shown = internals.cursors.get(name)
-    return None if shown is None else parse_cursor(shown, internals.last_entries)
+    return None if shown is None else parse_cursor(shown, internals.last_entries, name)
 
 
 def _in_parts(wanted: Mapping[str, Wanted]) -> Iterator[list[str]]:

@@ -120,7 +120,7 @@ class ShownCursors:
         text = text_of(shown)
         known = self._known.get(name)
         if known is None or known[0] != text:
-            known = self._known[name] = text, parse_cursor(shown, self._last_entries)
+            known = self._known[name] = text, parse_cursor(shown, self._last_entries, name)
         return known[1]
 
     def keep(self, names: Collection[str]) -> None:
@@ -138,21 +138,24 @@ def parse_position(text: str) -> Position:
     """Return the position in the text ``ledger:entry``. Raises :class:`BridgeError` for any other text."""
     found = _POSITION.fullmatch(text)
     if found is None:
-        raise BridgeError(f"the broker shows {text[:80]!r} where a position was expected")
+        raise BridgeError(
+            f"the broker shows {text[:80]!r} where a position as 3:14 was expected: see that `admin_url` leads to a "
+            "Pulsar broker, of a version that the bridge knows"
+        )
     return Position(int(found[1]), int(found[2]))
 
 
-def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int]) -> BrokerCursor:
-    """Return the cursor in an item of ``cursors`` in a topic's internal statistics.
+def parse_cursor(shown: Mapping[str, Any], last_entries: Mapping[int, int], name: str = "") -> BrokerCursor:
+    """Return the cursor of subscription ``name`` in an item of ``cursors`` in a topic's internal statistics.
 
     ``last_entries`` has the last entry of each ledger of the topic: a range that spans ledgers ends and begins there.
     Raises :class:`BridgeError` if the item is malformed.
     """
-    beyond = parse_ranges(str(shown["individuallyDeletedMessages"]), last_entries)
+    beyond = parse_ranges(str(shown["individuallyDeletedMessages"]), last_entries, name)
     return BrokerCursor(parse_position(str(shown["markDeletePosition"])), beyond)
 
 
-def parse_ranges(ranges: str, last_entries: Mapping[int, int]) -> PositionSet:
+def parse_ranges(ranges: str, last_entries: Mapping[int, int], name: str = "") -> PositionSet:
     """Return the entries in ranges like ``[(3:10..3:12],…]``: the first position is exclusive, the last one
     inclusive.
 
@@ -161,7 +164,10 @@ def parse_ranges(ranges: str, last_entries: Mapping[int, int]) -> PositionSet:
     beyond = PositionSet()
     for count, match in enumerate(_RANGE.finditer(ranges)):
         if count >= RANGES_MAX:
-            raise BridgeError(f"a subscription has more than {RANGES_MAX} ranges of acknowledged messages")
+            raise BridgeError(
+                f"subscription {name!r} has more than {RANGES_MAX} ranges of acknowledged messages at the brokers, so "
+                "that they cannot be read: have its consumers acknowledge the messages between them"
+            )
         (ledger, after), (end_ledger, end) = (int(match[1]), int(match[2])), (int(match[3]), int(match[4]))
         if ledger == end_ledger:
             beyond.add_range(ledger, after + 1, end)

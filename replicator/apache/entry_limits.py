@@ -15,7 +15,10 @@ from replicator.engine.log.entry import decode_entry
 
 @dataclass(frozen=True, slots=True)
 class EntryLimits:
-    """Limits of one topic; 0 where there is none, or it is not known."""
+    """Limits that the brokers' policies set for each entry of one topic: its size, and the delay of its delivery.
+
+    A limit of 0 means that there is none, or that it is not known.
+    """
 
     bytes_max: int = 0
     delay_ms_max: int = 0

@@ -81,7 +81,7 @@ async def tell(request: web.Request) -> web.Response:
     try:
         names = (await request.json())["topics"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body is not an object with topics in JSON") from None
+        raise BadRequest("the body must be a JSON object with topics") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) > TOLD_MAX:
         raise BadRequest(f"topics is a list of at most {TOLD_MAX} names")
     engine, source = request.app[data_plane.ENGINE], request.app[ACK_VECTORS]

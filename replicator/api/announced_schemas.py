@@ -54,4 +54,4 @@ async def _announced(request: web.Request, pace: Pace) -> dict[str, list[Registe
             raise BadRequest(f"more than {SCHEMAS_AT_ONCE_MAX} schemas were announced at once")
         return {topic: [RegisteredSchema.from_json(row) for row in rows] for topic, rows in topics.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body is not an object with schemas by topic in JSON: {error}") from None
+        raise BadRequest(f"the body must be a JSON object with schemas by topic: {error}") from None

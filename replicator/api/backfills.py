@@ -98,7 +98,7 @@ async def _asked(request: web.Request) -> tuple[str, Sequence[str]]:
         body: Any = await request.json()
         carrier, wanted = body["carrier"], body.get("topics") or []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadRequest("the body is not an object with carrier in JSON") from None
+        raise BadRequest("the body must be a JSON object with carrier") from None
     if not isinstance(carrier, str):
         raise BadRequest("carrier is not a text")
     try:

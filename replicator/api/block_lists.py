@@ -47,7 +47,7 @@ async def _body(request: web.Request) -> list[Any]:
     try:
         topics = (await request.json())["topics"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
+        raise BadRequest(f"the body must be a JSON object with topics: {error}") from None
     if not isinstance(topics, list):
         raise BadRequest("topics must be a list of [topic, [[ledger, first entry], …]]")
     return topics

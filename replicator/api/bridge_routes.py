@@ -97,4 +97,4 @@ async def topic_in_body(request: web.Request) -> dict[str, Any]:
             return body
     except (ValueError, RecursionError):
         pass
-    raise BadRequest("the body is not an object with topic in JSON")
+    raise BadRequest("the body must be a JSON object with topic")

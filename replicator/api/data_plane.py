@@ -279,7 +279,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     try:
         told = PartitionsTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body is not an object with topics in JSON: {error}") from None
+        raise BadRequest(f"the body must be a JSON object with topics: {error}") from None
     engine = request.app[ENGINE]
     stores = engine.origin_stores
     partitions: dict[str, int] = {}

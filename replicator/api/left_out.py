@@ -34,7 +34,7 @@ def add_left_out(app: web.Application, bridge: LeavesOut | None) -> None:
             body = await request.json()
             topic, cluster, position = body["topic"], body["cluster"], Position.parse(body["entry"])
         except (ValueError, KeyError, TypeError, AttributeError, InvalidPosition, RecursionError):
-            raise BadRequest("the body is not an object with topic, cluster and entry in JSON") from None
+            raise BadRequest("the body must be a JSON object with topic, cluster and entry") from None
         if not isinstance(topic, str) or not isinstance(cluster, str):
             raise BadRequest("topic and cluster must be text")
         if bridge is None:

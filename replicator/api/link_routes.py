@@ -109,7 +109,7 @@ async def resolve(request: web.Request) -> web.Response:
         body = await request.json()
         topic, policy = body["topic"], body["policy"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body is not an object with topic and policy in JSON") from None
+        raise BadRequest("the body must be a JSON object with topic and policy") from None
     if not isinstance(topic, str) or policy not in POLICIES:
         raise BadRequest(f"policy must be one of {', '.join(POLICIES)}, and topic a topic's name")
     await link.resolve(str(parse_topic(topic)), policy)

@@ -297,7 +297,10 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
             header = read_header(copied.block)
             origin = header.origin
             if header.incarnation > NUMBER_MAX or header.origin_first.ledger > NUMBER_MAX:
-                raise BlockCorrupt(f"a block of {origin!r} has numbers that no worker gives: {header.origin_first}")
+                raise BlockCorrupt(
+                    f"the link from {link.source!r} sent a block of {origin!r} at {header.origin_first}, life "
+                    f"{header.incarnation}: no worker gives such numbers; run the same version at both ends"
+                )
         if origin not in link.origins:
             carried = ", ".join(sorted(link.origins))
             raise NotAllowedError(

@@ -14,8 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from replicator.api.frame_receiver import SILENCE_SECONDS_MAX, Received, received
-from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.link_frame import HEADER_BYTES, pack_answer, read_header
+from replicator.engine.log.link_frame import HEADER_BYTES, damaged_frame, pack_answer, read_header
 from replicator.engine.unpacking import Unpacking
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
@@ -43,7 +42,7 @@ class PostedFrames:
         header = read_header(head) if len(head) == HEADER_BYTES else None
         body = b"" if header is None else await self._read(header.length_bytes)
         if header is None or len(body) < header.length_bytes:
-            raise BlockCorrupt("the body ends inside a frame")
+            raise damaged_frame("the body ends inside a frame")
         if header.codec == "none":
             return Received(memoryview(body))
         if self._watching is not None:

@@ -303,7 +303,7 @@ async def run_stays(request: web.Request) -> web.Response:
     try:
         run_id = (await request.json())["run"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body is not an object with run in JSON") from None
+        raise BadRequest("the body must be a JSON object with run") from None
     if not isinstance(run_id, str) or not run_id:
         raise BadRequest("run must be the id of a run")
     source = request.match_info["cluster"]

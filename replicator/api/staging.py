@@ -189,4 +189,6 @@ async def _body(request: web.Request, length: int) -> bytes:
         async with timeout(SILENCE_SECONDS_MAX):
             return await request.content.readexactly(length)
     except asyncio.IncompleteReadError as error:
-        raise BlockCorrupt(f"the body ends after {len(error.partial)} of {length} bytes") from None
+        raise BlockCorrupt(
+            f"what a task staged ends after {len(error.partial)} of {length} bytes: the task sends it again"
+        ) from None

@@ -43,7 +43,7 @@ def add_subscription_use(app: web.Application, engine: Engine, brokers: Consumer
         try:
             question = UseQuestion.from_json(await request.json())
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is not an object with subscription and topics in JSON: {error}"[:300]) from None
+            raise BadRequest(f"the body must be a JSON object with subscription and topics: {error}"[:300]) from None
         for topic in question.topics:
             check_may(request, READING, topic)
         if brokers is not None:

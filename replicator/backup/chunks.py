@@ -72,7 +72,9 @@ class Chunks:
         name = self._names.get(digest)
         content = None if name is None else self._destination.read(f"{self._root}/{name}")
         if name is None or content is None:
-            raise BackupDamaged(f"chunk {digest.hex()} is missing, or was cut off")
+            raise BackupDamaged(
+                f"chunk {self._root}/{digest.hex()} is missing at {self._destination.url}, or was cut off"
+            )
         try:
             piece = unpack(content)
         except (ValueError, OSError, pa.ArrowException) as error:

@@ -40,6 +40,7 @@ from replicator.engine.restored import MARK, BackupBeside, RestoredMark, mark_of
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
+_ANOTHER: Final = "take another backup (`replicator backup list`)"
 REPLACED: Final = "replaced"
 
 
@@ -112,7 +113,9 @@ def restore(
             with _put_together(data, restoring):
                 problems = _write_files(destination, manifest, restoring, progress)
                 if problems:
-                    raise BackupDamaged(f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}")
+                    raise BackupDamaged(
+                        f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}; {_ANOTHER}"
+                    )
                 beside = restored_beside(destination, manifest)
                 mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
                 _check_and_mark(restoring, manifest, mark, beside)
@@ -159,7 +162,11 @@ def _check_format(manifest: Manifest) -> None:
         )
     names = [file.name for file in manifest.files]
     if names[:1] != [DATA_FILE] or not all(map(is_store_file, names)) or len(set(names)) < len(names):
-        raise BackupError(f"backup {manifest.id} has files that no store of this version has: {names}")
+        odd = [name for name in names if not is_store_file(name)] or names
+        raise BackupError(
+            f"backup {manifest.id} lists files as no store of this version has them, such as {', '.join(odd[:3])}: "
+            f"restore it with version {manifest.version}, which made it, or take another backup"
+        )
 
 
 def _write_files(destination: Destination, manifest: Manifest, directory: Path, progress: Progress) -> list[str]:
@@ -205,7 +212,7 @@ def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, bes
     """Check the restored store, and write its mark. Raise :class:`BackupDamaged`."""
     with _opened(directory, manifest) as store:
         if problems := list(_lacking(store, manifest)):
-            raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}")
+            raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}; {_ANOTHER}")
         put_mark(store, mark, beside)
 
 
@@ -214,7 +221,7 @@ def _opened(directory: Path, manifest: Manifest) -> Iterator[Store]:
     try:
         store = Store(directory, cluster=manifest.cluster, size_max=STORE_BYTES_MAX)
     except StoreUnusable as error:
-        raise BackupDamaged(f"the store of backup {manifest.id} cannot be opened: {error}") from None
+        raise BackupDamaged(f"the store of backup {manifest.id} cannot be opened: {error}; {_ANOTHER}") from None
     try:
         yield store
     finally:

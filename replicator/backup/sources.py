@@ -127,4 +127,6 @@ def _named(url: str) -> Iterator[None]:
 def check_is_of(head: dict[str, Any], cluster: str) -> None:
     """Raise :class:`BackupDamaged` for the copy of another cluster's store."""
     if head["cluster"] != cluster:
-        raise BackupDamaged(f"the worker is of cluster {head['cluster']!r}, the topology says {cluster!r}")
+        raise BackupDamaged(
+            f"the worker is of cluster {head['cluster']!r}, the topology says {cluster!r}: correct the address in it"
+        )

@@ -224,7 +224,11 @@ def restore(
         ),
     ] = False,
     no_reclaim: Annotated[
-        bool, typer.Option("--no-reclaim", help="Do not ask the other clusters yet; see `replicator backup reclaim`.")
+        bool,
+        typer.Option(
+            "--no-reclaim",
+            help="Take back no newer messages from other clusters yet; `replicator backup reclaim` does so later.",
+        ),
     ] = False,
     without: Without = None,
 ) -> Shown[RestoreAnswer]:

@@ -32,7 +32,13 @@ Store = Annotated[
     ),
 ]
 StoredTopology = Annotated[
-    Path | None, typer.Option("--topology", "-f", metavar="FILE", help="Look in the database of its first cluster.")
+    Path | None,
+    typer.Option(
+        "--topology",
+        "-f",
+        metavar="FILE",
+        help="Topology whose first cluster's database has the drills; instead of --store.",
+    ),
 ]
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the run as `drills list` shows it, its beginning, or `latest`.")
@@ -69,7 +75,10 @@ def drill(
     ] = None,
     topology: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start the workers of these clusters; default: clusters of the drill's own."),
+        typer.Option(
+            metavar="FILE",
+            help="Topology of clusters whose workers the drill starts. Default: clusters of the drill's own.",
+        ),
     ] = None,
     against: Annotated[
         Path | None,

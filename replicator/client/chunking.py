@@ -74,7 +74,9 @@ class Chunk:
     position: Position
 
 
-def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: Position) -> Chunk | None:
+def chunk_of(
+    metadata: MessageMetadata, payload: bytes | memoryview, position: Position, topic: str = ""
+) -> Chunk | None:
     """Return the chunk that an entry holds, or None if the entry is not a chunk. Raises :class:`InvalidMessage`."""
     if metadata.num_chunks_from_msg <= 1:
         return None
@@ -86,13 +88,17 @@ def chunk_of(metadata: MessageMetadata, payload: bytes | memoryview, position: P
         bytes(payload),
         position,
     )
+    of_topic = f" of {topic}" if topic else ""
     if not (chunk.uuid and chunk.chunks <= CHUNKS_MAX and 0 <= chunk.chunk_id < chunk.chunks):
         raise InvalidMessage(
-            f"entry {position} says it is chunk {chunk.chunk_id} of {chunk.chunks} of message {chunk.uuid!r:.80}"
+            f"entry {position}{of_topic} says it is chunk {chunk.chunk_id} of {chunk.chunks} of message "
+            f"{chunk.uuid!r:.80}, which cannot be: chunks have a uuid, and numbers from 0 on, of at most "
+            f"{CHUNKS_MAX}. Its producer is wrong; a seek behind the entry goes on without it"
         )
     if not len(chunk.payload) <= chunk.total_bytes <= CHUNKED_MESSAGE_BYTES_MAX:
         raise InvalidMessage(
-            f"entry {position} has {len(chunk.payload)} bytes of a message that says it has {chunk.total_bytes}; "
+            f"entry {position}{of_topic} has {len(chunk.payload)} bytes of a message that says it has "
+            f"{chunk.total_bytes}; "
             f"the limit is {CHUNKED_MESSAGE_BYTES_MAX}"
         )
     return chunk

@@ -482,7 +482,7 @@ class Client(ClosedAtExit):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: make a new one")
 
 
 def in_process_client(engine: Engine, unpack: Unpack) -> Client:

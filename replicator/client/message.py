@@ -440,11 +440,14 @@ def _opened(
             if opening.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
                 return replace(entry, encrypted=True), payload
             raise DecryptionFailed(f"entry {position} of {entry.topic}: {error}") from error
-    chunk = chunk_of(metadata, clear, position)
+    chunk = chunk_of(metadata, clear, position, entry.topic)
     if chunk is None:
         return entry, clear
     if opening.on_chunk is None:
-        raise InvalidMessage(f"entry {position} of {entry.topic} is a chunk of a larger message; nobody assembles it")
+        raise InvalidMessage(
+            f"entry {position} of {entry.topic} is a chunk of a larger message: read the topic with a consumer or "
+            "reader, which puts chunks together"
+        )
     assembled = opening.on_chunk(chunk)
     if assembled is None:
         return entry, None

@@ -63,7 +63,7 @@ class _Loop:
         with self._lock:
             if self._stopped:
                 call.close()
-                raise AlreadyClosed("the client is closed")
+                raise AlreadyClosed("the client is closed: make a new one")
             future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()

@@ -79,7 +79,10 @@ class OwnBrokers:
             await asyncio.gather(*(asyncio.to_thread(self._make_namespace, each) for each in self._brokers.values()))
         except HTTPError as error:
             with error:
-                raise DrillError(f"{error.url}: {error.code} {error.read().decode(errors='replace')}") from error
+                raise DrillError(
+                    f"the drill's Pulsar broker at {error.url} answered {error.code}: "
+                    f"{error.read().decode(errors='replace')}; see its log in the drill's directory"
+                ) from error
         except PeerFailed as error:
             raise DrillError(str(error)) from error
 

@@ -95,23 +95,29 @@ def as_json(record: FailoverEpoch) -> dict[str, Any]:
 def from_json(value: object) -> FailoverEpoch:
     """Read a record. Raise :class:`ValueError`, which says what is wrong."""
     if not isinstance(value, Mapping):
-        raise ValueError("a failover epoch is an object")  # noqa: TRY004 - whoever sent it sent a wrong value
+        raise _wrong(f"is {value!r:.80}, not an object")
     texts = {name: value.get(name) for name in ("writer", "record_id", "kind", "source", "target")}
     numbers = {name: value.get(name) for name in ("epoch", "at_ms")}
     assignment, kept = value.get("serving"), value.get("consumers_kept", [])
     for name, text in texts.items():
         if not isinstance(text, str) or len(text) > 200:
-            raise ValueError(f"{name} of a failover epoch is not a text")
+            raise _wrong(f"has {name} {text!r:.80}, not a text of at most 200 characters")
     for name, number in numbers.items():
         if type(number) is not int or not 0 <= number <= EPOCH_MAX:
-            raise ValueError(f"{name} of a failover epoch is not a number from 0 to 2**63-1")
+            raise _wrong(f"has {name} {number!r:.80}, not a number from 0 to 2**63-1")
     if not isinstance(assignment, Mapping) or not _all_texts((*assignment.keys(), *assignment.values())):
-        raise ValueError("serving of a failover epoch is not an object of texts")
+        raise _wrong(f"has serving {assignment!r:.80}, not an object of names of clusters")
     if not isinstance(kept, list) or not _all_texts(kept):
-        raise ValueError("consumers_kept of a failover epoch is not a list of texts")
+        raise _wrong(f"has consumers_kept {kept!r:.80}, not a list of names of clusters")
     if len(assignment) > CLUSTERS_MAX or len(kept) > CLUSTERS_MAX:
-        raise ValueError(f"a failover epoch has at most {CLUSTERS_MAX} clusters")
+        raise _wrong(f"names {max(len(assignment), len(kept))} clusters, more than {CLUSTERS_MAX}")
     return FailoverEpoch(**texts, **numbers, serving=dict(assignment), consumers_kept=tuple(kept))  # type: ignore[arg-type]
+
+
+def _wrong(what: str) -> ValueError:
+    return ValueError(
+        f"the record of a failover {what}: it is damaged, or of another version; run the same version in all clusters"
+    )
 
 
 def _all_texts(values: Collection[object]) -> bool:

@@ -91,7 +91,7 @@ def record_of(cluster: str, state: Any) -> FailoverEpoch:
     try:
         return from_json(state["record"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterUnreachable(f"{cluster} answers with no failover state: {error}") from None
+        raise ClusterUnreachable(f"the worker of {cluster} answers with no failover state: {error}") from None
 
 
 def _message(answer: Any) -> str:

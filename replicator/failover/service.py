@@ -175,7 +175,11 @@ class FailoverService:
         service_urls: Mapping[str, MovedTo] | None = None,
         origins: Mapping[str, str] | None = None,
     ) -> None:
-        """Take over a new topology."""
+        """Replace the known addresses and origins of clusters by those of a new topology. The mappings are by cluster.
+
+        ``addresses`` has the HTTP addresses of all workers. ``service_urls`` has the URLs for clients of the binary
+        protocol, and ``origins`` the origin of the messages that clients publish, for clusters where these are others.
+        """
         self._addresses = dict(addresses)
         self._service_urls = dict(service_urls or {})
         self._origins = dict(origins or {})

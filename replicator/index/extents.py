@@ -308,7 +308,7 @@ def append(table: ExtentTable, extent: Extent) -> None:
     if newest is not None and (
         extent.origin_first <= newest.origin_last or extent.local_first <= newest.local_last or extent.entries < 1
     ):
-        raise ExtentsCorrupt(f"{extent} does not follow {newest}")
+        raise ExtentsCorrupt(f"the extent {extent} of the store does not follow {newest}")
     table.append(*extent)
 
 

@@ -72,6 +72,8 @@ def bind(cluster: Cluster, *, asks: bool = False, monitoring: str | None = None)
 def check_exposed(cluster: Cluster, *, asks: bool) -> tuple[str, ...]:
     """Return the addresses at which other hosts reach the worker without authentication; bind nothing.
 
+    ``asks`` says that the worker asks clients who they are; then there is no such address.
+
     Raises :class:`WorkerError` if there is such an address and the cluster does not say ``insecure: true``.
     """
     exposed = (

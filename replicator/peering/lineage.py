@@ -28,8 +28,12 @@ ORIGINS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LineageTold:
-    """Report of a link: the newest stores of origins, the writers of copies, and lives that origins deleted on
-    purpose."""
+    """Report of a link to its destination: each origin's newest store, the stores that wrote the copies of topics, and
+    the topics that their origins deleted on purpose.
+
+    A topic that is deleted and made again has another life, with another incarnation. Copies and deletions are of one
+    life each.
+    """
 
     stores: Mapping[str, StoreLine] = field(default_factory=dict)
     copies: Sequence[CopyWriter] = ()

@@ -43,7 +43,10 @@ class PartitionsTold:
         malformed or too large."""
         topics = body["topics"]
         if not isinstance(topics, dict) or not all(type(number) is int for number in topics.values()):
-            raise TypeError("topics must be numbers of partitions by name")
+            raise TypeError(
+                "`topics` of a link's message must be an object of numbers of partitions by topic, not "
+                f"{topics!r:.80}; run the same version at both ends"
+            )
         if len(topics) > TOPICS_MAX:
             raise ValueError(f"{len(topics)} topics were told at once, the limit is {TOPICS_MAX}")
         known, deleted = (_deletions(body.get(key, {})) for key in ("known", "deleted"))
@@ -67,7 +70,9 @@ def _deletions(rows: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for name, ids in rows.items():
         if not all(type(each) is int and 0 <= each < 1 << 63 for each in ids.values()):
-            raise ValueError("deletions must be ids by cluster")
+            raise ValueError(
+                f"deletions of {name[:100]} must be ids by cluster, not {ids!r:.80}; run the same version at both ends"
+            )
         if len(ids) > CLUSTERS_MAX or any(len(cluster) > CLUSTER_CHARS_MAX for cluster in ids):
             raise ValueError(f"deletions of {name[:100]} name too many clusters, or one with too long a name")
         found[name] = dict(ids)

@@ -135,7 +135,10 @@ class ClientConnection:
             for frame in self._decoder.receive(data):
                 if isinstance(frame, Run):
                     if self.peer is None:
-                        raise OutOfOrder(f"{type(frame).__name__} instead of CONNECTED")
+                        raise OutOfOrder(
+                            f"{type(frame).__name__} came instead of CONNECTED: is the address that of a broker or "
+                            "worker?"
+                        )
                     yield frame
                     continue
                 command = frame.command
@@ -176,7 +179,9 @@ class ClientConnection:
         if command.type == T.ERROR:
             raise NotAuthenticated(command.error.message)
         if command.type != T.CONNECTED:
-            raise OutOfOrder(f"{T.Name(command.type)} instead of CONNECTED")
+            raise OutOfOrder(
+                f"{T.Name(command.type)} came instead of CONNECTED: is the address that of a broker or worker?"
+            )
         self.peer = server_of(command.connected)
         self.cluster = command.connected.cluster
         self.message_bytes_max = min(command.connected.max_message_size or MESSAGE_BYTES_MAX, MESSAGE_BYTES_LIMIT)

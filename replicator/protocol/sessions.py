@@ -68,7 +68,7 @@ class Sessions(Generic[S]):
             return slot.session
         if slot is None and number in self._gone:
             return None
-        raise OutOfOrder(f"{self._kind} {number} is not there")
+        raise OutOfOrder(f"{self._kind} {number} is not open on this connection: the client must open it first")
 
     def begin(self, number: int) -> Slot[S]:
         """Return a slot for a session that is to be opened under id ``number``.

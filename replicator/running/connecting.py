@@ -1,4 +1,4 @@
-"""Reasons for failed connections to workers, as text for people, and addresses of machines and of connections."""
+"""Texts that tell people why a connection to a worker failed, and helpers for addresses of machines and connections."""
 
 from __future__ import annotations
 

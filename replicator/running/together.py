@@ -29,7 +29,9 @@ async def until_first_ends(*parts: Coroutine[Any, Any, Any], names: str = "part"
     if failed is not None:
         raise failed
     if any(task.cancelled() for task in tasks) and not any(_returned(task) for task in tasks):
-        raise asyncio.CancelledError("a part was cancelled from outside")
+        raise asyncio.CancelledError(
+            f"{_cancelled(tasks)} was cancelled from outside, and the parts that run with it end"
+        )
 
 
 async def until_all_end(*parts: Coroutine[Any, Any, Any], names: str = "part") -> None:
@@ -44,12 +46,18 @@ async def until_all_end(*parts: Coroutine[Any, Any, Any], names: str = "part") -
     if failed is not None:
         raise failed
     if any(task.cancelled() for task in tasks):
-        raise asyncio.CancelledError("a part was cancelled from outside")
+        raise asyncio.CancelledError(
+            f"{_cancelled(tasks)} was cancelled from outside, and the parts that run with it end"
+        )
 
 
 def _started(parts: tuple[Coroutine[Any, Any, Any], ...], names: str) -> list[asyncio.Task[Any]]:
     loop = asyncio.get_running_loop()
     return [loop.create_task(part, name=f"{names} {number}") for number, part in enumerate(parts)]
+
+
+def _cancelled(tasks: list[asyncio.Task[Any]]) -> str:
+    return ", ".join(task.get_name() for task in tasks if task.cancelled())
 
 
 def _first_error(tasks: list[asyncio.Task[Any]]) -> BaseException | None:

@@ -83,7 +83,10 @@ class Access:
         return f"{'https' if self.tls else 'http'}://{address}"
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the context for requests by TLS; None if no setting is about TLS. Raise :class:`SecurityError`."""
+        """Return the context for requests by TLS; None if no setting is about TLS.
+
+        Raises :class:`SecurityError` if a setting cannot be used.
+        """
         said = self.tls or self.trust or self.trust_pem or self.certificate
         return self.make_ssl_context() if said else None
 

@@ -132,7 +132,10 @@ class ExactState:
         return vector
 
     def unconsumed(self, subscription: Replicated) -> AckVector:
-        """See :meth:`TopicAcks.unconsumed`."""
+        """Return the entries of the log that ``subscription`` has not consumed, as identities.
+
+        For a batch that is partly acknowledged, return the message indexes that *are* acknowledged.
+        """
         return self.acks.unconsumed(subscription.cursor.state, self._origins())
 
     # Merging.

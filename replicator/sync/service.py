@@ -130,7 +130,10 @@ class SubscriptionSync(TopicListener[Topic]):
         return self._of(topic).whole(subscription)
 
     def unconsumed(self, topic: Topic, subscription: Subscription) -> AckVector:
-        """See :meth:`TopicAcks.unconsumed`."""
+        """Return the entries of the log that ``subscription`` has not consumed, as identities.
+
+        For a batch that is partly acknowledged, return the message indexes that *are* acknowledged.
+        """
         return self._of(topic).unconsumed(subscription)
 
     def peers(self, topic: Topic) -> frozenset[str]:

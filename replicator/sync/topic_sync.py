@@ -126,6 +126,7 @@ class TopicSync:
                 monotonic_ms(),
                 announced=name not in unannounced,
                 unless_in_use=tombstones.unless_in_use(name),
+                again=True,
             )
         for first, last in list(topic.log.markers.runs()):
             after = max(self._checkpoint.handled, Position(first.ledger, first.entry - 1))
@@ -278,9 +279,15 @@ class TopicSync:
         return self._state.exact.merge_start(mine, said)
 
     def _hear_what_was_ignored(self, name: str) -> None:
-        """Apply again what other clusters announced in the log about ``name``, which is replicated again."""
+        """Apply again what other clusters announced in the log about ``name``, which is replicated again.
+
+        A deletion among that does not count, because the subscription was not replicated then: it goes on in the
+        generation after it.
+        """
         for origin, update in self._markers.updates_of(name):
             lac = self._topic.log.last
+            if update.deleted:
+                update = replace(update, whole=True)
             self._queue.add(
                 self.controller.updates.on_updates(SubscriptionsUpdate((update,)), origin, lac, monotonic_ms())
             )
@@ -290,7 +297,12 @@ class TopicSync:
         announced = self._applier.from_peers.get(name) is False
         sparing = self._topic.subscriptions.tombstones.unless_in_use(name)
         self.controller.on_subscription_deleted(
-            name, generation, monotonic_ms(), announced=announced, unless_in_use=sparing
+            name,
+            generation,
+            monotonic_ms(),
+            announced=announced,
+            unless_in_use=sparing,
+            again=name in self._applier.buried_again,
         )
         self._checkpoint.subscription_deleted(name)
         if self._state.is_loaded:
@@ -339,7 +351,10 @@ class TopicSync:
         return self._state.exact.whole(subscription)
 
     def unconsumed(self, subscription: Subscription) -> AckVector:
-        """See :meth:`TopicAcks.unconsumed`."""
+        """Return the entries of the log that ``subscription`` has not consumed, as identities.
+
+        For a batch that is partly acknowledged, return the message indexes that *are* acknowledged.
+        """
         return self._state.exact.unconsumed(subscription)
 
     def _messages_came(self, name: str) -> None:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 class UpdateApplier:
     """Applies updates from other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
-    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "from_peers")
+    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "buried_again", "from_peers")
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class UpdateApplier:
         self._opened = OpenedStarts(controller, time.monotonic)
         self.from_peers: dict[str, bool] = {}
         """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
+        self.buried_again: dict[str, None] = {}
+        """Those of them that are deleted because of a deletion that is not new."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Apply an update. Return a future that is done when the result is durable, or None if nothing needs to be
@@ -107,8 +109,8 @@ class UpdateApplier:
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
         """Delete a subscription because another cluster deleted it.
 
-        If that deletion was not forced and consumers use the subscription in this cluster, keep it in the next
-        generation.
+        Keep it in the next generation if that deletion was not forced and consumers use it in this cluster, or if the
+        deletion is not new and this cluster made the subscription, or turned its replication on, without knowing of it.
         """
         name, sparing = update.subscription, update.unless_in_use
         self._opened.forget(name)
@@ -117,22 +119,34 @@ class UpdateApplier:
             self._shared.counted.updates_ignored += 1
             return
         self.from_peers[name] = relay
+        if update.whole:
+            self.buried_again[name] = None
         try:
-            used = await self._topic.subscriptions.bury(name, update.generation, unless_in_use=sparing)
+            kept = await self._topic.subscriptions.bury(
+                name, update.generation, unless_in_use=sparing, unless_unheard=update.whole
+            )
         finally:
             self.from_peers.pop(name, None)
-        if used is not None:
-            self._state.exact.outlive(used, update.generation)
+            self.buried_again.pop(name, None)
+        if kept is not None:
+            unknown = update.whole and kept.cursor.state.unheard
+            self._state.exact.outlive(kept, update.generation)
             log.warning(
-                "subscription kept though it was deleted elsewhere: consumers use it here",
+                "subscription kept though it was deleted elsewhere: "
+                + ("this cluster did not know" if unknown else "consumers use it here"),
                 topic=self._topic.name,
                 subscription=name,
                 deleted_at=update.source,
-                consumers=len(used.consumers),
-                generation=used.cursor.generation,
+                consumers=len(kept.consumers),
+                generation=kept.cursor.generation,
             )
         elif living is None:
             self._controller.on_subscription_deleted(
-                name, update.generation, monotonic_ms(), announced=not relay, unless_in_use=sparing
+                name,
+                update.generation,
+                monotonic_ms(),
+                announced=not relay,
+                unless_in_use=sparing,
+                again=update.whole,
             )
             self._settle()

@@ -120,29 +120,38 @@ async def _ask(
             elif status == HTTPStatus.SERVICE_UNAVAILABLE:
                 raise NoAnswer(f"{address}: {_message(body)}", alive=True)
             elif status != HTTPStatus.OK:
-                raise NoAnswer(f"{address}: status {status}: {_message(body)}", final=status in _REFUSED)
+                raise NoAnswer(
+                    f"the worker at {address} answers with status {status}: {_message(body)}", final=status in _REFUSED
+                )
             else:
                 told = StoreOf.of_json(body)
                 from_json(dict(told.record))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise NoAnswer(f"{address}: {why_no_answer(error)}") from None
     except UNREADABLE as error:
-        raise NoAnswer(f"{address}: its answer cannot be read: {error!r:.100}") from None
+        raise NoAnswer(
+            f"the worker at {address}: its answer cannot be read: {error!r:.100}; run the same version everywhere"
+        ) from None
     if told.cluster != name:
-        raise NoAnswer(f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}", final=True)
+        raise NoAnswer(
+            f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}: correct the address",
+            final=True,
+        )
     return told
 
 
 async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own: str, *, counted: bool) -> StoreOf:
     status, state = await _get(session, address, "/failover/v1/state", {})
     if status != HTTPStatus.OK:
-        raise NoAnswer(f"{address}: status {status}: {_message(state)}", final=status in _REFUSED)
+        raise NoAnswer(
+            f"the worker at {address} answers with status {status}: {_message(state)}", final=status in _REFUSED
+        )
     from_json(state["record"])
     topics: list[Mapping[str, Any]] = []
     if counted:
         status, marks = await _get(session, address, _MARKS, {"origin": own})
         if status != HTTPStatus.OK:
-            raise NoAnswer(f"{address}: status {status}: {_message(marks)}")
+            raise NoAnswer(f"the worker at {address} answers with status {status}: {_message(marks)}")
         topics = [row for row in marks["topics"].values() if not row.get("deleted")]
     messages = sum(row.get("messages") != str(BEFORE_ALL) for row in topics)
     return StoreOf(str(state["cluster"]), dict(state["record"]), None, len(topics), messages)

@@ -208,7 +208,12 @@ class StoreStart:
         )
 
     async def _ask(self, *, new: bool, begun: bool) -> tuple[dict[str, StoreOf], dict[str, str]]:
-        """Ask the peers, unless an operator said that nobody is to be asked."""
+        """Ask the peers what they know of this cluster and its store. Return answers, and why others gave none.
+
+        Both are by cluster. ``new`` says that the store has never served; if an operator wants it to start empty,
+        nobody is asked. ``begun`` says that taking back from peers has begun; then they are asked even if the topology
+        gives no time for it.
+        """
         if not self._peers or (new and self._setting == START_EMPTY):
             return {}, {}
         seconds = self._topology.store.ask_peers_seconds or (WAITING_ASK_SECONDS if begun else 0)

@@ -199,7 +199,10 @@ def drill_against(deployment: Beside, out: Path) -> subprocess.CompletedProcess[
 
 
 def drill_of_running(deployment: Beside, out: Path) -> None:
-    """Run a drill against clusters that run, in a namespace of its own at the brokers. It loses and leaves nothing."""
+    """Make namespace ``public/canary`` at the brokers, and run a drill in it, against clusters that run.
+
+    Check that the drill loses no message and leaves no topic behind. ``out`` is the directory for its report.
+    """
     for broker in deployment.brokers.values():
         broker.admin("PUT", "namespaces/public/canary")
         broker.admin(

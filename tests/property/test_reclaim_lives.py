@@ -51,7 +51,11 @@ def both(before: Sequence[StoredBlock], since: Sequence[StoredBlock]) -> list[tu
 
 
 def test_what_was_lost_comes_back_below_what_was_confirmed_since(tmp_path: Path) -> None:
-    """One peer is killed on the way, another trims: the next run goes on, and each loss is named."""
+    """A reclaim stops when a peer is killed in the midst of an answer, and no worker may use the store after that.
+
+    The next reclaim, with the peer back, puts all lost messages below those that were published since. A third one
+    finds nothing to do.
+    """
 
     async def main() -> None:
         async with clusters(tmp_path) as found:

@@ -284,7 +284,7 @@ class SyncMachine(RuleBasedStateMachine):
         self.said: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """Messages that were said, by subscription and generation, and by the cluster where it was said."""
         self.repeated: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
-        """Messages that were said in a cluster only after it had heard of them from another one. It does not tell these."""
+        """Messages that a cluster said only after it had heard of them from another one. It does not tell these."""
         self.unclaimed: dict[tuple[str, int], dict[str, set[Identity]]] = defaultdict(lambda: defaultdict(set))
         """Messages that a seek passed over in a cluster and does not claim, so that they may be delivered elsewhere."""
         self.began: dict[tuple[str, int], list[Began]] = defaultdict(list)

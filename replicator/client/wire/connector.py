@@ -235,7 +235,7 @@ class _Connections:
         """Return a connection with room for one more session. Raises :class:`ConnectError`, :class:`AlreadyClosed`."""
         while True:
             if self._closed:
-                raise AlreadyClosed("the client is closed")
+                raise AlreadyClosed("the client is closed: make a new one")
             for connection in self._open.get(address, ()):
                 if connection.sessions < SESSIONS_PER_CONNECTION:
                     return connection
@@ -247,7 +247,7 @@ class _Connections:
                 await asyncio.shield(opening)
             except asyncio.CancelledError:
                 if opening.cancelled() and self._closed:
-                    raise AlreadyClosed("the client is closed") from None
+                    raise AlreadyClosed("the client is closed: make a new one") from None
                 raise
 
     async def close(self) -> None:
@@ -255,7 +255,7 @@ class _Connections:
         for task in list(self._opening.values()):
             task.cancel()
         for connection in self.all():
-            connection.end(AlreadyClosed("the client is closed"))
+            connection.end(AlreadyClosed("the client is closed: make a new one"))
 
     def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]

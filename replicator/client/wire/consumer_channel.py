@@ -293,7 +293,7 @@ class BrokerConsumerChannel:
 
     async def _ask(self, make: Callable[[int], BaseCommand], what: str) -> Any:
         if self._over:
-            raise AlreadyClosed(f"{self._connection.address}: the channel is closed")
+            raise AlreadyClosed(f"the consumer at {self._connection.address} is closed: subscribe again")
         return await self._connection.request(make, what, self._operation_timeout_seconds)
 
     def _flow(self, permits: int) -> None:

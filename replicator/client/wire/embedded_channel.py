@@ -93,7 +93,7 @@ class EmbeddedConnector:
         """Return the engine, opened if necessary. Raises :class:`AlreadyClosed`, and the error of a failed opening."""
         async with self._opening:
             if self._closed:
-                raise AlreadyClosed("the client is closed")
+                raise AlreadyClosed("the client is closed: make a new one")
             if self._engine is None:
                 try:
                     self._engine = await Engine.open(self._path, cluster=self._cluster)
@@ -266,7 +266,7 @@ class EmbeddedConsumerChannel:
 
     async def last_message(self) -> LastMessage:
         if self._over:
-            raise AlreadyClosed("the channel is closed")
+            raise AlreadyClosed("the consumer is closed: subscribe again")
         try:
             return self._consumer.last_message()
         except EngineError as error:
@@ -283,7 +283,7 @@ class EmbeddedConsumerChannel:
 
     async def _ask(self, call: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
         if self._over:
-            raise AlreadyClosed("the channel is closed")
+            raise AlreadyClosed("the consumer is closed: subscribe again")
         try:
             await call(*args, **kwargs)
         except EngineError as error:

@@ -138,7 +138,7 @@ class FollowingConnector:
 
     async def _present(self) -> MovableConnector:
         if self._closed:
-            raise AlreadyClosed("the client is closed")
+            raise AlreadyClosed("the client is closed: make a new one")
         if self._polling is None:
             self._polling = client_supervisor().start("following", "poll of the service URL", self._poll)
         fresh = asyncio.get_running_loop().time() - self._checked_at < FRESH_SECONDS

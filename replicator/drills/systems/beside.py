@@ -108,7 +108,7 @@ def left_at_brokers(cluster: str, internals: TopicInternals, subscriptions: Sequ
     for name in subscriptions:
         if name not in internals.cursors:
             return f"{name} is missing at the brokers of {cluster}"
-        cursor = parse_cursor(internals.cursors[name], internals.last_entries)
+        cursor = parse_cursor(internals.cursors[name], internals.last_entries, name)
         entries = PositionSet()
         for ledger, last in internals.last_entries.items():
             if last >= 0:
@@ -145,7 +145,7 @@ class CursorWatcher:
             return
         now = time.monotonic()
         for name in news.keys() & internals.cursors.keys():
-            cursor = parse_cursor(internals.cursors[name], internals.last_entries)
+            cursor = parse_cursor(internals.cursors[name], internals.last_entries, name)
             state = {
                 "generation": 0,
                 "mark_delete": str(cursor.mark_delete),

@@ -203,7 +203,10 @@ async def _started(kind: PeerKind, directory: Path) -> AsyncIterator[System]:
             await system.link()
         except HTTPError as error:
             with error:
-                raise PeerFailed(f"{error.url}: {error.code} {error.read().decode(errors='replace')}") from error
+                raise PeerFailed(
+                    f"the drill's Pulsar broker at {error.url} answered {error.code}: "
+                    f"{error.read().decode(errors='replace')}; see its log in {directory}"
+                ) from error
         yield system
     finally:
         await asyncio.gather(*(asyncio.to_thread(broker.stop) for broker in brokers.values()))

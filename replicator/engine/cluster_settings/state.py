@@ -131,13 +131,23 @@ class SettingsHead:
         earlier = {str(store)[:NAME_CHARS_MAX]: int(version) for store, version in row.get("earlier", {}).items()}
         cluster, store, digest = str(row["cluster"]), str(row["store"]), str(row["digest"])
         if not 0 < len(cluster) <= NAME_CHARS_MAX or not 0 < len(store) <= NAME_CHARS_MAX or "\0" in cluster + store:
-            raise ValueError("a cluster or store has no usable name")
+            raise ValueError(
+                f"settings are of cluster {cluster[:80]!r} and store {store[:80]!r}, and a name has 1 to "
+                f"{NAME_CHARS_MAX} characters; run the same version in all clusters"
+            )
         if len(earlier) > EARLIER_MAX or len(digest) != 2 * _HASH_BYTES or not 0 < int(row["version"]) < 1 << 63:
-            raise ValueError("too many earlier stores, or no usable version or digest")
+            raise ValueError(
+                f"settings of {cluster!r} have {len(earlier)} earlier stores (at most {EARLIER_MAX}), version "
+                f"{row['version']!r:.40} and digest {digest[:80]!r}, of which one cannot be; run the same version in "
+                "all clusters"
+            )
         int(digest, 16)
         set_at, set_in = row.get("set_at"), str(row.get("set_in", ""))[:NAME_CHARS_MAX]
         if set_at is not None and not 0 <= int(set_at) <= int(row["version"]):
-            raise ValueError("settings were set in a later version than their own")
+            raise ValueError(
+                f"settings of {cluster!r} of version {row['version']!r:.40} say that they were set in version "
+                f"{set_at!r:.40}; run the same version in all clusters"
+            )
         f"{cluster}{store}{set_in}{''.join(earlier)}".encode()
         return cls(
             cluster, store, int(row["version"]), digest, earlier, None if set_at is None else int(set_at), set_in

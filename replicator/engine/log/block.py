@@ -245,7 +245,7 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     Only the head of the block is needed, unless it has parts.
     """
     if len(block) < _ORIGIN_AT or bytes(block[:4]) != MAGIC:
-        raise BlockCorrupt("not a block: wrong magic or too short")
+        raise BlockCorrupt("these bytes are no block: they do not begin as one, or are too few")
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
         block, _HEADER_AT
     )
@@ -253,11 +253,12 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     only_at = columns_at = _ORIGIN_AT + origin_length
     if has_only:
         if len(block) < only_at + ONLY_LENGTH.size:
-            raise BlockCorrupt("not a block: it ends in its header")
+            raise BlockCorrupt("a block ends inside its header: it was cut short")
         columns_at += ONLY_LENGTH.size + int.from_bytes(block[only_at : only_at + ONLY_LENGTH.size], "little")
     if crc32c(block[_PREAMBLE.size : columns_at]) != int.from_bytes(block[4:8], "little"):
         raise BlockCorrupt(
-            f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first})"
+            f"the checksum of a block's header is wrong (it says {entries} entries from {ledger}:{first}): it is "
+            "damaged"
         )
     payload_at = columns_at + 8 * entries
     if (
@@ -267,15 +268,22 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
         or len(block) < payload_at
     ):
         raise BlockCorrupt(
-            f"block header is not plausible: kind {kind}, {entries} entries from {first}, {size_bytes} bytes"
+            f"the header of a block is not plausible: kind {kind}, {entries} entries from {ledger}:{first}, in "
+            f"{size_bytes} bytes"
         )
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
     parts_bytes = _PARTS_SIZE.size + int.from_bytes(block[-_PARTS_SIZE.size :], "little") if has_parts else 0
     if payload_at + payload_bytes + parts_bytes != size_bytes or payload_bytes > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"block of {size_bytes} bytes says it has {payload_at + payload_bytes + parts_bytes}")
+        said = payload_at + payload_bytes + parts_bytes
+        raise BlockCorrupt(
+            f"the block with {entries} entries from {ledger}:{first} says that it has {said} bytes, and has "
+            f"{size_bytes}: it is damaged, or was cut short"
+        )
     origin = bytes(block[_ORIGIN_AT:only_at])
     if _ORIGIN.fullmatch(origin) is None:
-        raise BlockCorrupt(f"block names an origin that no cluster can have: {origin[:80]!r}")
+        raise BlockCorrupt(
+            f"the block from {ledger}:{first} says that it comes from {origin[:80]!r}, which no cluster can be named"
+        )
     return BlockHeader(
         BlockKind(kind),
         origin.decode("ascii"),
@@ -328,7 +336,10 @@ def _check_columns(block: Buffer, header: BlockHeader) -> None:
         raise BlockCorrupt(f"columns of the block at {header.origin} {header.origin_first} contradict each other")
     if header.parts_bytes:
         if is_marker:
-            raise BlockCorrupt(f"the markers at {header.origin} {header.origin_first} say that parts were left out")
+            raise BlockCorrupt(
+                f"the block at {header.origin} {header.origin_first} has markers, of which no filter leaves parts "
+                "out, and says so: it is damaged"
+            )
         decode_parts(_parts(block, header), np.frombuffer(block, "<u4", count, at + 4 * count))
 
 

@@ -24,7 +24,7 @@ def decode_only(names: bytes) -> frozenset[str]:
     """Return the names of the clusters that may have a block. Raise :class:`BlockCorrupt` if they are malformed."""
     only = names.split(b",") if names else []
     if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
-        raise BlockCorrupt(f"block names clusters that there cannot be: {names[:80]!r}")
+        raise BlockCorrupt(f"a block is for clusters with names that none can have: {names[:80]!r}")
     return frozenset(each.decode("ascii") for each in only)
 
 
@@ -43,5 +43,7 @@ def encode_only(only: frozenset[str] | None) -> bytes:
     assert all(map(is_cluster, only)), f"no names of clusters: {only}"
     names = ",".join(sorted(only)).encode("ascii")
     if len(names) > ONLY_BYTES_MAX:
-        raise BlockCorrupt(f"a block is for {len(only)} clusters, more than its header has room for")
+        raise BlockCorrupt(
+            f"a block is for {len(only)} clusters, more than its header has room for: name fewer in the message"
+        )
     return ONLY_LENGTH.pack(len(names)) + names

@@ -89,5 +89,5 @@ def _inflate(payload: Buffer, uncompressed_bytes: int) -> bytes:
 def _arrow_codec(codec: CompressionType) -> str:
     name = _ARROW_CODECS.get(codec)
     if name is None:
-        raise EntryCorrupt(f"compression {codec} is not known")
+        raise EntryCorrupt(f"compression {codec} is not known: publish with LZ4, ZLIB, ZSTD, SNAPPY or none")
     return name

@@ -100,15 +100,20 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
     if _FRAME.size + size > len(view):
         raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
     if check and crc32c(view[6:]) != checksum:
-        raise EntryCorrupt("entry's checksum is wrong")
+        raise EntryCorrupt("entry's checksum is wrong: it was damaged after its client wrote it")
     try:
         metadata = MessageMetadata.FromString(bytes(view[_FRAME.size : _FRAME.size + size]))
     except DecodeError:
-        raise EntryCorrupt("entry's metadata is not a MessageMetadata") from None
+        raise EntryCorrupt(
+            "entry's metadata is not a MessageMetadata: its client is wrong, or it was damaged"
+        ) from None
     if not metadata.IsInitialized():
         raise EntryCorrupt("entry's metadata lacks producer name, sequence id or publish time")
     if not 0 < metadata.num_messages_in_batch <= BATCH_MESSAGES_MAX:
-        raise EntryCorrupt(f"entry says it has {metadata.num_messages_in_batch} messages")
+        raise EntryCorrupt(
+            f"entry says it has {metadata.num_messages_in_batch} messages, and one has 1 to {BATCH_MESSAGES_MAX}: its "
+            "client is wrong"
+        )
     return metadata, view[_FRAME.size + size :]
 
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.buffers import Buffers
-from replicator.engine.log.link_frame import HEADER_BYTES, FrameHeader, read_header
+from replicator.engine.log.link_frame import HEADER_BYTES, FrameHeader, damaged_frame, read_header
 
 AT_HAND_BYTES: Final = 64 * 1024
 
@@ -78,9 +77,9 @@ class FrameParser:
         """Note that no more bytes come. Raise :class:`BlockCorrupt` inside a frame."""
         if self._header is not None:
             length = self._header.length_bytes
-            raise BlockCorrupt(f"the stream ends inside a frame: {length - self._missing} of {length} bytes")
+            raise damaged_frame(f"the stream ends inside a frame: {length - self._missing} of {length} bytes")
         if self._filled:
-            raise BlockCorrupt("the stream ends inside a frame's header")
+            raise damaged_frame("the stream ends inside a frame's header")
 
     def _whole(self, header: FrameHeader) -> RawFrame:
         content, self._content, self._header = self._content.toreadonly(), memoryview(b""), None

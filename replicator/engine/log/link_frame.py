@@ -96,6 +96,14 @@ def pack_frame(stream: Sequence[Buffer], codec: str) -> PackedFrame:
     return PackedFrame((header, *content), HEADER_BYTES + size_bytes)
 
 
+def damaged_frame(what: str) -> BlockCorrupt:
+    """Return the error for a frame of a link that cannot be read."""
+    return BlockCorrupt(
+        f"what a link sent is damaged: {what}. It is sent again; if this goes on, run the same version at both ends, "
+        "and look at the network and the proxies between them"
+    )
+
+
 def read_header(header: Buffer) -> FrameHeader:
     """Return the decoded header. Raise :class:`FrameTooLarge`, and :class:`BlockCorrupt` for an unknown codec."""
     length_bytes, codec, raw_bytes = _HEADER.unpack(header)
@@ -103,9 +111,9 @@ def read_header(header: Buffer) -> FrameHeader:
         if size_bytes > FRAME_BYTES_MAX:
             raise FrameTooLarge(f"a frame of {size_bytes} bytes is over the limit of {FRAME_BYTES_MAX}")
     if codec >= len(CODECS):
-        raise BlockCorrupt(f"a frame has compression {codec}, which is not known; known are 0 to {len(CODECS) - 1}")
+        raise damaged_frame(f"a frame has compression {codec}, which is not known; known are 0 to {len(CODECS) - 1}")
     if codec == 0 and length_bytes != raw_bytes:
-        raise BlockCorrupt(f"a frame that is not compressed has {length_bytes} bytes and says {raw_bytes}")
+        raise damaged_frame(f"a frame that is not compressed has {length_bytes} bytes and says {raw_bytes}")
     return FrameHeader(length_bytes, CODECS[codec], raw_bytes)
 
 
@@ -116,7 +124,7 @@ def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
     try:
         return decompress(content, _TYPES[header.codec], header.raw_bytes, bytes_max=FRAME_BYTES_MAX)
     except EntryCorrupt:
-        raise BlockCorrupt(
+        raise damaged_frame(
             f"a frame of {header.length_bytes} bytes is not {header.raw_bytes} bytes in {header.codec}"
         ) from None
 

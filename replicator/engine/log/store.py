@@ -459,4 +459,7 @@ class Store(TopicRows):
         """Return the error that names the damaged block, and report the block for repair."""
         if self.on_damaged is not None:
             self.on_damaged(topic_id, position)
-        return BlockCorrupt(f"{self.path}: topic {topic_id} at {position}: {error}")
+        return BlockCorrupt(
+            f"{self.path}: topic {topic_id} at {position}: {error}. `replicator verify --fix` mends it from a cluster "
+            "that has a copy, and so does `replicator store repair` while the worker is stopped"
+        )

@@ -248,7 +248,10 @@ class TopicReading:
             return cached
         stored = self._store.block_of(self._topic_id, position)
         if stored is None:
-            raise BlockCorrupt(f"{self._name}: the block that holds {position} is missing from the store")
+            raise BlockCorrupt(
+                f"{self._name}: the block that holds {position} is missing from the store; `replicator store check` "
+                "says what else is"
+            )
         # A copy: a slice would keep a buffer of many blocks in memory for as long as this one is in the cache.
         view = BlockView(bytes(stored.block), stored.header)
         self._cache.put(self._topic_id, stored.position, view)

@@ -102,9 +102,14 @@ def check_entries(
 def _check_chunk(metadata: MessageMetadata) -> None:
     chunk, chunks, size = metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
     if chunks < 1 or not 0 <= chunk < chunks or size < 1:
-        raise EntryCorrupt(f"entry says it is chunk {chunk} of {chunks}, of a message of {size} bytes")
+        raise EntryCorrupt(
+            f"entry says it is chunk {chunk} of {chunks}, of a message of {size} bytes, which cannot be: the "
+            "producer's client is wrong"
+        )
     if chunks > 1 and (not metadata.uuid or metadata.num_messages_in_batch != 1):
-        raise EntryCorrupt(f"chunk {chunk} of {chunks} has no uuid, or says it is a batch")
+        raise EntryCorrupt(
+            f"chunk {chunk} of {chunks} has no uuid, or says it is a batch: the producer's client is wrong"
+        )
 
 
 def _check_batch(metadata: MessageMetadata, payload: memoryview) -> None:
@@ -114,7 +119,10 @@ def _check_batch(metadata: MessageMetadata, payload: memoryview) -> None:
     compressed = metadata.compression != NONE
     size_bytes = metadata.uncompressed_size if compressed else len(payload)
     if size_bytes < messages * _BATCHED_BYTES_MIN:
-        raise EntryCorrupt(f"entry says it is a batch of {messages} messages, in {size_bytes} bytes")
+        raise EntryCorrupt(
+            f"entry says it is a batch of {messages} messages, in {size_bytes} bytes, which are too few: the "
+            "producer's client is wrong"
+        )
     if not compressed:
         next(split_batch(metadata, payload))
 
@@ -122,7 +130,7 @@ def _check_batch(metadata: MessageMetadata, payload: memoryview) -> None:
 def _numbered(metadata: MessageMetadata, producer: str | None) -> Numbered:
     first, last = metadata.sequence_id, metadata.highest_sequence_id
     if max(first, last) > SEQUENCE_ID_MAX:
-        raise EntryCorrupt(f"sequence id {max(first, last)} is over {SEQUENCE_ID_MAX}")
+        raise EntryCorrupt(f"sequence id {max(first, last)} is over {SEQUENCE_ID_MAX}: give a smaller one")
     name = check_producer_name(metadata.producer_name) if producer is None else producer
     chunks = metadata.num_chunks_from_msg
     if chunks > 1:

@@ -201,24 +201,30 @@ def _read_frame(read: Callable[[int], bytes], path: Path) -> bytes:
     if not head:
         return b""
     if len(head) < _HEAD.size:
-        raise BlockCorrupt(f"{path} ends inside a frame's head")
+        raise BlockCorrupt(f"{path} ends inside a frame's head: run the batch again, which stages it anew")
     topic_bytes, block_bytes = _HEAD.unpack(head)
     if block_bytes > BLOCK_BYTES_MAX:
-        raise BlockCorrupt(f"{path} has a frame of {block_bytes} bytes")
+        raise BlockCorrupt(
+            f"{path} has a frame of {block_bytes} bytes, more than {BLOCK_BYTES_MAX}: run the batch again, which "
+            "stages it anew"
+        )
     return head + read(topic_bytes + block_bytes)
 
 
 def _frame_at(view: memoryview, at: int) -> tuple[StagedRun, int]:
     if at + _HEAD.size > len(view):
-        raise BlockCorrupt("the staged frames end inside a frame's head")
+        raise BlockCorrupt("what a task staged ends inside a frame's head: run the batch again")
     topic_bytes, block_bytes = _HEAD.unpack_from(view, at)
     at += _HEAD.size
     if block_bytes > FRAME_BYTES_MAX or at + topic_bytes + block_bytes > len(view):
-        raise BlockCorrupt(f"a staged frame of {block_bytes} bytes is cut short or over the limit of {FRAME_BYTES_MAX}")
+        raise BlockCorrupt(
+            f"a staged frame of {block_bytes} bytes is cut short or over the limit of {FRAME_BYTES_MAX}: run the "
+            "batch again"
+        )
     try:
         topic = str(view[at : at + topic_bytes], "utf-8")
     except UnicodeDecodeError:
-        raise BlockCorrupt("a staged frame names a topic that is not UTF-8") from None
+        raise BlockCorrupt("what a task staged names a topic that is not UTF-8: correct the column of topics") from None
     at += topic_bytes
     block = view[at : at + block_bytes]
     header = verify_block(block)

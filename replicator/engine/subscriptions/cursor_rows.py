@@ -7,10 +7,11 @@ generation never counts for a later one; 11, an acknowledgement writes only chan
 table       key                                         value
 =========== =========================================== ==================================================
 cursors     topic id | subscription                     JSON: format, mark-delete, generation, replicated,
-                                                        properties; read_compacted and untold (changes are not
-                                                        announced yet) where they are true; unclaimed (by
-                                                        origin a position), starts (by origin an incarnation
-                                                        and a position) and rewound where there are any
+                                                        properties; read_compacted, untold (changes are not
+                                                        announced yet) and unheard where they are true;
+                                                        unclaimed (by origin a position), starts (by origin an
+                                                        incarnation and a position) and rewound where there are
+                                                        any
 cursor_rows topic id | subscription NUL | "d" | ledger  roaring bitmap of the entry ids that are individually
             | chunk of 65,536 entry ids                 deleted
 cursor_rows topic id | subscription NUL | "b" | ledger  (entry u32 | length u32 | roaring bitmap of
@@ -241,6 +242,8 @@ def _encode_head(state: CursorState) -> bytes:
         rest = ',"read_compacted":true'
     if state.to_announce:
         rest += ',"untold":true'
+    if state.unheard:
+        rest += ',"unheard":true'
     if state.unclaimed:
         upto = [f"{_quoted(origin)}:[{ledger},{entry}]" for origin, (ledger, entry) in state.unclaimed.items()]
         rest += f',"unclaimed":{{{",".join(upto)}}}'
@@ -270,6 +273,7 @@ def _decode_head(stored: bytes) -> CursorState:
         head["properties"],
         read_compacted=head.get("read_compacted", False),
         to_announce=head.get("untold", False),
+        unheard=head.get("unheard", False),
         unclaimed={origin: Position(*upto) for origin, upto in head.get("unclaimed", {}).items()} or None,
         starts={
             origin: Start(incarnation, Position(*position))

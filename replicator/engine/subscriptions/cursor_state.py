@@ -70,6 +70,9 @@ class CursorState:
     """By origin, the start in this generation; nobody consumed the messages before it. A seek begins a generation that
     starts before the first message of each origin that it knows (:func:`~snapshots.starts.of_a_seek`). In a cursor that
     an earlier version stored it is empty. In both cases all up to ``mark_delete`` counts as consumed."""
+    unheard: bool = field(default=False, compare=False)
+    """Whether this cluster made the subscription, or turned its replication on, without knowing what other clusters had
+    of it. A deletion from before does not count then. It is false once a generation of another cluster was adopted."""
     rewound: Position | None = field(default=None, compare=False)
     """Last position that consumers may have passed when the start moved back. Entries up to it may be unconsumed,
     though consumers received later ones. None if there are none."""
@@ -184,7 +187,7 @@ class CursorState:
 
     def set_replicated(self, replicated: bool) -> None:
         """Begin to announce the state to other clusters, beginning with the whole state; or stop announcing it."""
-        self.replicated = self.to_announce = replicated
+        self.replicated = self.to_announce = self.unheard = replicated
         self.unannounced = Unannounced(whole=True) if replicated else None
 
     def note_all(self) -> None:

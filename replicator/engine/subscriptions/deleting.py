@@ -14,6 +14,9 @@ An unforced deletion never takes a subscription away from consumers, in any clus
    nobody can connect to any of these subscriptions.
 5. The tombstone records that the deletion was not forced. So a cluster keeps the subscription if consumers connected
    there meanwhile, or if it did not answer: :meth:`TopicSubscriptions.bury`.
+
+A cluster also keeps a subscription that it made, or whose replication it turned on, if the deletion is from before
+(:attr:`CursorState.unheard`), forced or not.
 """
 
 from __future__ import annotations

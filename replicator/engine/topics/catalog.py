@@ -154,8 +154,11 @@ class Catalog:
         async def delete() -> None:
             if namespaces := self.namespaces(name):
                 raise TenantNotEmpty(f"tenant {name!r} has {len(namespaces)} namespaces: delete them first")
-            if any(each.startswith(f"persistent://{name}/") for each in self._changes.being_made):
-                raise TenantNotEmpty(f"a topic of tenant {name!r} is just being made")
+            made = [each for each in self._changes.being_made if each.startswith(f"persistent://{name}/")]
+            if made:
+                raise TenantNotEmpty(
+                    f"{made[0]}, a topic of tenant {name!r}, is just being made: delete it and its namespace first"
+                )
             self._closing.add(name)
             try:
                 await self._writer.put_many([(TENANTS, name.encode(), None), *self.grants.rows_without(name)])

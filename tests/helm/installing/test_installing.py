@@ -120,7 +120,10 @@ def _check_others(release: Installation, given: Mapping[str, Any]) -> None:
 
 
 def _run_now(release: Installation, name: str, command: list[str]) -> None:
-    """Run a CronJob's job once, as `kubectl create job --from=cronjob/…` does."""
+    """Run a CronJob's job once, as `kubectl create job --from=cronjob/…` does, wait until it succeeds, and delete it.
+
+    Check that the arguments of its container begin with ``command``.
+    """
     (cron,) = (each for key, each in release.all_of("CronJob").items() if key.endswith(f"-{name}"))
     template, now = cron["spec"]["jobTemplate"], f"{name}-now"
     job = {"metadata": {"name": now, "labels": template["metadata"]["labels"]}, "spec": template["spec"]}

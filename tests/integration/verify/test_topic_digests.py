@@ -57,7 +57,10 @@ async def look(urls: Any, steps: list[str] | None = None, **settings: Any) -> Ve
 
 
 async def acknowledge(engine: Engine, name: str, acks: int) -> None:
-    """Acknowledge the first message of every other batch of a topic, and all of the first entry."""
+    """Acknowledge, in a topic's subscription ``s``, the first entry, and the first message of ``acks`` others.
+
+    These are the entries from the third one on, which must be batches.
+    """
     topic = await engine.topic(name)
     options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=True)
     consumer = await topic.subscribe("s", options, lambda _: None)

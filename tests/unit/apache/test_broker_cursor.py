@@ -65,7 +65,7 @@ def test_a_cursor_in_a_ledger_that_is_gone_reaches_into_the_next_one() -> None:
 
 def test_a_position_is_two_numbers() -> None:
     assert parse_position("12:34") == Position(12, 34)
-    with pytest.raises(BridgeError, match="where a position was expected"):
+    with pytest.raises(BridgeError, match="where a position as 3:14 was expected"):
         parse_position("12:-2")
 
 

@@ -1,4 +1,7 @@
-"""Versions of schemas between the brokers and the engine. Brokers count; the engine's follow from the content."""
+"""Translation of schema versions between an engine and brokers, for which a stand-in answers here.
+
+Brokers count the versions of a topic's schema. The engine makes a version from the schema's content.
+"""
 
 from __future__ import annotations
 

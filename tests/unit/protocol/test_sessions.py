@@ -83,7 +83,7 @@ class SessionsMachine(RuleBasedStateMachine):
             if session is not None or (number in self.gone and number not in self.model):
                 assert self.sessions.receiving(number) == session
             else:
-                with pytest.raises(OutOfOrder, match=f"producer {number} is not there"):
+                with pytest.raises(OutOfOrder, match=f"producer {number} is not open on this connection"):
                     self.sessions.receiving(number)
 
 

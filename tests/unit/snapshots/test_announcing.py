@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -174,7 +175,7 @@ def test_an_update_of_a_subscription_that_was_deleted_is_answered_with_the_delet
     announcer = known()
     announcer.on_subscription_deleted("sub", 2, 0, announced=True)
     assert announcer.hear(SubscriptionUpdate("sub", {}, 2, acks(1))) == []
-    assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 2, deleted=True)]
+    assert announcer.announced(100) == [SubscriptionUpdate("sub", {}, 2, whole=True, deleted=True)]
     assert announcer.hear(SubscriptionUpdate("sub", {}, 2, deleted=True)) == []
     assert announcer.due_ms is None, "two that agree do not answer each other for ever"
 
@@ -185,7 +186,7 @@ def test_whether_a_deletion_was_forced_is_told_first_and_again() -> None:
     told = SubscriptionUpdate("sub", {}, 2, deleted=True, unless_in_use=True)
     assert announcer.announced(100) == [told]
     announcer.hear(SubscriptionUpdate("sub", {}, 2, acks(1)))
-    assert announcer.announced(200) == [told]
+    assert announcer.announced(200) == [replace(told, whole=True)], "it is not new"
     (action,) = known().hear(told)
     assert (action.deleted, action.unless_in_use) == (True, True)
 

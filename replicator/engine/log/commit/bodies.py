@@ -68,12 +68,15 @@ class GroupBodies:
         key = BLOCK_KEY.pack(topic_id, *first)
         value = txn.get(key, db=self._store.tables["blocks"])
         if value is None:
-            raise BlockCorrupt(f"there is no block at {first} that could be mended")
+            raise BlockCorrupt(
+                f"there is no block at {first} any more that could be mended: it was deleted meanwhile, and there is "
+                "nothing to do"
+            )
         row = parse_row(value)
         entries = row.header.entries
         head = block[: head_bytes(block, entries)]
         if len(block) != row.size_bytes or row.head[: len(head)] != head:
-            raise BlockCorrupt(f"the block at {first} was another one")
+            raise BlockCorrupt(f"the copy that was to mend the block at {first} is of another block")
         self._exchange(txn, key, value, row, block)
 
     def relabel(self, txn: lmdb.Transaction, topic_id: int, blocks: Sequence[Position], incarnation: int) -> None:

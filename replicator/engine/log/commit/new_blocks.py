@@ -106,9 +106,15 @@ def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNo
     is_next = sent.incarnation > have.incarnation and previous == have.position > BEFORE_ALL
     is_next = is_next and place.ledger > have.position.ledger
     if have.incarnation != sent.incarnation and not is_earlier and not is_next:
-        raise IncarnationMismatch(f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here")
+        raise IncarnationMismatch(
+            f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here: the topic was deleted and "
+            "made anew in one of the two clusters. `replicator links resolve --policy keep-both` goes on, and keeps "
+            "what is here"
+        )
     if previous > have.position:
-        raise CopyGap(f"{where}: {previous} was sent before {place}, here is {have.position}")
+        raise CopyGap(
+            f"{where}: {previous} was sent before {place}, here is {have.position}: the link asks again where to go on"
+        )
 
 
 def _new_hole(copied: CopiedBlock, *, cluster: str, topic: str, high_water: Mapping[str, HighWater]) -> NewHole | None:

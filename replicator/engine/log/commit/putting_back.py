@@ -145,8 +145,10 @@ class PutsBack(BlockWriting):
             same_life = header.origin == self._cluster and header.incarnation == request.incarnation
             if not same_life or header.parts_bytes or header.origin_first <= next_at:
                 raise NotReclaimed(
-                    f"{request.tail.name}: the block at {header.origin} {header.origin_first} is not of this log's "
-                    f"life {request.incarnation}"
+                    f"{request.tail.name}: another cluster gave the block at {header.origin} {header.origin_first}, "
+                    f"of life {header.incarnation}, which is not of this log: whole blocks of {self._cluster}, life "
+                    f"{request.incarnation}, after {next_at} are wanted. See what `replicator verify` says of the "
+                    "topic"
                 )
             next_at = header.origin_last
 
@@ -167,7 +169,11 @@ class PutsBack(BlockWriting):
         if found:
             found_topic, ledger, entry = tables.BLOCK_KEY.unpack(cursor.key())
             if found_topic == topic_id and ledger <= request.upto.ledger:
-                raise NotReclaimed(f"{request.tail.name}: {Position(ledger, entry)} is taken, below {request.upto}")
+                raise NotReclaimed(
+                    f"{request.tail.name}: another message is at {Position(ledger, entry)} already, so that what was "
+                    f"lost up to {request.upto} has no place: it was put back before, or the log went on "
+                    "(docs/backup.md)"
+                )
         if not (cursor.prev() if found else cursor.last()):
             return None, None
         found_topic, ledger, entry = tables.BLOCK_KEY.unpack(cursor.key())
@@ -177,7 +183,10 @@ class PutsBack(BlockWriting):
         header = parse_row(value).header
         at = Position(ledger, entry + header.entries)
         if at > first:
-            raise NotReclaimed(f"{request.tail.name}: {first} is taken")
+            raise NotReclaimed(
+                f"{request.tail.name}: another message is at {first} already: it was put back before, or the log went "
+                "on (docs/backup.md)"
+            )
         entries, messages = tables.LOCAL_PREFIX.unpack_from(value)
         return (entries + header.entries, messages + header.messages), at
 

@@ -79,7 +79,9 @@ class Reclaims(BlockWriting):
         for header, _ in request.blocks:
             if header.origin != self._cluster or header.incarnation != tail.incarnation or header.parts_bytes:
                 raise NotReclaimed(
-                    f"{tail.name}: the block at {header.origin} {header.origin_first} is not of this log"
+                    f"{tail.name}: another cluster gave the block at {header.origin} {header.origin_first}, of life "
+                    f"{header.incarnation}, which is not of this log: whole blocks of {self._cluster}, life "
+                    f"{tail.incarnation}, are wanted. See what `replicator verify` says of the topic"
                 )
             if header.origin_first < next_at:
                 raise NotReclaimed(

@@ -185,12 +185,17 @@ class SegmentFile:
             while done < size:
                 read = os.preadv(self._reading, [buffer[done:]], offset + done)
                 if not read:
-                    raise BlockCorrupt(f"{self.path} is cut short: it ends before byte {offset + size}")
+                    raise BlockCorrupt(
+                        f"the segment {self.path}, which holds messages, is cut short: it ends before byte "
+                        f"{offset + size}"
+                    )
                 done += read
             if ahead:
                 self._read_ahead(offset, offset + size)
         except OSError as error:
-            raise BlockCorrupt(f"{self.path} cannot be read at {offset}: {error.strerror}") from None
+            raise BlockCorrupt(
+                f"the segment {self.path}, which holds messages, cannot be read at {offset}: {error.strerror}"
+            ) from None
 
     def _read_ahead(self, begin: int, end: int) -> None:
         """Ask the kernel for more once half of the last range is read. Asking costs nearly as much as a read from the

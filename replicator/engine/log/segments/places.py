@@ -69,7 +69,10 @@ def place_in(value: Buffer) -> Place | None:
 
 
 def placed_value(prefix: Buffer, place: Place, block: memoryview, entries: int) -> bytes:
-    """Return the row of table ``blocks`` for a block whose bytes lie in ``place``."""
+    """Return the row of table ``blocks`` for ``block``, which has ``entries`` entries and whose bytes lie in ``place``.
+
+    The row has the local prefix ``prefix``, the place, and all of the block that is before its entries.
+    """
     head = block[: head_bytes(block, entries)]
     return b"".join((prefix, _PLACE.pack(ELSEWHERE, *place), head))
 

@@ -74,7 +74,7 @@ class Brokers:
             return {}
         lasting = await self._admin.durable_subscriptions(topic)
         return {
-            name: acked_at_broker(name, parse_cursor(internals.cursors[name], internals.last_entries))
+            name: acked_at_broker(name, parse_cursor(internals.cursors[name], internals.last_entries, name))
             for name in lasting
             if name in internals.cursors and not is_reserved(name) and self.settings.bridges_subscription(name)
         }
