@@ -183,7 +183,10 @@ class Manifests:
         path = f"{self._root}/{backup}.json"
         content = self._destination.read(path)
         if content is None:
-            raise BackupError(f"{self._destination.url} has no backup {backup} of {self._cluster}")
+            raise BackupError(
+                f"{self._destination.url} has no backup {backup} of {self._cluster}: `replicator backup list` shows "
+                "those that are there"
+            )
         manifest = decode_manifest(content, path)
         if (manifest.id, manifest.cluster) != (backup, self._cluster):
             raise BackupDamaged(
@@ -196,7 +199,10 @@ class Manifests:
         """Return the id of the newest backup. Raise :class:`BackupError` if there is none."""
         ids = self.ids()
         if not ids:
-            raise BackupError(f"{self._destination.url} has no backup of {self._cluster}")
+            raise BackupError(
+                f"{self._destination.url} has no backup of {self._cluster}: is it the right place, and the right "
+                "cluster?"
+            )
         return ids[0]
 
     def write(self, manifest: Manifest) -> None:
