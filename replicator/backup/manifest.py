@@ -133,7 +133,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     """Read a manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` for one of a newer version."""
     digest, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise BackupDamaged(f"{where} is damaged, or was cut off: take another backup (`replicator backup list`)")
+        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup; take another one")
     try:
         row: dict[str, Any] = json.loads(body)
         if row["format"] not in FORMATS:

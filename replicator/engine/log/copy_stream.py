@@ -153,7 +153,8 @@ def _read_frame(read: Callable[[int], bytes], content_max: int) -> tuple[bytes, 
     kind, size = _FRAME.unpack(preamble)
     if size > content_max:
         raise StoreCopyFailed(
-            f"the copy of the store has a frame of {size} bytes, more than {content_max}: run the worker's version here"
+            f"the copy of the store has a frame of {size} bytes, over the limit of {content_max}: run the "
+            "worker's version here"
         )
     content = read(size)
     if len(content) < size:
