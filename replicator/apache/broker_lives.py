@@ -56,7 +56,7 @@ class BrokerLives:
 
     @property
     def begin(self) -> Position:
-        """Return the last place before the newest life; BEFORE_ALL if there is one life only."""
+        """Return the last place that the newest life shares with earlier ones; BEFORE_ALL if there is one life only."""
         return self._raised[-1].after if self._raised else BEFORE_ALL
 
     @property

@@ -304,8 +304,10 @@ class ActionQueue:
         return True
 
     def _note_announced(self, action: WriteUpdate, *, written: bool) -> None:
-        """Record that a marker was written. A subscription is announced when the last marker with a part of it is in
-        the log."""
+        """Note that a marker left the queue: it is in the log if ``written``, and was refused otherwise.
+
+        A subscription counts as announced when the last queued marker about it is in the log.
+        """
         for update in action.marker.updates:
             name = update.subscription
             to_come = self._markers_to_come.pop(name) - 1
