@@ -85,7 +85,10 @@ class BrokerLives:
         return next((life.incarnation for life in reversed(self._raised) if place > life.after), self._first)
 
     def place_of(self, position: Position) -> Position:
-        """Return the last place whose message's position is at or below ``position``."""
+        """Return the place (position at the brokers) of the message that all clusters know by ``position``.
+
+        If there is no such place, return the last place whose message has a lower position.
+        """
         at = bisect_right(self._raised, position.ledger, key=lambda life: life.incarnation)
         raised = self._raised[at - 1].incarnation if at else 0
         after = self._raised[at - 1].after if at else BEFORE_ALL
