@@ -64,7 +64,7 @@ lack some. With `--watch` JSON is one line for each state.
 * A type stands behind the name: int, number, any, or an object, whose fields follow, or which stands below under that
   name. Without one it is bool where the meaning begins with "whether", int where the name ends in a unit, else text.
   int[] is a list, int{} an object whose values are such. null stands where a field has no value. A unit stands behind
-  the type where neither the name nor the meaning says it. `NAME`? is left out where there is nothing to say.
+  the type where neither the name nor the meaning says it; alone, the type is int. `NAME`? is left out where there is nothing to say.
 * A position is `LEDGER:ENTRY`, a time in text ISO 8601. Names that end in `at_ms` or `since_ms` are in ms since 1970,
   others in `_ms` in ms, `seconds` in s, `bytes` in bytes.
 * Fields that are there for Pulsar's tools alone, not counted or always the same, are left out here.
@@ -206,7 +206,10 @@ class _Lists:
             named = unit in SAID_ABOVE or unit in ("", _unit(name)) or _is_said(unit, f"{name} {said[0]}")
             meaning = "" if _is_told_by_the_name(said[0], name) else f": {said[0]}"
             implied = _implied(name, meaning)
-            shown = "" if shown == implied and named else f" {shown}{'' if named else f', {unit}'}".rstrip()
+            if not named:
+                shown = f" {unit}" if shown == PLAIN[int] else f" {shown}, {unit}"
+            else:
+                shown = "" if shown == implied else f" {shown}"
             below = tuple(line for each in inside for line in self._lines(each))
             lines.append(Line(name, always, shown, meaning, below))
         return tuple(lines)
