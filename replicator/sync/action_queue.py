@@ -70,6 +70,7 @@ class ActionQueue:
         "_task",
         "_took_waiting",
         "_topic",
+        "_woken",
         "written",
     )
 
@@ -108,6 +109,8 @@ class ActionQueue:
         """Task that carries out actions; None until the first action, because most topics never have any."""
         self._took_waiting: dict[str, Subscription] | None = None
         """Subscriptions that took waiting acknowledgements and are not saved since, by name; None if there are none."""
+        self._woken = False
+        """Whether something came since the task last began to look for work."""
         self._sequence = count()
         self.written: dict[Position, Marker] = {}
         """Markers of the commit that is reported next, by position, so that nobody decodes what this queue encoded."""
@@ -136,7 +139,8 @@ class ActionQueue:
             self.wake()
 
     def wake(self) -> None:
-        """Start the task that carries out actions and saves, if it does not run."""
+        """Start the task that carries out actions and saves, or let it look again if it runs."""
+        self._woken = True
         if self._paused is None and not self._stopped:
             if self._task is None:
                 name = f"sync {self._topic.name}"
@@ -176,6 +180,7 @@ class ActionQueue:
         try:
             more = True
             while more:
+                self._woken = False
                 handled = self._checkpoint.handled
                 while self._actions:
                     await self._carry_out_some()
@@ -184,7 +189,7 @@ class ActionQueue:
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
-                more = bool(self._actions)
+                more = self._woken
         except TopicNotFound:  # it is being deleted
             log.info("subscription sync ends", topic=self._topic.name)
         except (StoreFull, StoreFailed) as error:
