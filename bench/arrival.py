@@ -27,7 +27,7 @@ class NotArrived(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Times of a backlog's arrival, on the clock of ``time.monotonic``."""
+    """Time span in which a whole backlog arrived at its destination, on the clock of ``time.monotonic``."""
 
     empty_at: float
     """Time of the last look at which nothing was there; without such a look, the beginning."""

@@ -142,7 +142,10 @@ async def _made(client: Client) -> list[_Topic]:
 
 
 async def _publish(topics: Collection[_Topic]) -> None:
-    """Acknowledge what earlier rounds left, publish :data:`MESSAGES` to each topic, and receive them everywhere."""
+    """Acknowledge what the last round left, and publish :data:`MESSAGES` to each topic.
+
+    Receive them in each subscription, without acknowledging them.
+    """
 
     async def publish(topic: _Topic) -> None:
         for name, consumer in topic.consumers.items():

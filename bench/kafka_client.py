@@ -79,7 +79,7 @@ class KafkaClient:
         return str(described[FLUSH_MESSAGES].value)
 
     def messages(self, topic: str) -> int:
-        """Return the number of a topic's confirmed messages."""
+        """Return the number of messages that the broker has confirmed in a topic."""
         low, high = self._watcher.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_SECONDS_MAX)
         return int(high - low)
 

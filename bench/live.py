@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of the table: its number of topics, and ``rate`` messages a second over all of them."""
+    """Load to measure; a row of the results. ``rate`` is in messages a second, over all topics together."""
 
     topics: int
     rate: int

@@ -1,4 +1,4 @@
-"""Group ``mapping``: the exact mapping in Postgres, for ten million messages.
+"""Group ``mapping``: size of the exact mapping in Postgres, and time to look up positions, for ten million messages.
 
 Three ways in which copied entries lie between others:
 

@@ -106,7 +106,10 @@ async def copy_once(clusters: TwoClusters, case: Case) -> Arrival:
 
 
 async def consume_rates(url: str, case: Case) -> list[float]:
-    """Consume a topic from its first message in :data:`RUNS` runs, each with a new subscription; return the rates."""
+    """Consume a topic in :data:`RUNS` runs, each with a new subscription; return the rate of each run.
+
+    A run begins with the first message, and ends after :data:`CONSUMED_MESSAGES_MAX` if there are more.
+    """
     rates = []
     wanted = min(case.messages, CONSUMED_MESSAGES_MAX)
     queue = min(RECEIVE_QUEUE_MESSAGES, case.pending_messages_max)

@@ -23,7 +23,7 @@ class Pair(Protocol):
         """Publish the backlog of ``case`` at the source, as far as all copies share it."""
 
     async def copy(self, case: Case) -> Arrival:
-        """Copy the whole backlog, which stands at the source, into an empty destination; return when it arrived."""
+        """Copy the whole backlog from the source to an empty destination; return the times of its arrival."""
 
     async def lag(self) -> Lag:
         """Return the lag of another topic, measured after the copies."""

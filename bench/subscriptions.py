@@ -70,7 +70,7 @@ async def _measure_dispatch(directory: Path, name: str, entries: int, messages_e
 async def _dispatch_rate(topic: Topic, kind: SubscriptionType, run: int) -> float:
     """Dispatch a topic to :data:`CONSUMERS` consumers of a new subscription; return messages a second.
 
-    The time is from the first message until the last is acknowledged.
+    The time runs from the consumers' first permits until the last message is acknowledged.
     """
     takers = [_Taker() for _ in range(CONSUMERS)]
     for index, taker in enumerate(takers):

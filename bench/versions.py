@@ -38,7 +38,7 @@ def main(
     pairs: Annotated[int, typer.Option(min=1, help="How often each version is measured.")] = PAIRS,
     scale: Annotated[float, typer.Option(min=0.001, help="As of bench, for a trial.")] = 1.0,
 ) -> None:
-    """Measure groups with this version and with another one, in turn, and print the ratios of their figures."""
+    """Measure groups with this version and another one, in turn; print ratios of this one's figures to the other's."""
     measured: dict[Path, list[Figures]] = {other.absolute(): [], ROOT: []}
     order = list(measured)
     with tempfile.TemporaryDirectory(prefix="replicator-bench-") as directory:

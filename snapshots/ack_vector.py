@@ -159,7 +159,7 @@ def without(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
 
 
 def within(ranges: Iterable[Range], holes: Iterable[Range]) -> list[Range]:
-    """Return the parts of ``ranges`` that lie in one of ``holes``. Both ascend and are disjoint."""
+    """Return the parts of ``ranges`` that lie in one of ``holes``. In both arguments, ranges ascend without overlap."""
     found: list[Range] = []
     left, wanted = iter(ranges), iter(holes)
     each, hole = next(left, None), next(wanted, None)

@@ -48,7 +48,7 @@ class LogState:
     """Last position of each earlier life of an origin that is here. The keys are names that no origin has."""
 
     def reached(self) -> dict[str, Position]:
-        """Return, by origin, the position of the last message that is here."""
+        """Return, by origin, the position of the last message that is here; without ``messages``, of the last entry."""
         return dict(self.vector if self.messages is None else self.messages)
 
     def said(self) -> dict[str, Position]:

@@ -460,7 +460,7 @@ class UpdateAnnouncer:
     def _answer(self, name: str, now_ms: int) -> None:
         """Announce the whole state of a subscription, or its deletion, with the next marker.
 
-        A cluster asked for it or showed that it lacks it.
+        Call this when a cluster asked for the state, or showed that it lacks it.
         """
         subscription = self._subscriptions.get(name)
         if subscription is not None:

@@ -244,8 +244,10 @@ class SnapshotController:
         self._settings = self.updates.settings = settings
 
     def on_topology(self, peers: Collection[str], reachable_origins: Collection[str], now_ms: int) -> None:
-        """Record that links were added or removed. Tell a new peer of every subscription, and keep the state of other
-        peers."""
+        """Record the peers, and the origins that reach this cluster, after links were added or removed.
+
+        If there is a new peer, announce every subscription again. Keep all mappings, also those of removed peers.
+        """
         added = frozenset(peers) - self._peers - {self._local}
         self._peers = _others(peers, self._local)
         self._reachable = _others(reachable_origins, self._local)

@@ -134,7 +134,11 @@ class MappingTable:
         return True
 
     def _drop_overaged(self, number: int) -> None:
-        """Drop the mapping that became too old when mapping ``number`` came, if there is one (step 3 of the module)."""
+        """Drop the mapping that became too old when mapping ``number`` came, if there is one.
+
+        A mapping is too old if more than ``DENSE * 2**z`` later ones came, where ``2**z`` is the greatest power of two
+        that divides its number. The oldest mapping stays in any case.
+        """
         before = number - 1
         if before <= 0:
             return

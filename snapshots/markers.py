@@ -41,7 +41,7 @@ A higher one could not be counted up, and would break the index, whose numbers a
 
 
 class MarkerType(IntEnum):
-    """Type of a marker, ``MessageMetadata.marker_type``; 20 and up belong to transactions."""
+    """Type of a marker, ``MessageMetadata.marker_type``. Pulsar has further types, from 20 on, for transactions."""
 
     SNAPSHOT_REQUEST = 10
     SNAPSHOT_RESPONSE = 11

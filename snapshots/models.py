@@ -188,8 +188,10 @@ class AuditRow(Base):
 
 
 class IndexHeadRow(Base):
-    """Token that the worker of ``cluster`` left when it last wrote everything. Another value shows that the index is
-    another."""
+    """Token that the worker of ``cluster`` left when it last wrote everything.
+
+    If the worker finds another token or none, the index was emptied or restored.
+    """
 
     __tablename__ = "index_heads"
 

@@ -130,7 +130,10 @@ class UpdatePace:
 
     @property
     def due_ms(self) -> int | None:
-        """Time at which the changes are to be announced; None while an update is under way."""
+        """Return when changes may be announced; None while markers of an update are on their way into the log.
+
+        It does not say whether there are changes.
+        """
         return None if self._under_way else max(self._due_ms, self._not_before_ms)
 
     def changed(self, now_ms: int, interval_ms: int) -> None:

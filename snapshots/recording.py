@@ -21,7 +21,7 @@ from snapshots.position import Position
 
 
 class MappingRecorder:
-    """Snapshot mappings of one topic with all peers, and those of them that no local snapshot in the log has yet."""
+    """Snapshot mappings of one topic with all peers, and for each peer the newest that no local snapshot contains."""
 
     __slots__ = ("_covered", "_covers", "_due_ms", "_recorded_ms", "_tables", "_unwritten")
 

@@ -21,7 +21,7 @@ EVERYWHERE: Final = frozenset({"--output", "--interval", "--help"})
 """Described once, at the top."""
 WORKER: Final = frozenset({"--url", "--file", "--cluster"})
 """Options of commands that ask one worker: the top says which commands those are."""
-COMMON_MIN: Final = 3
+COMMON_MIN: Final = 2
 """Commands that have a parameter in the same words, from which on it is described at the top."""
 _HEAD: Final = """# The command line
 

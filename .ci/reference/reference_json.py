@@ -67,7 +67,7 @@ lack some. With `--watch` JSON is one line for each state.
   the type where neither the name nor the meaning says it. `NAME`? is left out where there is nothing to say.
 * A position is `LEDGER:ENTRY`, a time in text ISO 8601. Names that end in `at_ms` or `since_ms` are in ms since 1970,
   others in `_ms` in ms, `seconds` in s, `bytes` in bytes.
-* Fields that are there for Pulsar's tools alone, and not counted, are left out here.
+* Fields that are there for Pulsar's tools alone, not counted or always the same, are left out here.
 * object{} as a whole answer is by cluster; of `subscriptions list` by subscription, of `topics terminate` by partition.
 
 ## By command
@@ -77,7 +77,32 @@ TEXT: Final = PLAIN[str]
 THE_SAME: Final = "the same"
 """Meaning of a field that says what the field before it says."""
 SMALL: Final = frozenset(
-    ["a", "all", "at", "how", "in", "is", "it", "its", "many", "of", "that", "the", "their", "them", "there", "they", "was", "were", "what", "when", "which", "who", "whole", "whose"]
+    (
+        "a",
+        "all",
+        "at",
+        "how",
+        "in",
+        "is",
+        "it",
+        "its",
+        "many",
+        "of",
+        "that",
+        "the",
+        "their",
+        "them",
+        "there",
+        "they",
+        "was",
+        "were",
+        "what",
+        "when",
+        "which",
+        "who",
+        "whole",
+        "whose",
+    )
 )
 """Words that say nothing beside a name."""
 WORDS_MAX: Final = 6
@@ -173,7 +198,7 @@ class _Lists:
         lines = []
         for name, annotation in fields(kind).items():
             inner, always, said = bare(annotation)
-            if said[0] == NOT_COUNTED:
+            if said[0] == NOT_COUNTED or said[0].startswith("always "):
                 continue
             inside = [each for each in _direct(inner) if each in self._inlined]
             shown = self._shown(inner, dict.fromkeys(inside, "object"))
@@ -246,8 +271,7 @@ def _written(lines: tuple[Line, ...], indent: str) -> Iterator[str]:
         # "of these" and the like speak of the field before.
         if before is None or before.meaning != line.meaning or line.inside or line.meaning == f": {THE_SAME}":
             group += 1
-        anywhere = line.meaning.startswith(": always ")
-        found.setdefault((line.shown, line.meaning, 0 if anywhere else group), []).append(line)
+        found.setdefault((line.shown, line.meaning, group), []).append(line)
     for (shown, meaning, _), equal in found.items():
         names = ", ".join(f"`{line.name}`{'' if line.always else '?'}" for line in equal)
         yield f"{indent}* {names}{shown}{meaning}\n"

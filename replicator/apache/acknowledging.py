@@ -71,7 +71,7 @@ class Acknowledger:
     """Acknowledges by one consumer that grants no permits. ``lost`` says why the consumer has ended."""
 
     def __init__(self, channel: ConsumerChannel, what: str, news: asyncio.Event | None = None) -> None:
-        """Start the consumer on ``channel``. ``news`` is set when it ends."""
+        """Start the consumer on ``channel``. Errors call it ``what``; ``news`` is set when it ends."""
         self._channel = channel
         self._what = what
         self._events = _Confirmations(news)

@@ -56,7 +56,7 @@ class BrokerLives:
 
     @property
     def begin(self) -> Position:
-        """Return the last place before the newest life; BEFORE_ALL if there is one life only."""
+        """Return the last place that the newest life shares with earlier ones; BEFORE_ALL if there is one life only."""
         return self._raised[-1].after if self._raised else BEFORE_ALL
 
     @property
@@ -85,7 +85,10 @@ class BrokerLives:
         return next((life.incarnation for life in reversed(self._raised) if place > life.after), self._first)
 
     def place_of(self, position: Position) -> Position:
-        """Return the last place whose message's position is at or below ``position``."""
+        """Return the place (position at the brokers) of the message that all clusters know by ``position``.
+
+        If there is no such place, return the last place whose message has a lower position.
+        """
         at = bisect_right(self._raised, position.ledger, key=lambda life: life.incarnation)
         raised = self._raised[at - 1].incarnation if at else 0
         after = self._raised[at - 1].after if at else BEFORE_ALL

@@ -81,7 +81,11 @@ def _consumed(messages: PositionSet, other: Topic, there: CursorState) -> Positi
 
 
 def _made(there: CursorState, messages: PositionSet, consumed: PositionSet) -> CursorState:
-    """Return the state here for a subscription that only the other copy has."""
+    """Return the state here for a subscription that only the other copy of this cluster's store has.
+
+    ``there`` is its state in the other copy. ``messages`` are the topic's messages here. Of these, ``consumed`` are
+    those that the subscription has consumed there.
+    """
     state = deepcopy(there)
     left = messages.copy()
     left.difference_update(consumed)

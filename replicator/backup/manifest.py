@@ -133,7 +133,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     """Read a manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` for one of a newer version."""
     digest, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise BackupDamaged(f"{where} is damaged, or was cut off: take another backup (`replicator backup list`)")
+        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup; take another one")
     try:
         row: dict[str, Any] = json.loads(body)
         if row["format"] not in FORMATS:
@@ -183,7 +183,10 @@ class Manifests:
         path = f"{self._root}/{backup}.json"
         content = self._destination.read(path)
         if content is None:
-            raise BackupError(f"{self._destination.url} has no backup {backup} of {self._cluster}")
+            raise BackupError(
+                f"{self._destination.url} has no backup {backup} of {self._cluster}: `replicator backup list` shows "
+                "those that are there"
+            )
         manifest = decode_manifest(content, path)
         if (manifest.id, manifest.cluster) != (backup, self._cluster):
             raise BackupDamaged(
@@ -196,7 +199,10 @@ class Manifests:
         """Return the id of the newest backup. Raise :class:`BackupError` if there is none."""
         ids = self.ids()
         if not ids:
-            raise BackupError(f"{self._destination.url} has no backup of {self._cluster}")
+            raise BackupError(
+                f"{self._destination.url} has no backup of {self._cluster}: is it the right place, and the right "
+                "cluster?"
+            )
         return ids[0]
 
     def write(self, manifest: Manifest) -> None:

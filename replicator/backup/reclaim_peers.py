@@ -86,7 +86,9 @@ def _ask(name: str, url: str, restored: str) -> Peer:
     try:
         cuts = plane.call("GET", "/replication/v1/cuts")
         if cuts["cluster"] != name:
-            raise WorkerNotAsked(f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}")  # noqa: TRY301
+            raise WorkerNotAsked(  # noqa: TRY301
+                f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}: correct the address"
+            )
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}
         deletions = {topic: told for topic, row in cuts["topics"].items() if (told := _deletions(row, restored))}
@@ -105,7 +107,9 @@ def _ask(name: str, url: str, restored: str) -> Peer:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         plane.close()
-        raise WorkerNotAsked(f"worker at {url}: its answer cannot be read: {error!r}") from None
+        raise WorkerNotAsked(
+            f"worker at {url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
+        ) from None
     except BaseException:
         plane.close()
         raise

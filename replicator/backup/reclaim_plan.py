@@ -138,7 +138,10 @@ class Lives:
 
     @property
     def plans(self) -> tuple[TopicPlan, ...]:
-        """Plans in the order in which they are carried out."""
+        """Return all plans to take back the topic's lost messages, in the order in which they are carried out.
+
+        ``newest`` comes first, then those of ``below``.
+        """
         return self.below if self.newest is None else (self.newest, *self.below)
 
 

@@ -83,7 +83,7 @@ def printed_types(returned: Any) -> tuple[Any, ...]:
 
 
 def _complete(parameter: Parameter) -> None:
-    """Add completion of names to a parameter, if the names are known."""
+    """Add the shell's completion of names to a parameter, if :func:`completion_of` has one for it."""
     for each in getattr(parameter.annotation, "__metadata__", ()):
         if isinstance(each, ParameterInfo):  # in an annotation the first name stands where defaults are given elsewhere
             names = [name for name in (each.default, *(each.param_decls or ())) if isinstance(name, str)]

@@ -128,9 +128,11 @@ class MessageId:
                 made = MessageId.at(position, int(partition), int(index), int(size))
             made._check()
         except (ValueError, InvalidPosition, InvalidMessage):
-            raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}") from None
+            raise InvalidMessage(
+                f"not a message id as MessageId.serialize() gives it: {message_id_bytes[:80]!r}"
+            ) from None
         if made._batch_index >= made._batch_size:
-            raise InvalidMessage(f"not a message id: {message_id_bytes[:80]!r}")
+            raise InvalidMessage(f"not a message id as MessageId.serialize() gives it: {message_id_bytes[:80]!r}")
         return made
 
     def __str__(self) -> str:
@@ -467,4 +469,6 @@ def _acknowledged_indexes(delivery: Delivery) -> BitMap | None:
     try:
         return BitMap.deserialize(delivery.acked)
     except ValueError:
-        raise InvalidMessage(f"entry {delivery.position}: its acknowledged indexes cannot be read") from None
+        raise InvalidMessage(
+            f"entry {delivery.position}: its acknowledged indexes cannot be read: run a client of the worker's version"
+        ) from None

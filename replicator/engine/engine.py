@@ -177,7 +177,8 @@ class Engine:
                     engine.catalog.index.add_topic(record.name)
                 except (BlockCorrupt, lmdb.Error) as error:
                     raise StoreUnusable(
-                        f"data directory {path}: topic {record.name} cannot be loaded: {error}; restore a copy"
+                        f"data directory {path}: topic {record.name} cannot be loaded: {error}; restore a backup "
+                        "(docs/backup.md)"
                     ) from None
             for partitioned in load_partitioned(engine.store).values():
                 engine.catalog.index.set_partitioned(partitioned)

@@ -158,7 +158,10 @@ class Evidence:
             if switch["record"]["record_id"] == record.record_id:
                 break
         else:
-            raise ClusterUnreachable(f"{record.target} does not have its positions of that switch any more")
+            raise ClusterUnreachable(
+                f"{record.target} does not have its positions of the switch from {record.source} to it any more, so "
+                f"that what {record.source} alone had cannot be counted: compare the clusters with `replicator verify`"
+            )
         missing = await self._missing(record.source, _positions(switch["marks"]), record.record_id)
         there = await self.topics(record.target, list(missing))
         found: list[Stranded] = []

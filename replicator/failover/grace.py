@@ -22,7 +22,11 @@ acknowledge.
 
 
 class ConsumerGrace:
-    """Begins at ``now``, a time in seconds like those that it is told later."""
+    """Time that consumers get to acknowledge what they hold, before a planned switch to another cluster goes on.
+
+    It begins at ``now``, in seconds of the clock that :meth:`is_over` is given as well. It is over when consumers hold
+    nothing, when they have not held less for :data:`QUIET_SECONDS`, or after :data:`GRACE_SECONDS_MAX`.
+    """
 
     def __init__(self, now: float) -> None:
         self._began = self._less_at = now

@@ -53,7 +53,9 @@ class Permits:
         Raise :class:`OutOfOrder` for a number below 1, or if the client gives more than :data:`PERMITS_MAX`.
         """
         if permits <= 0 or self._requested + permits > PERMITS_MAX:
-            raise OutOfOrder(f"{permits} permits; a consumer may have 1 to {PERMITS_MAX} without a message")
+            raise OutOfOrder(
+                f"the consumer asks for {permits} permits, and may have 1 to {PERMITS_MAX} without a message"
+            )
         self._requested += permits
         return self._grant()
 

@@ -286,7 +286,10 @@ class IndexWriter:
         self._database.mark_down(reason)
 
     async def flush(self, *, extents: bool = True) -> None:
-        """Write everything that waits; what a failed statement did not write waits again."""
+        """Write to the database everything that waits; what a failed statement did not write waits again.
+
+        Without ``extents``, the extents go on waiting.
+        """
         async with self.writing:
             if self.changes.behind:
                 await self._write_anew()

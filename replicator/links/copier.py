@@ -324,7 +324,7 @@ class Copier:
         return topic in self._in_flight[number].outdated
 
     def on_idle(self, *, lane: int = 0) -> dict[str, Position]:
-        """Record as acknowledged what was read since the lane's last frame, if none of it was to be copied.
+        """Record as acknowledged what was read since the lane's last frame. Call this only if nothing of it is copied.
 
         Return, for each topic that moved, its new acknowledged position. Nothing moves while a frame of the lane is in
         flight.

@@ -105,10 +105,15 @@ class Done:
     def parse(cls, raw: object) -> Done:
         """Parse a report from the network. Raises :class:`BadReport` if it is malformed."""
         if not isinstance(raw, Mapping):
-            raise BadReport("a report of a segment is not an object")
+            raise BadReport(
+                f"what a carrier reports of a segment must be an object, not {raw!r:.80}: run the carrier's version "
+                "in the worker too"
+            )
         rows = raw.get("topics")
         if not isinstance(rows, list):
-            raise BadReport("topics of a report is not a list")
+            raise BadReport(
+                f"topics of a report must be a list, not {rows!r:.80}: run the carrier's version in the worker too"
+            )
         return cls(
             _count(raw, "segment"),
             dict(map(_carried, rows)),
@@ -122,14 +127,19 @@ class Done:
 
 def _carried(row: object) -> tuple[str, CarriedTopic]:
     if not isinstance(row, Mapping) or not isinstance(row.get("topic"), str) or not isinstance(row.get("reached"), str):
-        raise BadReport("a topic of a report has no topic and reached")
+        raise BadReport(
+            f"a topic of a report lacks the texts topic and reached: {row!r:.80}; run the carrier's version in the "
+            "worker too"
+        )
     refused = row.get("refused")
     if refused is not None and not (
         isinstance(refused, Mapping)
         and isinstance(refused.get("code"), str)
         and isinstance(refused.get("message"), str)
     ):
-        raise BadReport(f"refused of {row['topic'][:200]!r} has no code and message")
+        raise BadReport(
+            f"refused of {row['topic'][:200]!r} must have code and message, both text, and is {refused!r:.80}"
+        )
     try:
         reached = Position.parse(row["reached"])
     except InvalidPosition as error:
@@ -140,7 +150,10 @@ def _carried(row: object) -> tuple[str, CarriedTopic]:
 def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = raw.get(name, default)
     if type(value) is not int or not 0 <= value < 2**63:
-        raise BadReport(f"{name} of a report is not a number")
+        raise BadReport(
+            f"{name} of a report must be a number from 0 to 2**63-1, not {value!r:.80}: run the carrier's version in "
+            "the worker too"
+        )
     return value
 
 

@@ -90,7 +90,10 @@ class OwnSettingsTold:
             return cls(str(body["cluster"]), None)
         base, rows = body["base"], body["rows"]
         if not (base is None or isinstance(base, str)):
-            raise TypeError("base is a digest")
+            raise TypeError(
+                f"`base` of what a cluster answers of its settings must be a digest, not {base!r:.80}; run the same "
+                "version in all clusters"
+            )
         if base is not None:
             int(base, 16)
         changes = None if rows is None else rows_from_json(rows)

@@ -230,12 +230,17 @@ def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
     )
     of_origins = [*digest.subscriptions.values(), *digest.reached.values()]
     if any(len(each) != len(digest.origins) for each in of_origins):
-        raise ValueError("a digest says of more or fewer origins than it has what was acknowledged or reached")
+        raise ValueError(
+            f"a topic's digest has {len(digest.origins)} origins, and says of another number of them what was "
+            "acknowledged or reached; run the same version in all clusters"
+        )
     return digest
 
 
 def _range(first: str, last: str) -> tuple[Position, Position]:
     start, end = Position.parse(first), Position.parse(last)
     if start.ledger != end.ledger or start > end:
-        raise ValueError(f"{first} to {last} is not a range of entries of one ledger")
+        raise ValueError(
+            f"{first} to {last} is not a range of entries of one ledger; run the same version in all clusters"
+        )
     return start, end

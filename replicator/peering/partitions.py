@@ -60,8 +60,11 @@ class PartitionsTold:
         return {"topics": dict(self.topics), **{key: value for key, value in about.items() if value}}
 
     def deletion_after(self, name: str, cluster: str, own: int) -> int:
-        """Return the id of the newest deletion of topic ``name`` by ``cluster`` if it is later than the source's topic;
-        0 if there is none. ``own`` is the newest deletion that ``cluster`` itself remembers, or 0."""
+        """Return the id of the newest deletion of topic ``name`` by ``cluster``, if the source's topic is older.
+
+        ``own`` is the newest deletion that ``cluster`` itself remembers, or 0; this message may tell of a newer one.
+        Return 0 if there is none, if the source's topic was made later, or if the message is not ``idle``.
+        """
         newest = max(own, self.deleted.get(name, {}).get(cluster, 0))
         return newest if self.idle and newest > self.known.get(name, {}).get(cluster, 0) else 0
 

@@ -1,1 +1,1 @@
-"""Tools for every room to keep its tasks alive: the supervisor, and the helpers for short tasks."""
+"""Tools by which other packages keep their tasks alive: the supervisor, and the helpers for short tasks."""

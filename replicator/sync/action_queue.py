@@ -110,7 +110,7 @@ class ActionQueue:
         self._took_waiting: dict[str, Subscription] | None = None
         """Subscriptions that took waiting acknowledgements and are not saved since, by name; None if there are none."""
         self._woken = False
-        """Whether something came since the task last began to look for work."""
+        """Whether there may be something to carry out or to save that the running task has not looked at."""
         self._sequence = count()
         self.written: dict[Position, Marker] = {}
         """Markers of the commit that is reported next, by position, so that nobody decodes what this queue encoded."""
@@ -139,7 +139,7 @@ class ActionQueue:
             self.wake()
 
     def wake(self) -> None:
-        """Start the task that carries out actions and saves, or let it look again if it runs."""
+        """Start the task that carries out actions and saves, if it does not run."""
         self._woken = True
         if self._paused is None and not self._stopped:
             if self._task is None:
@@ -178,8 +178,8 @@ class ActionQueue:
     async def _work(self) -> None:
         """Carry out what is waiting, in order; then note how far markers were handled."""
         try:
-            more = True
-            while more:
+            self._woken = True
+            while self._woken:
                 self._woken = False
                 handled = self._checkpoint.handled
                 while self._actions:
@@ -189,7 +189,6 @@ class ActionQueue:
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
-                more = self._woken
         except TopicNotFound:  # it is being deleted
             log.info("subscription sync ends", topic=self._topic.name)
         except (StoreFull, StoreFailed) as error:
@@ -316,8 +315,10 @@ class ActionQueue:
         return True
 
     def _note_announced(self, action: WriteUpdate, *, written: bool) -> None:
-        """Record that a marker was written. A subscription is announced when the last marker with a part of it is in
-        the log."""
+        """Note that a marker left the queue: it is in the log if ``written``, and was refused otherwise.
+
+        A subscription counts as announced when the last queued marker about it is in the log.
+        """
         for update in action.marker.updates:
             name = update.subscription
             to_come = self._markers_to_come.pop(name) - 1

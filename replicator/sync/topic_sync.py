@@ -203,6 +203,7 @@ class TopicSync:
         self._settle()
         if saved is not None:
             await saved
+        await self._state.save_pending()  # what waits for messages
 
     def announce_all(self) -> None:
         self.controller.updates.announce_all(monotonic_ms())

@@ -129,7 +129,7 @@ class UpdateApplier:
             self.from_peers.pop(name, None)
             self.buried_again.pop(name, None)
         if kept is not None:
-            unknown = update.whole and kept.cursor.state.unheard
+            unknown = update.whole and kept.cursor.state.may_outlive
             self._state.exact.outlive(kept, update.generation)
             log.warning(
                 "subscription kept though it was deleted elsewhere: "

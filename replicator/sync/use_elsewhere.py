@@ -71,7 +71,10 @@ class UseQuestion:
             ):
                 check_subscription_name(subscription)
                 return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
-        raise ValueError(f"malformed question: expected a subscription, and a list of at most {TOPICS_MAX} topic names")
+        raise ValueError(
+            f"malformed question: expected a subscription, and a list of at most {TOPICS_MAX} topic names, not "
+            f"{body!r:.80}; run the same version in all clusters"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,10 @@ class UseAnswer:
                 isinstance(topic, str) and type(count) is int and count > 0 for topic, count in consumers.items()
             ):
                 return cls(cluster, consumers)
-        raise ValueError("malformed answer: expected a cluster, and numbers of consumers by topic")
+        raise ValueError(
+            f"malformed answer: expected a cluster, and numbers of consumers by topic, not {body!r:.80}; run the same "
+            "version in all clusters"
+        )
 
 
 class UseElsewhere:

@@ -114,7 +114,7 @@ class NoteTable:
         return [half[topic] for half in (self._young, self._old) if topic in half]
 
     def between(self, topic: str, origin: str, first: Position, last: Position) -> list[Note]:
-        """Return the notes of messages that ``origin`` published from ``first`` to ``last``."""
+        """Return the notes on traced messages that ``origin`` published at ``first`` to ``last``, both included."""
         found: dict[tuple[Position, int], Note] = {}
         for of_topic in self.of(topic):
             for note in of_topic.between(origin, first, last):

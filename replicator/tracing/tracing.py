@@ -237,7 +237,10 @@ class LinkTraces:
             self._read.append(_BlockSpan(carried, self._tracing.now_ns()))
 
     def frame(self) -> bytes:
-        """Return the notes for the frame of all blocks read since the last one; empty if none is traced."""
+        """Return the notes on traced messages that the next frame carries with its blocks, encoded.
+
+        Its blocks are those read since the last frame was sent. Empty if none of them has a traced message.
+        """
         return encode_notes([each.carried for each in self._read]) if self._read else b""
 
     def sent(self) -> None:

@@ -114,7 +114,10 @@ class TakeBack:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Decision not to start. ``older`` says that the store is an older one; ``reason`` names the ways on."""
+    """Decision that the worker does not start. ``reason`` says why, and names the ways on.
+
+    ``older`` says that a newer store of the same cluster took the place of this one.
+    """
 
     older: bool
     reason: str

@@ -42,7 +42,10 @@ def more(clusters: Cuttable, traffic: Traffic) -> None:
 
 
 def ended(page: Page, outcome: str) -> bool:
-    """Return whether a run ended with ``outcome``. False: a worker did not answer in time, so the caller runs again."""
+    """Wait for the end of the run on the page. Return whether it ended with ``outcome``.
+
+    Return False if a worker did not answer in time; the caller then runs again. Any other end fails the test.
+    """
     page.locator("#progress .tone:not(.warn)").wait_for(timeout=120_000)
     if outcome in page.locator("#progress p").inner_text():
         return True

@@ -60,7 +60,7 @@ def test_a_namespace_is_made_given_permissions_and_deleted(page: Page, clusters:
 
 
 def permissions(page: Page, clusters: Cuttable) -> None:
-    """Grant two actions in both clusters, take one of them back in one cluster, and then everything."""
+    """Grant two actions in both clusters. Take one of them back in A, and then all of them in both clusters."""
     press(page, "Permissions…")
     page.wait_for_url("**/dashboard/permissions?**")
     clean_in_every_way(page, "permissions")

@@ -145,7 +145,7 @@ def attempt(call: Callable[[], T], *also: type[Exception]) -> T | str:
 
 
 def said(call: Callable[[], Any]) -> str:
-    """Return ``fine``, or the class of the call's error."""
+    """Return ``fine`` if a call succeeds; else ``!`` and the name of its error's class."""
     outcome = attempt(call)
     return outcome if isinstance(outcome, str) and outcome.startswith("!") else "fine"
 

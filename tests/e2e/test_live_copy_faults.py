@@ -86,7 +86,7 @@ class Load:
         return len(self._made.entries("b", "a"))
 
     async def more(self, count: int = 60) -> None:
-        """Return when so many more have arrived."""
+        """Wait until ``count`` more entries than now have arrived at ``b``."""
         wanted = self.arrived() + count
         await eventually(lambda: self.arrived() >= wanted, f"{count} more", SECONDS_MAX)
 

@@ -120,7 +120,10 @@ async def carry_out(
     notes: Notes,
     until: float | None = None,
 ) -> None:
-    """Run histories on the same clusters, up to the first that fails. Begin none after the time ``until``."""
+    """Run histories on the same clusters, up to the first that fails. Begin none after the time ``until``.
+
+    A history that has no steps of its own draws ``count`` steps. Write each step and each history's end to ``notes``.
+    """
     shape, deduplication = histories[0].shape, histories[0].deduplication
     async with regions_of(shape, path, databases, deduplication=deduplication) as regions:
         for number, history in enumerate(histories):

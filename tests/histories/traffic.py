@@ -125,7 +125,10 @@ class Traffic(Operating):
             await self.resume(source=source, to=to)
 
     async def unsubscribe_in_use(self, *, at: str, other: str, topic: str, name: str) -> None:
-        """Try to delete a subscription while a consumer uses it at another cluster. The deletion must be refused."""
+        """Try to delete a subscription at ``at`` while a consumer uses it at cluster ``other``.
+
+        Raise :class:`Violation` unless the deletion is refused, or nothing is found to delete.
+        """
         consumer = await self._consumer(other, topic, name, earliest=True)
         try:
             status = await self._status(at, "DELETE", f"/admin/v2/persistent/{self._path(topic)}/subscription/{name}")

@@ -43,9 +43,10 @@ class Probes:
                 await asyncio.Event().wait()
 
     async def _turns(self, probe: Object, now: bool) -> bool:
-        """Ask a probe until its state changes from ``now``, or is a failure again; return the new state.
+        """Ask a probe again and again; return the state that it turns to.
 
-        One success makes it True; ``failureThreshold`` failures in a row make it False.
+        After ``failureThreshold`` failures in a row return False, even if ``now`` is False. After one success return
+        True, but only if ``now`` is False: if it is True, go on.
         """
         failures = 0
         while failures < probe["failureThreshold"]:

@@ -66,7 +66,7 @@ def test_all_that_is_no_python_is_in_the_wheel_too(wheel: Path, source: Path) ->
 
 
 def test_an_sdist_makes_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
-    """``python -m build`` makes a wheel by way of one."""
+    """A wheel by way of an sdist, as ``python -m build`` makes it, has the same file names as one from the source."""
     build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
     run([sys.executable, "-c", build, tmp_path], cwd=source)
     (sdist,) = tmp_path.glob("replicator-*.tar.gz")

@@ -32,7 +32,7 @@ nobody connects. It stands for the authority of a database with ``sslmode=verify
 
 
 class Release:
-    """A worker with a Postgres that runs in a pod beside it; its URL needs a file of a further volume."""
+    """Helm release of a worker whose Postgres runs in another pod. The database URL needs a file of an extra volume."""
 
     def __init__(self, kubernetes: Cluster, directory: Path) -> None:
         self.kubernetes, self._file = kubernetes, directory / "values.yaml"

@@ -250,7 +250,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
                 assert is_free is (not segment.live and segment is not self.space.open), f"{segment} is lost, or not"
 
     def teardown(self) -> None:
-        """Check that without readers all free space is used again: it is enough for what comes."""
+        """Check that without readers, every free segment is filled again before a new one is made."""
         if self.running is not None:
             self.roll_back()
         for reader in self.reading:

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 async def record_segments() -> None:
-    """A store of format 2: blocks in segments and in the table, one of them for some clusters only."""
+    """Write ``segments.zip``, a store of format 2: blocks in segments and in the table, one for some clusters only."""
     with tempfile.TemporaryDirectory(prefix="replicator-record-") as made:
         engine = await Engine.open(Path(made), cluster=samples.CLUSTER, settings=samples.SEGMENTED)
         try:

@@ -292,7 +292,11 @@ def _read_row(read: _Read, key: Key, text: str) -> None:
         read.grants[name] = Grants.decode(text.encode())
     elif kind == Kind.LINKS:
         if text != PAUSED_TEXT:
-            raise ValueError("this version knows nothing of a link but its pause")
+            raise ValueError(
+                "this version knows nothing of a link but its pause: upgrade this cluster to the version that wrote it"
+            )
         read.paused.add(name)
     else:
-        raise ValueError(f"this version knows no settings of kind {kind!r}")
+        raise ValueError(
+            f"this version knows no settings of kind {kind!r}: upgrade this cluster to the version that wrote them"
+        )

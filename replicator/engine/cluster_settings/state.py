@@ -325,7 +325,9 @@ def rows_from_json(rows: Sequence[Sequence[str | None]]) -> dict[Key, str | None
     found: dict[Key, str | None] = {}
     for kind, name, text in rows:
         if not isinstance(kind, str) or not isinstance(name, str) or not (text is None or isinstance(text, str)):
-            raise TypeError("a row is a list of kind, name and text")
+            raise TypeError(
+                "a row of settings must be a list of kind, name and text; run the same version in all clusters"
+            )
         f"{kind}{name}{text}".encode()  # a lone surrogate is no text
         found[kind, name] = text
     return found

@@ -200,7 +200,10 @@ def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
     topics: dict[str, list[CopiedBlock]] = {}
     for topic, ledger, entry, left_out, block in _rows(body):
         if topic is None or ledger is None or entry is None or left_out is None or block is None:
-            raise BlockCorrupt("the Arrow stream has a row with a missing value")
+            raise BlockCorrupt(
+                f"the Arrow stream has a row of topic {topic!r:.80} with a missing value: whoever sends it must fill "
+                "all columns"
+            )
         topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block, left_out))
     return topics
 
@@ -214,7 +217,10 @@ def _rows(
             raise BlockCorrupt("the body is not a whole Arrow IPC stream: it does not begin with a schema")
         schema = pa.ipc.read_schema(messages[0])
         if not schema.equals(APPEND_SCHEMA):
-            raise BlockCorrupt(f"the Arrow stream has columns {schema.names}, not {APPEND_SCHEMA.names}")
+            raise BlockCorrupt(
+                f"the Arrow stream has columns {schema.names}, not {APPEND_SCHEMA.names}: run the same version at "
+                "both ends"
+            )
         for message in messages[1:]:
             if message.type != "record batch" or _is_compressed(message.metadata):
                 raise BlockCorrupt("the Arrow stream is compressed or holds more than record batches; send it plain")
@@ -229,7 +235,9 @@ def _rows(
                 strict=True,
             )
     except (pa.ArrowException, OSError, StreamCutOff, UnicodeDecodeError) as error:
-        raise BlockCorrupt(f"the body is not a whole Arrow IPC stream: {str(error)[:200]}") from None
+        raise BlockCorrupt(
+            f"the body is not a whole Arrow IPC stream, or was cut off: {str(error)[:200]}; send it again"
+        ) from None
 
 
 def _views(blocks: pa.Array) -> list[memoryview | None]:

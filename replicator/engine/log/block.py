@@ -282,7 +282,7 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     origin = bytes(block[_ORIGIN_AT:only_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(
-            f"the block from {ledger}:{first} says that it comes from {origin[:80]!r}, which no cluster can be named"
+            f"the block from {ledger}:{first} names the origin {origin[:80]!r}, as no cluster can be called"
         )
     return BlockHeader(
         BlockKind(kind),

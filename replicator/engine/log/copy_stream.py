@@ -90,7 +90,10 @@ def _read_damaged(content: bytes) -> DamagedBlock:
             str(row["topic"]), Position.parse(row["first"]), Position.parse(row["last"]), str(row["reason"])
         )
     except (ValueError, KeyError, TypeError, InvalidPosition) as error:
-        raise StoreCopyFailed(f"the copy names a damaged block in a form that cannot be read: {error!r:.100}") from None
+        raise StoreCopyFailed(
+            f"the copy of the store names a damaged block in a form that cannot be read: {error!r:.100}; run the "
+            "worker's version here"
+        ) from None
 
 
 def encode_end(failed: str | None = None) -> bytes:
@@ -106,11 +109,15 @@ def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
     :class:`StoreCopyFailed`."""
     kind, content = _read_frame(read, HEAD_BYTES_MAX)
     if kind != b"H":
-        raise StoreCopyFailed("the copy of the store does not begin with what it is: is this a worker?")
+        raise StoreCopyFailed(
+            "the copy of the store does not begin with what it is: is the address that of a worker of this version?"
+        )
     try:
         head: dict[str, Any] = json.loads(content)
     except ValueError as error:
-        raise StoreCopyFailed(f"the head of the copy cannot be read: {error}") from None
+        raise StoreCopyFailed(
+            f"the head of the copy of the store cannot be read: {error}; run the command again"
+        ) from None
     return head
 
 
@@ -133,17 +140,23 @@ def read_pieces(read: Callable[[int], bytes]) -> Iterator[Piece | DamagedBlock]:
         elif kind == b"K" and len(body) == _SIZE.size:
             yield Piece(name.decode(), digest, _SIZE.unpack(body)[0], None)
         else:
-            raise StoreCopyFailed(f"the copy of the store has a frame that this version does not know: {kind!r}")
+            raise StoreCopyFailed(
+                f"the copy of the store has a frame that this version does not know: {kind!r}; run the worker's "
+                "version here"
+            )
 
 
 def _read_frame(read: Callable[[int], bytes], content_max: int) -> tuple[bytes, bytes]:
     preamble = read(_FRAME.size)
     if len(preamble) < _FRAME.size:
-        raise StoreCopyFailed("the copy of the store was cut off")
+        raise StoreCopyFailed("the copy of the store was cut off: run the command again")
     kind, size = _FRAME.unpack(preamble)
     if size > content_max:
-        raise StoreCopyFailed(f"the copy of the store has a frame of {size} bytes, which is over the limit")
+        raise StoreCopyFailed(
+            f"the copy of the store has a frame of {size} bytes, over the limit of {content_max}: run the "
+            "worker's version here"
+        )
     content = read(size)
     if len(content) < size:
-        raise StoreCopyFailed("the copy of the store was cut off")
+        raise StoreCopyFailed("the copy of the store was cut off: run the command again")
     return kind, content

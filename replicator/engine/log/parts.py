@@ -56,21 +56,25 @@ def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) ->
     bits_at = _COUNT_BYTES * (1 + count)
     if not 0 < count <= len(batch_sizes) or len(section) < bits_at:
         raise BlockCorrupt(
-            f"a block of {len(batch_sizes)} entries lists {count} batches from which a filter removed messages"
+            f"a block of {len(batch_sizes)} entries lists {count} batches from which a filter removed messages, which "
+            "cannot be: it is damaged"
         )
     entries = np.frombuffer(section, "<u4", count, _COUNT_BYTES).astype(np.int64)
     if (entries[1:] <= entries[:-1]).any() or entries[-1] >= len(batch_sizes):
-        raise BlockCorrupt("a block's list of messages that a filter removed is not in order")
+        raise BlockCorrupt("a block's list of messages that a filter removed is not in order: it is damaged")
     sizes = batch_sizes[entries].astype(np.int64)
     lengths = (sizes + 7) // 8
     if int(lengths.sum()) != len(section) - bits_at:
-        raise BlockCorrupt("a block's list of messages that a filter removed has a wrong length")
+        raise BlockCorrupt("a block's list of messages that a filter removed has a wrong length: it is damaged")
     found: dict[int, BitMap] = {}
     for entry, size, length in zip(entries.tolist(), sizes.tolist(), lengths.tolist(), strict=True):
         flags = np.unpackbits(np.frombuffer(section, np.uint8, length, bits_at), bitorder="little")
         indexes = BitMap(np.flatnonzero(flags).astype(np.uint32))
         if not 0 < len(indexes) < size or indexes.max() >= size:
-            raise BlockCorrupt(f"a batch of {size} messages is said to lack {len(indexes)}")
+            raise BlockCorrupt(
+                f"a block says that a filter removed {len(indexes)} messages of a batch of {size}, which cannot be: "
+                "it is damaged"
+            )
         found[entry] = indexes
         bits_at += length
     return found

@@ -98,7 +98,10 @@ def read_meta(path: Path, names: Sequence[str]) -> dict[str, Any]:
     try:
         env = lmdb.open(str(path / LOG), readonly=True, lock=False, create=False, max_dbs=1)
     except (lmdb.Error, OSError) as error:
-        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
+        raise StoreUnusable(
+            f"data directory {path}: the log cannot be opened: {error}; see that its disk is mounted and whole, or "
+            "restore a backup (docs/backup.md)"
+        ) from None
     try:
         _check_size(file, env)
         found = {name: read_row(env, path, "meta", name) for name in names}
@@ -228,7 +231,10 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
     except OSError as error:
         raise cannot_be_used(path, error) from None
     except lmdb.Error as error:
-        raise StoreUnusable(f"data directory {path}: the log cannot be opened: {error}") from None
+        raise StoreUnusable(
+            f"data directory {path}: the log cannot be opened: {error}; see that its disk is mounted and whole, or "
+            "restore a backup (docs/backup.md)"
+        ) from None
     try:
         _check_size(path / LOG / "data.mdb", env)
         env.reader_check()
@@ -333,4 +339,4 @@ def _check_size(file: Path, env: lmdb.Environment) -> None:
     by a bus error."""
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if (size := file.stat().st_size) < needed:
-        raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a copy")
+        raise StoreUnusable(f"{file} is cut short: it has {size} of {needed} bytes; restore a backup (docs/backup.md)")

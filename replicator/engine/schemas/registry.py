@@ -75,7 +75,9 @@ class RegisteredSchema:
         """Return the schema of a row. Raise :class:`ValueError`, :class:`KeyError` or :class:`TypeError`."""
         registered_at_ms = row["registered_at_ms"]
         if type(registered_at_ms) is not int or not 0 <= registered_at_ms < REGISTERED_AT_MS_MAX:
-            raise ValueError("the time of a schema is no time")
+            raise ValueError(
+                "the time of a schema must be a number of milliseconds from 0 on; run the same version in all clusters"
+            )
         return cls(TopicSchema.from_json(row), registered_at_ms)
 
 

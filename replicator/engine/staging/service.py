@@ -462,7 +462,10 @@ def _check_frames(body: bytes) -> dict[str, int]:
     for run in decode_frames(body):
         checked = check_entries(run.entries, TopicPolicies())
         if list(checked.batch_sizes) != list(run.batch_sizes):
-            raise EntryCorrupt(f"a staged frame for {run.topic} says other batch sizes than its entries do")
+            raise EntryCorrupt(
+                f"a staged frame for {run.topic} says other batch sizes than its entries do: run the worker's version "
+                "in Spark too"
+            )
         largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
     return largest
 

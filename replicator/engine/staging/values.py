@@ -159,9 +159,12 @@ def check_commit(request: CommitRequest) -> None:
             and type(receipt.sequence_last) is int
             and -1 <= receipt.sequence_last < NUMBER_MAX
         ):
-            raise InvalidWriter(f"writer {name!r}: a receipt of its commit has numbers that none can have")
+            raise InvalidWriter(
+                f"writer {name!r}: a receipt of its commit has partition, bytes, entries and messages {counts!r:.80} "
+                f"and last sequence id {receipt.sequence_last!r:.40}, of which one cannot be"
+            )
     if request.base is not None and type(request.base) is not int:
-        raise InvalidWriter(f"writer {name!r}: the base of its commit is no whole number")
+        raise InvalidWriter(f"writer {name!r}: the base of its commit is {request.base!r:.80}, not a whole number")
     for origin, mark in request.marks.items():
         check_mark(origin, mark)
 
@@ -175,7 +178,9 @@ def check_mark(origin: Origin, mark: SourceMark) -> None:
         type(mark.batch_index) is int and 0 <= mark.batch_index <= BATCH_INDEX_MAX
     ):
         place = ", ".join(map(str, (origin.incarnation, *mark)))[:120]
-        raise InvalidWriter(f"origin {origin.cluster!r}: incarnation, ledger, entry and batch index are {place}")
+        raise InvalidWriter(
+            f"origin {origin.cluster!r}: incarnation, ledger, entry and batch index are {place}, of which one cannot be"
+        )
 
 
 def check_name(what: str, name: str) -> str:

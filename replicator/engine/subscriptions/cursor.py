@@ -357,7 +357,7 @@ class Cursor(FollowsDuplicates):
         """Start over in the higher ``generation`` of another cluster, with all up to ``through`` consumed."""
         self.restart(through, generation)
         self._state.unclaimed = unclaimed or None
-        self._state.unheard = False
+        self._state.unheard = self._state.made_here = False
 
     def restart(self, position: Position, generation: int | None = None, *, starts: Starts | None = None) -> None:
         """Start a new generation in which all up to ``position`` is consumed and nothing else is (seek, reset).

@@ -71,8 +71,11 @@ class CursorState:
     starts before the first message of each origin that it knows (:func:`~snapshots.starts.of_a_seek`). In a cursor that
     an earlier version stored it is empty. In both cases all up to ``mark_delete`` counts as consumed."""
     unheard: bool = field(default=False, compare=False)
-    """Whether this cluster made the subscription, or turned its replication on, without knowing what other clusters had
-    of it. A deletion from before does not count then. It is false once a generation of another cluster was adopted."""
+    """Whether this cluster turned replication on, without knowing what other clusters had of the subscription. A
+    deletion from before does not count then. It is false once a generation of another cluster was adopted."""
+    made_here: bool = field(default=False, compare=False)
+    """Whether this process made the subscription, without knowing what other clusters had of it, as in ``unheard``. It
+    is not stored, so a cluster that was restored from a backup hears of deletions since."""
     rewound: Position | None = field(default=None, compare=False)
     """Last position that consumers may have passed when the start moved back. Entries up to it may be unconsumed,
     though consumers received later ones. None if there are none."""
@@ -149,6 +152,11 @@ class CursorState:
         self.dirty.deleted.update(dict.fromkeys(positions.chunk_ids()))
         if self.unannounced is not None:
             self.unannounced.forget(positions)
+
+    @property
+    def may_outlive(self) -> bool:
+        """Return whether a deletion that other clusters made before does not count."""
+        return self.unheard or self.made_here
 
     def outlive(self, generation: int) -> None:
         """Keep the state although another cluster deleted the subscription in ``generation``.

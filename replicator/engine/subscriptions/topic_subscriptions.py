@@ -194,7 +194,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             properties=properties or {},
             read_compacted=read_compacted,
             to_announce=replicated and generation is None,
-            unheard=replicated and generation is None,
+            made_here=replicated and generation is None,
             unclaimed=unclaimed or None,
             starts=self._starts(start, read_compacted) if starts is None and generation is None else starts or {},
         )
@@ -238,8 +238,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
         A subscription of a higher generation, or one that is not replicated, stays. With ``unless_in_use``, a
         subscription that has consumers stays unchanged, and is returned: the caller must keep it. With
-        ``unless_unheard``, the same is true of one that is :attr:`CursorState.unheard`. In all other cases return
-        None, and disconnect the consumers of a deleted subscription.
+        ``unless_unheard``, the same is true of one of which :attr:`CursorState.may_outlive` is true. In all other cases
+        return None, and disconnect the consumers of a deleted subscription.
         """
         check_subscription_name(name)  # it is a part of a key of the store
         tombstones = self.tombstones
@@ -254,7 +254,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             elif not living.replicated or living.cursor.generation > generation:
                 return None
             elif living.stored:
-                spared = (unless_in_use and living.consumers) or (unless_unheard and living.cursor.state.unheard)
+                spared = (unless_in_use and living.consumers) or (unless_unheard and living.cursor.state.may_outlive)
                 if spared and not living.deleting.begun:
                     return living
                 await living.deleting.bury(generation, unless_in_use=unless_in_use)

@@ -52,7 +52,10 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """All values of a repeated field of bytes, message by message: the message of each, and its place."""
+    """All values of a repeated field of bytes, ordered by message.
+
+    ``owners`` has the index of each value's message. ``starts`` and ``lengths`` say where the value is in the buffer.
+    """
 
     owners: Int64s
     starts: Int64s

@@ -14,7 +14,10 @@ OWN = "topology.content.clusters.us-east"
 
 
 def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
-    """With the ports that the topology has; the worker itself, and checks before it, ask by no name of its own."""
+    """Pods of tests and drills find the worker's names at ``insideAddress``, with the topology's ports.
+
+    The pods of the worker and of the check get no such names.
+    """
     objects = rendered("load-balancers", "--set", "insideAddress=10.96.0.77,drill.enabled=true")
     service = one(objects, "Service", "us-east-replicator-inside")["spec"]
     assert service["clusterIP"] == "10.96.0.77"

@@ -38,7 +38,7 @@ def schemas() -> Any:
 
 @pytest.mark.parametrize("values", ["everything", "spark-kubernetes", "topology-secret"])
 def test_every_pod_has_the_variables_and_the_volumes_that_are_given_for_all(values: str) -> None:
-    """Executors, hooks, tests and drills too."""
+    """The pods of executors, hooks, tests and drills have them, too."""
     given = (
         *("--set-json", 'extraEnv=[{"name": "PGSERVICEFILE", "value": "/etc/company/services"}]'),
         *("--set-json", 'extraVolumes=[{"name": "company", "configMap": {"name": "company"}}]'),

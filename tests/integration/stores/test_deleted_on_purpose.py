@@ -106,7 +106,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_by_a_restore_or_a_reclaim_o
 
 
 def head_after(mesh: Mesh) -> dict[str, object]:
-    """Lose A's disk; returns what its store said of itself."""
+    """Kill A's worker and delete its data directory. Return the head row, with the store's id, that its store had."""
     mesh.kill("A")
     found = head(mesh, "A")
     shutil.rmtree(mesh.data("A"))

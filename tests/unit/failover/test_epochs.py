@@ -93,7 +93,7 @@ def test_a_record_comes_back_from_json(record: FailoverEpoch) -> None:
         ({"serving": {"A": 1}}, "serving"),
         ({"serving": None}, "serving"),
         ({"consumers_kept": "A"}, "consumers_kept"),
-        ({"serving": {str(n): "B" for n in range(1001)}}, "at most 1000"),
+        ({"serving": {str(n): "B" for n in range(1001)}}, "names 1001 clusters, more than 1000"),
     ],
 )
 def test_what_is_no_record_is_refused_by_its_field(change: dict[str, object], expected: str) -> None:

@@ -100,7 +100,7 @@ class _Setup(PulsarProcess):
 
 
 class ClusterBroker(PulsarProcess):
-    """One broker of a cluster."""
+    """Process of one Pulsar broker, which shares its cluster with other brokers."""
 
     def __init__(self, directory: Path, cluster: str, store: str, guard: Guard | None = None) -> None:
         super().__init__(directory)

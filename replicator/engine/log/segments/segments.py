@@ -340,7 +340,8 @@ class Segments:
         block = self.read_unchecked(place, ahead=ahead)
         if block[: len(head)] != head:
             raise BlockCorrupt(
-                f"other bytes lie at {place.offset} of {self._directory / files.segment_name(place.segment)}"
+                f"other bytes lie at {place.offset} of {self._directory / files.segment_name(place.segment)} than the "
+                "store wrote there"
             )
         return block
 

@@ -68,7 +68,12 @@ class _Cells:
 
 
 def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]:
-    """Yield the findings of whole cells, sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`."""
+    """Compare the clusters' copies of the same entries; yield the faults, and how much was compared.
+
+    ``table`` has sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`, with all rows of each cell
+    (a part of an origin's ledger). Its notes, which are findings made while reading, are yielded too. ``read`` reads
+    the entries that must be compared byte by byte.
+    """
     is_note = table.column("kind").to_numpy() == NOTE
     for note in table.filter(pa.array(is_note)).column("note").to_pylist() if is_note.any() else ():
         yield Found(**json.loads(note))

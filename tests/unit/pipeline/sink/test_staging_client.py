@@ -22,7 +22,11 @@ COMMIT = CommitRequest(EpochKey("w", "r", 0), [])
 
 @contextmanager
 def worker(*phases: tuple[float, int]) -> Iterator[str]:
-    """Answers with each status for so many seconds from the first request on, and then that all is published."""
+    """Run a server in place of a worker while the context lasts, and yield its URL.
+
+    From its first request on, it answers with the status of each phase for the seconds of that phase. Afterwards it
+    answers that everything is published.
+    """
     began: list[float] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
