@@ -1,7 +1,8 @@
 """Execution of the actions that one topic's sync cores decide: one action after another, by one task at a time.
 
 1. Actions are carried out in the order in which they were decided. Updates that stand together are merged one after
-   another and saved together; markers that stand together are written together.
+   another and saved together; markers that stand together are written together. A pass over the log (module
+   :mod:`~replicator.sync.ignored_updates`) puts the updates that it finds before itself, until it ends.
 2. When nothing is left, what waits for its messages is saved, and then how far markers were handled: a crash before
    that only handles them again.
 3. What was decided is not decided again. So while the store refuses writes the queue stands still with all that is in
@@ -14,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from typing import Final
 
 import structlog
@@ -26,6 +27,7 @@ from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.running.supervisor import SupervisedTask
 from replicator.sync.checkpoint import Checkpoint
+from replicator.sync.ignored_updates import IgnoredUpdates
 from replicator.sync.shared import Shared
 from replicator.sync.topic_state import TopicState
 from replicator.sync.update_applier import UpdateApplier
@@ -95,7 +97,7 @@ class ActionQueue:
         self._loop = asyncio.get_running_loop()
         self._announced: tuple[str, int] | None = None
         """Origin and time of the oldest update that waits to be applied; None if none waits."""
-        self._actions: list[Action] = []  # an empty deque takes 600 bytes, for each topic
+        self._actions: list[Action | IgnoredUpdates] = []  # an empty deque takes 600 bytes, for each topic
         self._markers_to_come: dict[str, int] = {}
         """For each subscription, the number of queued actions that write a marker about it."""
         self._paused: asyncio.TimerHandle | None = None
@@ -127,7 +129,7 @@ class ActionQueue:
         """Return whether the queue is empty and no action is being carried out."""
         return not self._actions and (self._task is None or not self._task.running)
 
-    def add(self, actions: Sequence[Action]) -> None:
+    def add(self, actions: Sequence[Action | IgnoredUpdates]) -> None:
         self._actions.extend(actions)
         for action in actions:
             if isinstance(action, WriteUpdate):
@@ -208,27 +210,36 @@ class ActionQueue:
         """Carry out the first action, and the actions of the same kind right after it.
 
         Finished actions leave the queue, even if this raises."""
-        first = list(islice(self._actions, ACTIONS_AT_ONCE))
-        if isinstance(first[0], ApplyUpdate):
-            updates = list(takewhile(lambda action: isinstance(action, ApplyUpdate), first))
+        actions = list(islice(self._actions, ACTIONS_AT_ONCE))
+        first = actions[0]
+        if isinstance(first, IgnoredUpdates):
+            found = await first.some()
+            if self._actions:  # else the topic is gone
+                self._actions[:1] = found if first.ended else [*found, first]
+            return
+        updates, others = list[ApplyUpdate](), list[Action]()
+        for action in actions:
+            if isinstance(action, ApplyUpdate) and not others:
+                updates.append(action)
+            elif isinstance(action, ApplyUpdate | IgnoredUpdates) or updates:
+                break
+            else:
+                others.append(action)
+        if updates:
             await self._apply(updates)
             del self._actions[: len(updates)]
-        elif len(first) == 1:  # no task of its own
-            await self._carry_out(first[0])
+        elif len(actions) == 1:  # no task of its own
+            await self._carry_out(others[0])
             del self._actions[:1]
         else:
-            await self._write_all(list(takewhile(lambda action: not isinstance(action, ApplyUpdate), first)))
+            await self._write_all(others)
 
-    async def _apply(self, updates: Sequence[Action]) -> None:
+    async def _apply(self, updates: Sequence[ApplyUpdate]) -> None:
         """Merge updates one after another, and save the results together.
 
         So the last subscription of a marker does not wait for the others' commits.
         """
-        saving = [
-            await self._applier.apply(update, repeating=self._repeating)
-            for update in updates
-            if isinstance(update, ApplyUpdate)
-        ]
+        saving = [await self._applier.apply(update, repeating=self._repeating) for update in updates]
         for outcome in await asyncio.gather(*(each for each in saving if each is not None), return_exceptions=True):
             if isinstance(outcome, SubscriptionNotFound):  # it is being deleted; other subscriptions' updates go on
                 self._shared.counted.updates_ignored += 1

@@ -16,12 +16,14 @@ from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping
-from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, SubscriptionUpdate, decode_marker
-from snapshots.position import Position
+from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, decode_marker
+from snapshots.position import BEFORE_ALL, Position
 
 RESTORE_MARKERS_MAX: Final = 100_000
 """Most markers that are read back from the log. They take seconds, and cover hours of a busy topic."""
 PAGE_BYTES: Final = 1 << 20
+SMALL_PAGE_BYTES: Final = 1 << 14
+"""Size of a page that is read while clients are served: some hundred blocks of one marker each."""
 RUN_BYTES: Final = 1 << 26
 
 log = structlog.get_logger(__name__)
@@ -43,10 +45,15 @@ class MarkerLog:
         self._topic = topic
         self._counted = counted
 
-    def markers(self, stored: StoredBlock) -> Iterator[tuple[Position, Marker]]:
-        """Yield the markers of a block that this cluster can read, each with its position."""
+    def markers(self, stored: StoredBlock, sought: Collection[bytes] = ()) -> Iterator[tuple[Position, Marker]]:
+        """Yield the markers of a block that this cluster can read, each with its position.
+
+        With ``sought``, pass over entries that hold none of these bytes, without decoding them.
+        """
         view = BlockView(stored.block, stored.header)
         for index, entry in enumerate(view.entries()):
+            if sought and not _holds_any(bytes(entry), sought):
+                continue
             position = Position(stored.position.ledger, stored.position.entry + index)
             try:
                 metadata, payload = decode_entry(entry, check=False)
@@ -86,6 +93,32 @@ class MarkerLog:
             if looked_at >= RESTORE_MARKERS_MAX:
                 return
 
+    def before_newest(self) -> Position:
+        """Return the position before the newest :data:`RESTORE_MARKERS_MAX` markers."""
+        left = RESTORE_MARKERS_MAX
+        for ledger, entries in reversed(list(self._topic.log.markers.by_ledger())):
+            if len(entries) >= left:
+                return Position(ledger, entries[len(entries) - left] - 1)
+            left -= len(entries)
+        return BEFORE_ALL
+
+    def next_run(self, after: Position, upto: Position) -> tuple[Position, Position] | None:
+        """Return the first and last position of the next run of markers in (``after``, ``upto``]; None if there is
+        none."""
+        markers = self._topic.log.markers
+        first = markers.next_after(after)
+        if first is None or first > upto:
+            return None
+        return first, min(markers.run_end(first), upto)
+
+    def page(self, first: Position, last: Position) -> tuple[list[StoredBlock], Position]:
+        """Return the first blocks of a run of markers, which are read in about a millisecond, and the last position in
+        them."""
+        blocks, reached = self._topic.reading.blocks(
+            Position(first.ledger, first.entry - 1), last, bytes_max=SMALL_PAGE_BYTES, from_memory=True
+        )
+        return blocks, reached if blocks else last  # nothing is left of a topic that is being deleted
+
     def last_message(self) -> Position:
         """Return the position before the markers at the end of the log. It lies at or above the last message."""
         shape = self._topic.log
@@ -122,18 +155,6 @@ class MarkerLog:
                 break
         return found[::-1]
 
-    def updates_of(self, name: str) -> list[tuple[str, SubscriptionUpdate]]:
-        """Return the announcements of other clusters about one subscription, each with its origin, the oldest first."""
-        found: list[tuple[str, SubscriptionUpdate]] = []
-        for stored in self.newest_first():
-            origin = stored.header.origin
-            if stored.header.kind is not BlockKind.MARKERS or origin == self._topic.cluster:
-                continue
-            for _, marker in reversed(list(self.markers(stored))):
-                if isinstance(marker, SubscriptionsUpdate):
-                    found += [(origin, update) for update in reversed(marker.updates) if update.subscription == name]
-        return found[::-1]
-
     def unannounced_deletions(self, relays: Callable[[str], bool]) -> set[str]:
         """Return the names with a tombstone for which no marker announces the deletion.
 
@@ -153,3 +174,7 @@ class MarkerLog:
             if not missing:
                 break
         return set(missing)
+
+
+def _holds_any(entry: bytes, sought: Collection[bytes]) -> bool:
+    return any(each in entry for each in sought)

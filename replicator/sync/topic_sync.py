@@ -23,6 +23,7 @@ from replicator.engine.topic import Topic
 from replicator.running.short_tasks import heard
 from replicator.sync.action_queue import ActionQueue
 from replicator.sync.checkpoint import Checkpoint
+from replicator.sync.ignored_updates import IgnoredUpdates
 from replicator.sync.marker_log import MarkerLog
 from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
@@ -30,7 +31,7 @@ from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
 from snapshots.controller import SnapshotController
-from snapshots.markers import SnapshotRequest, SnapshotResponse, SubscriptionsUpdate
+from snapshots.markers import SnapshotRequest, SnapshotResponse
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts, is_anything_before, may_come_before
 
@@ -44,6 +45,7 @@ class TopicSync:
         "_applier",
         "_changed_at",
         "_checkpoint",
+        "_ignored",
         "_loop",
         "_markers",
         "_off",
@@ -89,6 +91,8 @@ class TopicSync:
         """Whether no other cluster gets markers of this topic."""
         self._off: dict[str, None] = {}
         """Subscriptions that are not replicated now. Announcements about them were ignored."""
+        self._ignored: IgnoredUpdates | None = None
+        """Last pass over the log for announcements that were ignored; None if there was none."""
         self._changed_at: float | None = None
         """Time of the first acknowledgement that is not announced yet."""
         self._announcing_since: float | None = None
@@ -280,18 +284,12 @@ class TopicSync:
         return self._state.exact.merge_start(mine, said)
 
     def _hear_what_was_ignored(self, name: str) -> None:
-        """Apply again what other clusters announced in the log about ``name``, which is replicated again.
-
-        A deletion among that does not count, because the subscription was not replicated then: it goes on in the
-        generation after it.
-        """
-        for origin, update in self._markers.updates_of(name):
-            lac = self._topic.log.last
-            if update.deleted:
-                update = replace(update, whole=True)
-            self._queue.add(
-                self.controller.updates.on_updates(SubscriptionsUpdate((update,)), origin, lac, monotonic_ms())
-            )
+        """Apply again what other clusters announced in the log about ``name``, which is replicated again."""
+        if self._ignored is None or self._ignored.begun:
+            updates, turns = self.controller.updates, self._shared.engine.turns
+            self._ignored = IgnoredUpdates(self._topic, self._markers, updates, turns)
+            self._queue.add([self._ignored])
+        self._ignored.of(name)
 
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
         self._off.pop(name, None)
