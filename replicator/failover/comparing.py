@@ -5,8 +5,8 @@ missing. Each worker gives, origin by origin, a digest of what is left to consum
 are equal, and the target delivers no message that was acknowledged at the source. A target that has less left is as
 good: its own consumers acknowledged more, and the source hears of that only if a link leads back. Messages that links
 left out at the source may be left at the target: nobody at the source can have consumed them. Nor those of an origin
-beyond the source's mark, which come to the target while a third cluster publishes. An origin of which the target has
-nothing is not compared. Backlogs are compared only if a worker is of a version that gives no digests; a state that
+beyond the source's mark, which come to the target while a third cluster publishes. If the target has nothing of an
+origin, that origin is not compared. Backlogs are compared only if a worker is of a version that gives no digests; a state that
 could not be had is *not compared*, and never counts as equal.
 """
 
@@ -109,7 +109,7 @@ class _Compared:
     """Comparison of the exact states of a subscription in both clusters."""
 
     as_good: bool
-    """Whether everything of what the target has that is acknowledged at the source is acknowledged there, too."""
+    """Whether the target's acknowledgements include all of the source's, as far as it has their messages."""
     evidence: str
     behind: bool = False
     """Whether the target lacks entries of the source's clients."""

@@ -43,7 +43,7 @@ class UpdateApplier:
         self.from_peers: dict[str, bool] = {}
         """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
         self.buried_again: dict[str, None] = {}
-        """Those of them that are deleted because of a deletion that is not new."""
+        """Subscriptions that are being deleted because another cluster said again that it had deleted them."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Apply an update. Return a future that is done when the result is durable, or None if nothing needs to be

@@ -116,7 +116,7 @@ class Cluster:
         self.trimmed: set[Identity] = set()
         """Messages that were here. A subscription that is put elsewhere here passes over them."""
         self.trimmed_parts: set[Identity] = set()
-        """Those of batches that were here in part: once trimmed, they are claimed no more."""
+        """Trimmed messages of batches that were here in part. The cluster does not claim them any more."""
         self.engine: Engine
         self.sync: SubscriptionSync
 

@@ -238,7 +238,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
         A subscription of a higher generation, or one that is not replicated, stays. With ``unless_in_use``, a
         subscription that has consumers stays unchanged, and is returned: the caller must keep it. With
-        ``unless_unheard``, the same is true of one of which :attr:`CursorState.may_outlive` is true. In all other cases
+        ``unless_unheard``, one with a true :attr:`CursorState.may_outlive` stays likewise. In all other cases
         return None, and disconnect the consumers of a deleted subscription.
         """
         check_subscription_name(name)  # it is a part of a key of the store

@@ -1,4 +1,4 @@
-"""Requests of the writer that meet damaged blocks: whatever is refused leaves nothing in the store."""
+"""Requests of the writer that meet damaged blocks. A refused request leaves nothing in the store."""
 
 from __future__ import annotations
 

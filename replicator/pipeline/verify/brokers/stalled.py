@@ -22,9 +22,9 @@ class Progress:
     """Progress of all bridges from :meth:`begin` to :meth:`end`. Call ``end`` only if the wait took all of its time."""
 
     unread: set[Key] = field(default_factory=set)
-    """Topics at brokers of which the bridge read nothing, though there were entries to read."""
+    """Topics at brokers whose entries the bridge did not read, though there were some."""
     unpublished: set[Key] = field(default_factory=set)
-    """Topics of which the bridge published nothing at the brokers, though entries waited for that."""
+    """Topics whose waiting entries the bridge did not publish at the brokers."""
     _first: dict[Key, BridgedTopic] = field(default_factory=dict)
     _ends: Mapping[Key, Position] = field(default_factory=dict)
 
