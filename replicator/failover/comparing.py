@@ -6,8 +6,8 @@ are equal, and the target delivers no message that was acknowledged at the sourc
 good: its own consumers acknowledged more, and the source hears of that only if a link leads back. Messages that links
 left out at the source may be left at the target: nobody at the source can have consumed them. Nor those of an origin
 beyond the source's mark, which come to the target while a third cluster publishes. If the target has nothing of an
-origin, that origin is not compared. Backlogs are compared only if a worker is of a version that gives no digests; a state that
-could not be had is *not compared*, and never counts as equal.
+origin, that origin is not compared. Backlogs are compared only if a worker is of a version that gives no digests; a
+state that could not be had is *not compared*, and never counts as equal.
 """
 
 from __future__ import annotations
