@@ -87,7 +87,12 @@ def create(
         ),
     ] = None,
     audience: Annotated[
-        str | None, typer.Option("--audience", metavar="NAME", help="Audience that the token is for.")
+        str | None,
+        typer.Option(
+            "--audience",
+            metavar="NAME",
+            help="Audience that the token is for, as `auth.tokens.audience` of the topology says; without it, none.",
+        ),
     ] = None,
 ) -> Shown[TokenAnswer]:
     """Print a token for a role."""

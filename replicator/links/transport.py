@@ -137,7 +137,8 @@ class HttpTransport:
         answer = await self._ask("GET", "high-water", asked)
         if answer.get("cluster") != self._destination:
             raise WrongPeer(
-                f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}"
+                f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}: "
+                "correct the cluster's address in the topology"
             )
         theirs = answer.get("protocol", 1)
         if agreed_version(theirs) != theirs:

@@ -151,7 +151,10 @@ async def run_roundtrip(
     # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
     if len(unknown) < len(left):
-        raise NotRemoved(f"every message came, but {topic} could not be removed")
+        raise NotRemoved(
+            f"every message came, but {topic} could not be removed; the output before names the clusters that may "
+            "have it, and why"
+        )
     return lines
 
 
@@ -210,7 +213,10 @@ async def remove_left(topology: Topology, namespace: str, *, used_too: bool = Fa
     for topic, there in found.items():
         problems += [f"{topic}: {each}" for each in await remove_topic(there, topic)]
     if problems:
-        raise NotRemoved(f"topics of earlier runs could not be removed: {'; '.join(problems)}")
+        raise NotRemoved(
+            f"topics of earlier runs could not be removed: {'; '.join(problems)}. Mend that, and run it again with "
+            "--remove-left"
+        )
     return list(found)
 
 

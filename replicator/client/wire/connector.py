@@ -212,7 +212,10 @@ class BrokerConnector:
             if answer.response == CommandLookupTopicResponse.LookupType.Connect:
                 return connection
             authoritative = answer.authoritative
-        raise ConnectError(f"{self._url}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it")
+        raise ConnectError(
+            f"{self._url}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it: try again when the "
+            "brokers have settled"
+        )
 
     async def _ask(self, connection: Connection, make: Callable[[int], BaseCommand], what: str) -> Any:
         return await connection.request(make, f"{connection.address}: {what}", self._operation_timeout_seconds)

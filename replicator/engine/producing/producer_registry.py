@@ -122,7 +122,7 @@ class ProducerRegistry:
         if not self._connected:
             return [self._own(session, name, epoch)]
         if len(self._waiting) >= PRODUCERS_MAX:
-            raise ProducerBusy(f"{PRODUCERS_MAX} producers wait for the topic already, the limit")
+            raise ProducerBusy(f"{PRODUCERS_MAX} producers wait for the topic already, the limit: close some of them")
         waiting = _Waiting(session, name, epoch)
         if epoch is not None and epoch == self.epoch:
             self._waiting.insert(0, waiting)

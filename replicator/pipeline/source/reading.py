@@ -44,7 +44,9 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_
     clusters = [standings[url].cluster for url in options.urls]
     for cluster in clusters:
         if clusters.count(cluster) > 1:
-            raise UnexpectedAnswer(f"option 'url': {' and '.join(options.urls)} name cluster {cluster} twice")
+            raise UnexpectedAnswer(
+                f"option 'url': {' and '.join(options.urls)} name cluster {cluster} twice: give each worker once"
+            )
 
 
 def search_times(
