@@ -217,7 +217,9 @@ class IndexWriter:
                     await self.extents.write(self.repository(), topic=topic)
                 return await ask(self.repository())
         except (TimeoutError, ExtentsCorrupt) as error:
-            raise RepositoryUnavailable(str(error) or f"no answer in {LOOK_UP_SECONDS_MAX:.0f} s") from None
+            raise RepositoryUnavailable(
+                str(error) or f"Postgres did not answer within {LOOK_UP_SECONDS_MAX:.0f} s"
+            ) from None
 
     def _check_up(self) -> None:
         if self._database.state != "up":

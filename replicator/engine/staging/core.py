@@ -185,8 +185,8 @@ class StagingCore:
             return opened
         if state.pending is not None and state.pending.key != key.epoch:
             raise CommitPending(
-                f"writer {key.epoch.writer!r}: epoch {state.pending.key.epoch} is still being published; it is tried "
-                "again"
+                f"writer {key.epoch.writer!r}: epoch {state.pending.key.epoch} is still being published; wait until "
+                "it is, and try again"
             )
         self._touch(key, now_ms)
         return opened
@@ -287,7 +287,8 @@ class StagingCore:
             if state.pending.key == key:
                 return state.pending
             raise CommitPending(
-                f"writer {key.writer!r}: epoch {state.pending.key.epoch} is still being published; it is tried again"
+                f"writer {key.writer!r}: epoch {state.pending.key.epoch} is still being published; wait until it is, "
+                "and try again"
             )
         if request.base is not None and request.base != state.facts.commits:
             raise WriterMoved(
