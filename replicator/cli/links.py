@@ -48,8 +48,7 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="keep-both|skip-and-record|copy-anew",
-        help="How the link goes on with the topic that it stopped at; `links list` names the policies that can end a "
-        "gap.",
+        help="How the link goes on with the topic that it stopped at; `links list` shows why it did.",
     ),
 ]
 
