@@ -297,7 +297,9 @@ class ApacheBridge(TopicListener[Topic]):
         if topic.name in self._topics or topic.name in self._renewing or topic.deleted is not None:
             return
         if len(self._topics) >= TOPICS_MAX:
-            self._too_many[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
+            self._too_many[topic.name] = (
+                f"{TOPICS_MAX} topics are bridged, the limit of a worker: leave some out with `apache.exclude`"
+            )
             return
         self._too_many.pop(topic.name, None)
         bridged = self._topics[topic.name] = TopicBridge(

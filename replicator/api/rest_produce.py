@@ -103,7 +103,7 @@ class RestProduce:
         parts = request.match_info
         topic = str(parse_topic(f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"))
         if not isinstance(body, dict) or not isinstance(messages := body.get("messages", []), list):
-            raise BadField("the body must be an object with a list of messages")
+            raise BadField('the body must be an object with a list of messages, as {"messages": [{"payload": "text"}]}')
         if len(messages) > MESSAGES_MAX:
             raise BadField(
                 f"the request has {len(messages)} messages; {MESSAGES_MAX} are allowed: send them in several requests"

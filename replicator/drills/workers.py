@@ -143,7 +143,9 @@ class OwnWorkers(RunningWorkers):
             await self.running[name].wait()
             status = await self._processes[name].wait()
             if self.running[name].is_set():
-                raise WorkerFailed(f"the worker of {name} {how_it_ended(status)} and was not to")
+                raise WorkerFailed(
+                    f"the worker of {name} {how_it_ended(status)} and was not to; its log says why: {self._logs[name]}"
+                )
 
     def tracebacks(self) -> dict[str, int]:
         found: dict[str, int] = {}

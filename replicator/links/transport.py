@@ -311,7 +311,10 @@ class HttpTransport:
         try:
             answer: dict[str, Any] = json.loads(await response.read())
         except (aiohttp.ClientError, ValueError) as error:
-            raise PeerUnavailable(f"{self._base} answered {response.status}, not in JSON: {error}") from None
+            raise PeerUnavailable(
+                f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
+                "worker, and not of a proxy that answers by itself"
+            ) from None
         if response.status != 200:
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))
         return answer

@@ -95,7 +95,7 @@ class ProducerRegistry:
         if mode is AccessMode.SHARED:
             return self._connect_shared(session, name, producers_max)
         if epoch is not None and not 0 <= epoch <= max(EPOCH_MAX, self.epoch or 0):
-            raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}")
+            raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}: connect without an epoch")
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
             raise ProducerFenced(
                 f"producer {name!r} owned the topic in epoch {epoch}, and it is in {self.epoch}: another producer has "

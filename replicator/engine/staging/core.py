@@ -214,7 +214,9 @@ class StagingCore:
         if at + length_bytes <= attempt.bytes:
             return False
         if attempt.sealed:
-            raise StagedMissing(f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes")
+            raise StagedMissing(
+                f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes, and takes no more: run the task again"
+            )
         more = at + length_bytes - attempt.bytes
         if self.staged_bytes + more > self.limits.staged_bytes_max:
             raise StagingFull(
@@ -296,7 +298,9 @@ class StagingCore:
                 "is another query running with the same `writer`? Give each its own, then restart this one"
             )
         if len({receipt.partition for receipt in request.receipts}) < len(request.receipts):
-            raise InvalidWriter(f"writer {key.writer!r}: a commit names two attempts of one partition")
+            raise InvalidWriter(
+                f"writer {key.writer!r}: a commit names two attempts of one partition: run the batch again"
+            )
         self.check_not_aborted(request)
         for receipt in request.receipts:
             if not receipt.bytes:
