@@ -234,8 +234,8 @@ def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
     if kind == PARTITIONED:
         if fields.get("defaultNumPartitions") is None:
             raise PreconditionFailed(
-                f"field {name}.defaultNumPartitions is missing: give the number of partitions that new topics of "
-                "this namespace get"
+                f"{name}.defaultNumPartitions is missing: give the number of partitions that new topics of this "
+                "namespace get"
             )
         partitions = number_field(
             fields["defaultNumPartitions"], f"{name}.defaultNumPartitions", least=1, most=PARTITIONS_MAX
