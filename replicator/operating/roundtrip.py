@@ -299,9 +299,14 @@ async def _watched(
                 lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:
-            raise WorkerUnavailable(f"{home.name} at {home.pulsar_url}: took no messages in time") from None
+            raise WorkerUnavailable(
+                f"{home.name} at {home.pulsar_url}: took no messages in time; see the log of its worker"
+            ) from None
         seen = "; ".join(lines)
-        raise NotArrived(f"{waits_for}: not every message came in time ({seen})") from None
+        raise NotArrived(
+            f"{waits_for}: not every message came in time ({seen}); `replicator links list` shows what holds the "
+            "links up"
+        ) from None
     return lines
 
 
