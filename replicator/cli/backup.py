@@ -340,7 +340,7 @@ def reclaim(
             "--bytes-per-second",
             metavar="N",
             min=1,
-            help="Limit of bytes that are read each second, from all clusters together, such as 50MiB.",
+            help="Limit of bytes that are read each second, from all clusters together.",
         ),
     ] = None,
     from_directory: Annotated[

@@ -99,8 +99,8 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query or not batch:
             raise PipelineError(
-                "Spark did not tell a task of the stream for which query and batch it writes ({QUERY_ID}, "
-                "{BATCH_ID}), so it wrote nothing: start the stream by writeStream, with a version of Spark that "
+                f"Spark did not tell a task of the stream for which query and batch it writes ({QUERY_ID}, "
+                f"{BATCH_ID}), so it wrote nothing: start the stream by writeStream, with a version of Spark that "
                 "the extra replicator[spark] allows"
             )
         key = EpochKey(self._options.writer or f"query-{query}", self._options.run or query, int(batch))
