@@ -114,7 +114,10 @@ class _Confirmations:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise BridgeError(f"{what}: not confirmed within {ANSWER_SECONDS_MAX:g} s") from None
+            raise BridgeError(
+                f"{what}: the brokers have not confirmed them within {ANSWER_SECONDS_MAX:g} s, and may have stored "
+                "them all the same. The bridge sends them again; if this goes on, see the brokers' log"
+            ) from None
 
     def on_ack_confirmed(self, request_id: int) -> None:
         self._confirmed += 1

@@ -330,7 +330,10 @@ class BrokerAdmin(ClosedAtExit):
         try:
             return json.loads(said) if said else None
         except ValueError:
-            raise AdminFailed(f"{method} /admin/v2/{path}: the answer is no JSON") from None
+            raise AdminFailed(
+                f"{method} /admin/v2/{path}: the answer is no JSON; see that `admin_url` leads to a Pulsar broker, "
+                "and not to a proxy that answers by itself"
+            ) from None
 
     async def _request(self, method: str, path: str, body: Any) -> _Answer:
         return await self._turns.take(lambda: self._send(method, path, body))
@@ -378,23 +381,34 @@ class BrokerAdmin(ClosedAtExit):
             except AuthenticationError as error:
                 raise AdminFailed(f"{what}: {error}") from None
             except TimeoutError:
-                raise over(f"{by}: no answer within {REQUEST_SECONDS_MAX:g} s") from None
+                raise over(
+                    f"{by}: no answer within {REQUEST_SECONDS_MAX:g} s; see that this broker runs and is not overloaded"
+                ) from None
             except aiohttp.ClientError as error:
                 text = f"{by}: {error or type(error).__name__}{self._refused_by_tls(error)}"
                 if isinstance(error, aiohttp.ClientConnectorError) and not sent_on:
                     raise _Unreachable(text) from None
                 raise over(text) from None
             if urlsplit(sent_to).scheme != urlsplit(url).scheme:
-                raise AdminFailed(f"{what}: sent on to {sent_to}, which is not asked: it has another scheme")
+                raise AdminFailed(
+                    f"{what}: sent on to {sent_to}, which is not asked: it has another scheme. Give the address that "
+                    "the brokers send to as `admin_url`"
+                )
             url = sent_to
-        raise AdminFailed(f"{what}: sent on {REDIRECTS_MAX} times, last to {url}")
+        raise AdminFailed(
+            f"{what}: sent on {REDIRECTS_MAX} times, last to {url}: see that the brokers' own addresses "
+            "(webServiceUrl) do not lead in a circle"
+        )
 
     async def _answer(self, what: str, response: aiohttp.ClientResponse) -> _Answer:
         said = await response.content.read(ANSWER_BYTES_MAX + 1)
         while len(said) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
             said += more
         if len(said) > ANSWER_BYTES_MAX:
-            raise AdminFailed(f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise AdminFailed(
+                f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes, more than the bridge reads; see that "
+                "`admin_url` leads to a Pulsar broker"
+            )
         status = response.status
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return _Answer(dict(response.headers), said)

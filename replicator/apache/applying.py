@@ -96,7 +96,7 @@ class Applying:
     async def _through_holder(self, name: str, positions: PositionSet) -> list[Position]:
         holder = self._fence.holder(name)
         if holder is None:
-            raise BridgeError(f"the consumer that keeps others out of {name} has just gone")
+            raise BridgeError(f"the consumer that keeps others out of {name} has just gone; the bridge tries again")
         return await holder.acknowledge(positions)
 
     async def _beside(

@@ -195,7 +195,11 @@ class ApacheBridge(TopicListener[Topic]):
             return [topic]
         found = sorted(name for name in self._topics if name.startswith(f"{topic}-partition-"))
         if not found:
-            reason = (self._too_many | self._refused).get(topic, "the brokers and the links have not told of it")
+            reason = (self._too_many | self._refused).get(
+                topic,
+                "the brokers and the links have not told of it; see that its name is right, and that "
+                "`apache.exclude` does not leave it out",
+            )
             raise NotBridged(f"{topic} is not bridged in cluster {self._engine.cluster!r}: {reason}")
         return found
 
@@ -206,7 +210,11 @@ class ApacheBridge(TopicListener[Topic]):
     def _bridged(self, topic: str) -> TopicBridge:
         """Return the bridge of one topic. Raises :class:`NotBridged` if there is none now."""
         if (bridged := self._topics.get(topic)) is None:
-            raise NotBridged(f"{topic} is not bridged in cluster {self._engine.cluster!r} at this moment")
+            raise NotBridged(
+                f"{topic} is not bridged in cluster {self._engine.cluster!r} now: its brokers or links have not told "
+                "of it yet, it was just deleted, or `apache.exclude` leaves it out. `replicator bridge status` says "
+                "what holds it up"
+            )
         return bridged
 
     async def renew(self, topic: str, *, dry_run: bool) -> Renewal:
@@ -289,7 +297,9 @@ class ApacheBridge(TopicListener[Topic]):
         if topic.name in self._topics or topic.name in self._renewing or topic.deleted is not None:
             return
         if len(self._topics) >= TOPICS_MAX:
-            self._too_many[topic.name] = f"{TOPICS_MAX} topics are bridged, the limit of a worker"
+            self._too_many[topic.name] = (
+                f"{TOPICS_MAX} topics are bridged, the limit of a worker: leave some out with `apache.exclude`"
+            )
             return
         self._too_many.pop(topic.name, None)
         bridged = self._topics[topic.name] = TopicBridge(

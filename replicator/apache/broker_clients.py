@@ -100,10 +100,13 @@ class BrokerClients:
             why = "; ".join(named[:NAMED_MAX]) or self.unknown() or self._limited() or "the brokers are slow"
             raise ClientsRemain(
                 f"the clients of {self._engine.cluster}'s brokers could not be kept out within "
-                f"{SETTLE_SECONDS_MAX:g} s: {why}"
+                f"{SETTLE_SECONDS_MAX:g} s: {why}; remove what is in the way, and try again"
             ) from None
         except BridgeError as error:
-            raise ClientsRemain(f"the brokers of {self._engine.cluster} do not answer: {error}") from None
+            raise ClientsRemain(
+                f"the brokers of {self._engine.cluster} do not answer, so that nobody knows whether their clients are "
+                f"out: {error}; see that the brokers run and can be reached, and try again"
+            ) from None
         return held
 
     def _is_renewed(self, bridged: TopicBridge) -> bool:

@@ -177,5 +177,8 @@ def parse_ranges(ranges: str, last_entries: Mapping[int, int], name: str = "") -
                 beyond.add_range(each, after + 1 if each == ledger else 0, last)
         beyond.add_range(end_ledger, 0, end)
     if set(_RANGE.sub("", ranges)) - set("[], "):  # a list that is cut, too: what it lacks would seem to be open again
-        raise BridgeError(f"the broker shows ranges of acknowledged messages that nobody can read: {ranges[:200]!r}")
+        raise BridgeError(
+            f"the broker shows ranges of acknowledged messages that nobody can read: {ranges[:200]!r}: see that "
+            "`admin_url` leads to a Pulsar broker, of a version that the bridge knows"
+        )
     return beyond

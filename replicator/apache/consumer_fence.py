@@ -167,7 +167,10 @@ class ConsumerFence:
         finally:
             unloading.cancel()
             self._unloaded()
-        raise BridgeError(f"{self._name} was unloaded and is not back within {COME_BACK_SECONDS_MAX:g} s: {error}")
+        raise BridgeError(
+            f"{self._name} was unloaded and is not back within {COME_BACK_SECONDS_MAX:g} s: {error}; see that the "
+            "brokers run, and try again"
+        )
 
     async def _hold(self, names: Collection[str]) -> set[str]:
         """Connect to the subscriptions that we do not hold. Return those that an application's consumer has.

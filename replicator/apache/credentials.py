@@ -32,9 +32,11 @@ class _OfFile(Authentication):
         try:
             found = self._file.read_bytes().strip()
         except OSError as error:
-            raise AuthenticationError(f"{self.source}: cannot be read: {error.strerror or error}") from None
+            raise AuthenticationError(
+                f"{self.source}: cannot be read: {error.strerror or error}; see that the worker may read the file"
+            ) from None
         if not found:
-            raise AuthenticationError(f"{self.source}: it is empty")
+            raise AuthenticationError(f"{self.source}: the file is empty; write the credentials into it")
         return found
 
 

@@ -249,7 +249,7 @@ class Outgoing:
             if loop.time() > deadline:
                 raise BridgeError(
                     f"{self._topic.name}: the bridge has not read what it published before (up to {target}) within "
-                    f"{BARRIER_SECONDS_MAX:g} s"
+                    f"{BARRIER_SECONDS_MAX:g} s; see that the brokers answer, and try again"
                 )
             await asyncio.sleep(BARRIER_POLL_SECONDS)
 

@@ -61,7 +61,7 @@ class BrokerSchemas:
         try:
             schema = self._registry.find(self._topic, version)
         except SchemaNotFound as error:
-            raise BridgeError(f"{error}: no link has announced it yet") from None
+            raise BridgeError(f"{error}: no link has announced it yet; the bridge tries again when one has") from None
         try:
             found = await self._connector.register_schema(self._topic, schema)
         except IncompatibleSchema as error:

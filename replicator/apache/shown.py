@@ -117,7 +117,10 @@ def internals_of(topic: str, answer: Any) -> TopicInternals:
         added = int(answer.get("entriesAddedCounter", 0))
         return TopicInternals(last, pending, load, cursors, last_entries, there, entries, added)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise AdminFailed(f"{topic}: the internal statistics lack what is needed: {error!r}") from None
+        raise AdminFailed(
+            f"the internal statistics of {topic} at the brokers lack what the bridge needs ({error!r}): see that "
+            "`admin_url` leads to a Pulsar broker, of a version that the bridge knows"
+        ) from None
 
 
 def _by_subscription(cursors: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,10 @@ class SubscriptionStates:
         await self._same_life(internals)
         if reading_subscription(self._cluster) not in internals.cursors:
             # The topic may be another one, made anew: that its subscriptions are gone says nothing about the old ones.
-            raise BridgeError("the bridge does not read this topic (yet), so nothing is said of its subscriptions")
+            raise BridgeError(
+                "the bridge does not read this topic at the brokers (yet), so that it cannot tell which of its "
+                "subscriptions were deleted; it looks again by itself"
+            )
         self._gone = gone
         names = {name for name, each in self._topic.subscriptions.items() if each.replicated and each.stored}
         names.update(self._seen)
@@ -258,7 +261,10 @@ class SubscriptionStates:
         """Compare one subscription, and act. Return whether there was work, or a merge for :meth:`_finish_merges`."""
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
-            raise BridgeError("the engine has a subscription of that name that is not replicated; delete it")
+            raise BridgeError(
+                "the cluster's own store has a subscription of that name that is not replicated: delete that one, "
+                "or take another name at the brokers"
+            )
         shown = internals.cursors.get(name)
         engines = None if subscription is None else self._side.engines(subscription)
         idle = self._idle.pop(name, None)
@@ -427,5 +433,8 @@ class SubscriptionStates:
         """
         passed = min(position, internals.last)
         if passed > internals.gone and not await self._has_read(passed, internals):
-            raise BridgeError(f"its start is {position} of the brokers, and not all up to there is read yet")
+            raise BridgeError(
+                f"its start is {position} of the brokers, and not all up to there is read yet; it goes on by itself "
+                "when that is read"
+            )
         return self._side.starts_below(position)

@@ -39,7 +39,9 @@ class TopicAtBrokers:
         elif not await self.is_there():
             if self._was_there() and not anew:
                 if self._topic in await self._admin.topics(name.full_namespace):
-                    raise BridgeError(f"{self._topic}: the brokers list it, and do not find it yet")
+                    raise BridgeError(
+                        f"{self._topic}: the brokers list it, and do not find it yet; the bridge asks again by itself"
+                    )
                 raise self._deleted()
             await self._admin.create_topic(self._topic)
 

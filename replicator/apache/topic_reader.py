@@ -79,8 +79,8 @@ async def _read(
                 return
             if silent_seconds >= SILENCE_SECONDS_MAX:
                 raise BridgeError(
-                    f"{topic}: the brokers sent nothing after {reached} for {silent_seconds:g} s, and have entries up "
-                    f"to {upto}"
+                    f"{topic}: the brokers sent nothing after {reached} for {silent_seconds:g} s, and have entries "
+                    f"up to {upto}. The bridge tries again; if this goes on, see the brokers' log"
                 ) from None
             continue
         silent_seconds, reached = 0.0, arrived[-1].position

@@ -205,7 +205,9 @@ async def status(request: web.Request) -> web.Response:
 def check_patterns(patterns: Sequence[str]) -> None:
     """Raise :class:`BadRequest` if a pattern is malformed, or if there are more than :data:`PATTERNS_MAX`."""
     if len(patterns) > PATTERNS_MAX:
-        raise BadRequest(f"{len(patterns)} patterns of topics were given, the limit is {PATTERNS_MAX}")
+        raise BadRequest(
+            f"{len(patterns)} patterns of topics were given, the limit is {PATTERNS_MAX}: ask in several requests"
+        )
     try:
         for pattern in patterns:
             check_pattern(pattern)

@@ -212,7 +212,10 @@ def add_audit(app: web.Application, audit_log: AuditLog) -> None:
                 newest=min(newest, LISTED_MAX),
             )
         except SnapshotsError as error:
-            raise DatabaseDown(f"the audit log is kept in Postgres, which is away: {error}") from None
+            raise DatabaseDown(
+                f"the audit log is kept in Postgres, which is away: {error}; try again when the worker reaches its "
+                "database"
+            ) from None
         return web.json_response({"entries": [_as_json(entry) for entry in entries]})
 
     app.router.add_get("/replication/v1/audit", listed)

@@ -87,7 +87,7 @@ async def progress(request: web.Request) -> web.Response:
         async with timeout(MEASURE_SECONDS_MAX):
             amount = await _measure(request.app[data_plane.ENGINE], request.app[SIZES], link.acknowledged(), wanted)
     except TimeoutError:
-        raise TooBusy(f"the topics of link {link.key} are still being measured: ask again") from None
+        raise TooBusy(f"the topics of link {link.key} are still being measured: try again in a moment") from None
     if holds:
         link.backfill_progress = (amount.bytes_total, amount.bytes_left)
     return web.json_response({**asdict(amount), "holds": holds, "state": link.state, "detail": link.detail})
@@ -100,7 +100,7 @@ async def _asked(request: web.Request) -> tuple[str, Sequence[str]]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadRequest("the body must be a JSON object with carrier") from None
     if not isinstance(carrier, str):
-        raise BadRequest("carrier is not a text")
+        raise BadRequest("field carrier must be a text")
     try:
         return carrier, parse_patterns(wanted)
     except ValueError as error:
@@ -131,4 +131,4 @@ def _link(request: web.Request) -> BackfilledLink:
     for link in request.app[BACKFILLS].links():
         if link.key == key:
             return link
-    raise LinkNotFound(f"no link {key[:200]!r} leaves this cluster")
+    raise LinkNotFound(f"no link {key[:200]!r} leaves this cluster; `replicator links list` shows those there are")

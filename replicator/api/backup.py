@@ -120,7 +120,9 @@ async def _known(request: web.Request) -> frozenset[bytes]:
             if len(body) > KNOWN_BYTES_MAX:
                 raise BadRequest(f"the body is over the limit of {KNOWN_BYTES_MAX} bytes")
     except TimeoutError:
-        raise BadRequest(f"nothing of the body came for {SILENCE_SECONDS_MAX:g} s") from None
+        raise BadRequest(
+            f"nothing of the body came for {SILENCE_SECONDS_MAX:g} s: see whether the network or a proxy holds it back"
+        ) from None
     if len(body) % DIGEST_BYTES:
         raise BadRequest(f"the body is not hashes of {DIGEST_BYTES} bytes, one after another")
     content = bytes(body)

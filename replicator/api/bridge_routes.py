@@ -37,7 +37,10 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
         if not isinstance(topic, str) or not topic:
             raise BadRequest("topic must be the name of a topic")
         if bridge is None:
-            raise NotBridged(f"the worker of {cluster!r} runs beside no brokers: it bridges no topics")
+            raise NotBridged(
+                f"the worker of {cluster!r} runs beside no Apache Pulsar brokers, so it bridges no topics: ask the "
+                "worker of a cluster of `kind: pulsar`"
+            )
         return bridge, bridge.named(str(parse_topic(topic)))
 
     async def show(request: web.Request) -> web.Response:

@@ -442,7 +442,10 @@ def linked_source(request: web.Request) -> str:
     """Return the cluster at the other end of the link that asks. Refuse any that is not in the topology."""
     source = _required(request, "from")
     if source not in request.app[LINKED_SOURCES]:
-        raise NotAllowedError(f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}")
+        raise NotAllowedError(
+            f"the topology has no link from {source!r} to {request.app[ENGINE].cluster!r}; give all workers the same "
+            "topology file, and run `replicator apply`"
+        )
     return source
 
 

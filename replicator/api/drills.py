@@ -48,7 +48,10 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
         except SnapshotsError as error:
             raise _away(error) from None
         if run is None:
-            raise NotThere(f"there is no drill {run_id[:ID_CHARS_MAX]!r} here")
+            raise NotThere(
+                f"this worker's store of drills has no drill {run_id[:ID_CHARS_MAX]!r}; `replicator drills list` "
+                "shows those there are"
+            )
         body = json.dumps({**kept_as_json(run), "report": run.report})
         if len(body) > REPORT_BYTES_MAX:
             raise BadRequest(f"the report has {len(body)} bytes; `replicator drills show {run.id}` shows it")

@@ -66,7 +66,9 @@ def _walk(text: str, marks_max: int) -> Iterator[None]:
         until = len(text) if string < 0 else string
         marks += max(1, _marks(text, at, until))  # 1: strings without anything between them end the walk, too
         if marks > marks_max:
-            raise TooManyValues(f"it has more than about {marks_max // 2:,} values")
+            raise TooManyValues(
+                f"its JSON has more than about {marks_max // 2:,} values, counting all fields and items"
+            )
         if string < 0:
             return
         at = text.find('"', string + 1) + 1

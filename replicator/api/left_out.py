@@ -38,7 +38,9 @@ def add_left_out(app: web.Application, bridge: LeavesOut | None) -> None:
         if not isinstance(topic, str) or not isinstance(cluster, str):
             raise BadRequest("topic and cluster must be text")
         if bridge is None:
-            raise NotBridged("this worker runs beside no Apache Pulsar brokers")
+            raise NotBridged(
+                "this worker runs beside no Apache Pulsar brokers: ask the worker of a cluster of `kind: pulsar`"
+            )
         return web.json_response(await bridge.leave_out(str(parse_topic(topic)), cluster, position))
 
     app.router.add_post(LEFT_OUT_ROUTE, left_out)

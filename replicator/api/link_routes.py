@@ -125,7 +125,9 @@ async def copied_anew(request: web.Request) -> web.Response:
         if link.spec.destination == to and (marks := link.copied_anew(topic)) is not None:
             whole = {origin: HighWater(mark.incarnation, mark.position) for origin, mark in marks.items()}
             return web.json_response(OriginMarks(whole).as_json())
-    raise NotCopiedAnew(f"no link to {to[:80]!r} copies {topic!r} anew now")
+    raise NotCopiedAnew(
+        f"no link to {to[:80]!r} copies {topic!r} anew now; `replicator links list` shows what the links do"
+    )
 
 
 def _link(request: web.Request) -> LinkControl:

@@ -120,7 +120,7 @@ async def _append_posted(request: web.Request, link: IncomingLink) -> web.Stream
     frames = posted_frames.PostedFrames(request, request.app[ENGINE].unpacking)
     frame = await frames.next()
     if frame is None:
-        raise BadRequest("the body has no frame")
+        raise BadRequest("the body of the request has no frame: send at least one")
     first = await _take(request, link, frame)
     _note_opened(request, link)
     response = await frames.begin()
@@ -140,7 +140,10 @@ def _link(request: web.Request) -> IncomingLink:
     link = request.app[LINKED_SOURCES].find(source, name)
     if link is None:
         here = request.app[ENGINE].cluster
-        raise NotAllowedError(f"the topology has no link {name[:80]!r} from {source!r} to {here!r}")
+        raise NotAllowedError(
+            f"the topology has no link {name[:80]!r} from {source!r} to {here!r}; give all workers the same topology "
+            "file, and run `replicator apply`"
+        )
     return link
 
 

@@ -178,7 +178,7 @@ def _planner(request: web.Request) -> PlannerControl:
     for link in request.app[SOURCE].links():
         if link.key == key:
             return link.planner
-    raise LinkNotFound(f"no link {key[:200]!r} leaves this cluster")
+    raise LinkNotFound(f"no link {key[:200]!r} leaves this cluster; `replicator links list` shows those there are")
 
 
 async def _body(request: web.Request) -> dict[str, Any]:

@@ -103,16 +103,18 @@ class RestProduce:
         parts = request.match_info
         topic = str(parse_topic(f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"))
         if not isinstance(body, dict) or not isinstance(messages := body.get("messages", []), list):
-            raise BadField("the body must be an object with a list of messages")
+            raise BadField('the body must be an object with a list of messages, as {"messages": [{"payload": "text"}]}')
         if len(messages) > MESSAGES_MAX:
-            raise BadField(f"{len(messages)} messages; {MESSAGES_MAX} are allowed in a request")
+            raise BadField(
+                f"the request has {len(messages)} messages; {MESSAGES_MAX} are allowed: send them in several requests"
+            )
         typed = self._typed(topic, body)
         partitions = await self._engine.by_use.partitions(topic)
         only = None
         if "partition" in parts:
             only = number_of(parts["partition"], "partition", most=max(partitions - 1, 0))
             if not partitions:
-                raise InvalidPartitions(f"{topic} is not partitioned")
+                raise InvalidPartitions(f"{topic} is not partitioned: produce to the topic itself")
         version = b""
         if typed.schema.type is not SchemaType.NONE:
             if not partitions:
@@ -218,10 +220,10 @@ def _partition(message: Any, partitions: int) -> int:
 def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
     """Return the metadata and payload of one message. Raise :class:`BadField`."""
     if not isinstance(fields, dict):
-        raise BadField("a message must be an object")
+        raise BadField("each of the messages must be a JSON object")
     payload, is_null = text_field(fields, "payload"), null_value_field(fields)
     if payload is None and not is_null:
-        raise BadField("payload is missing")
+        raise BadField("a message has no field payload: give it one, or nullValue")
     now_ms = wall_time_ms()
     metadata = MessageMetadata(publish_time=now_ms, sequence_id=max(0, number_field(fields, "sequenceId")))
     try:
@@ -235,7 +237,10 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
         elif key is not None:
             metadata.partition_key = key
     except UnicodeEncodeError as error:
-        raise BadField(f"key and properties must be text that UTF-8 can hold: {error}") from None
+        raise BadField(
+            "key and properties of a message must be text that UTF-8 can hold, without half characters "
+            f"(surrogates): {error}"
+        ) from None
     metadata.replicate_to.extend(clusters_field(fields))
     metadata.event_time = _event_time_ms(fields)
     deliver_at, deliver_after = number_field(fields, "deliverAt"), number_field(fields, "deliverAfterMs")
@@ -257,7 +262,7 @@ def _event_time_ms(fields: Mapping[str, Any]) -> int:
     if type(value) is not int:
         return time_field(fields, "eventTime") or 0
     if not 0 <= value < 2**63:
-        raise BadField("eventTime is no time")
+        raise BadField("eventTime must be a time from 1970 on: a number of milliseconds, or ISO 8601")
     return value
 
 

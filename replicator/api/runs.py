@@ -281,7 +281,10 @@ async def take_run(request: web.Request) -> web.Response:
     """Record the run that a worker announces before its link copies, and answer whether that run is served."""
     source = request.query.get("from", "")
     if source not in request.app[RUN_SOURCES]:
-        raise NotAllowedError(f"the topology has no link from {source[:80]!r}")
+        raise NotAllowedError(
+            f"the topology has no link from {source[:80]!r}; give all workers the same topology file, and run "
+            "`replicator apply`"
+        )
     try:
         told = RunTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

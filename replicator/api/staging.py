@@ -178,7 +178,7 @@ async def _json(request: web.Request) -> dict[str, Any]:
         body = await _body(request, length)
         told = await json_in_slices(body, Pace(request.app[STAGING].turns), marks_max=COMMIT_BYTES_MAX)
     except (ValueError, RecursionError):
-        raise BadRequest("the body is not JSON") from None
+        raise BadRequest("the body is not JSON: run the worker's version in Spark too") from None
     if not isinstance(told, dict):
         raise BadRequest("the body is not an object in JSON")
     return told

@@ -55,7 +55,10 @@ async def _take_later(engine: Engine, request: web.Request) -> web.Response:
     """
     cluster = request.query.get("cluster", "")
     if cluster not in request.app[data_plane.LINKED_SOURCES]:
-        raise NotAllowedError(f"the topology has no link from {cluster[:80]!r}")
+        raise NotAllowedError(
+            f"the topology has no link from {cluster[:80]!r}; give all workers the same topology file, and run "
+            "`replicator apply`"
+        )
     try:
         told = StoreLine.of_json(await request.json())
     except UNREADABLE as error:

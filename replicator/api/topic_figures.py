@@ -65,7 +65,7 @@ async def topic_figures(request: web.Request) -> web.Response:
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     if len(named) > PAGE_TOPICS_MAX:
-        raise BadRequest(f"at most {PAGE_TOPICS_MAX} topics can be named")
+        raise BadRequest(f"at most {PAGE_TOPICS_MAX} topics can be named: ask in several requests")
     if named:
         return web.json_response({"cluster": engine.cluster, **figures_of(engine, named)})
     limit = number(request, "limit", PAGE_TOPICS, PAGE_TOPICS_MAX)

@@ -24,7 +24,7 @@ def read_schema(text: str, name: str) -> TopicSchema:
     try:
         definition = from_base64(text_field(fields, "schema") or "")
     except ValueError as error:
-        raise BadField(f"{name}: the schema is no base64: {error}") from None
+        raise BadField(f"{name}: the schema must be in base64: {error}") from None
     return TopicSchema(kind, definition, texts_field(fields, "properties"), text_field(fields, "name") or "")
 
 

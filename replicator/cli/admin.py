@@ -47,8 +47,8 @@ TopicArgument = Annotated[
         metavar="TOPIC", help="Name of the topic: persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NAME."
     ),
 ]
-Switch = Annotated[str, typer.Argument(metavar="on|off")]
-SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
+Switch = Annotated[str, typer.Argument(metavar="on|off", help="Whether it is to be on or off.")]
+SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Name of the subscription.")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Name of the namespace: TENANT/NAMESPACE.")]
 
 _T = TypeVar("_T")

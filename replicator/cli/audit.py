@@ -27,7 +27,13 @@ def list_entries(
     file: TopologyFile,
     cluster: ClusterName = None,
     newest: Annotated[
-        int, typer.Option("--newest", min=1, max=10_000, help="Number of entries to show of each cluster.")
+        int,
+        typer.Option(
+            "--newest",
+            min=1,
+            max=10_000,
+            help="Number of entries of the audit log to show of each cluster, the newest ones.",
+        ),
     ] = 100,
 ) -> Shown[list[AuditEntry]]:
     """List what was changed in all clusters, or in one, the newest change first: when, from where, and from what to

@@ -64,7 +64,12 @@ TakesBack = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that takes back its messages.")
 ]
 Id = Annotated[
-    str | None, typer.Option("--backup", metavar="ID", help="The id of the backup; without it, the newest backup.")
+    str | None,
+    typer.Option(
+        "--backup",
+        metavar="ID",
+        help="Id of the backup to use, as `backup list` shows it; without it, the newest backup.",
+    ),
 ]
 OptionalFile = Annotated[
     Path | None,
@@ -154,7 +159,12 @@ def verify(
     backup: Id = None,
     every: Annotated[bool, typer.Option("--all", help="Verify all backups of the cluster.")] = False,
     scratch: Annotated[
-        Path | None, typer.Option("--scratch", metavar="DIR", help="Directory for a copy of the store; needs its size.")
+        Path | None,
+        typer.Option(
+            "--scratch",
+            metavar="DIR",
+            help="Directory to unpack the backup's store in for the check; it needs room for all of it.",
+        ),
     ] = None,
 ) -> Shown[BackupsVerified]:
     """Read all of a backup, open the store in it, and check every block. Exit status 1 if a problem is found.
@@ -220,7 +230,8 @@ def restore(
         bool,
         typer.Option(
             "--if-empty",
-            help="Change nothing if the cluster has a store; go on with a restore that was cut off. For each start.",
+            help="Change nothing if the cluster has a store; go on with a restore that was cut off. For scripts that "
+            "run before each start of a worker.",
         ),
     ] = False,
     no_reclaim: Annotated[
@@ -325,11 +336,20 @@ def reclaim(
     ] = False,
     bytes_per_second: Annotated[
         int | None,
-        typer.Option("--bytes-per-second", metavar="N", min=1, help="Limit of reading, from all clusters together."),
+        typer.Option(
+            "--bytes-per-second",
+            metavar="N",
+            min=1,
+            help="Limit of bytes that are read each second, from all clusters together.",
+        ),
     ] = None,
     from_directory: Annotated[
         Path | None,
-        typer.Option("--from-directory", metavar="DIR", help="Read this directory of another copy of the store, too."),
+        typer.Option(
+            "--from-directory",
+            metavar="DIR",
+            help="Also read messages from this directory, which holds another copy of the cluster's store.",
+        ),
     ] = None,
 ) -> Shown[ReclaimAnswer] | Shown[ReclaimPlanAnswer]:
     """Take back lost messages of a cluster from other clusters that have copies, and newer policies and permissions

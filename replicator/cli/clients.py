@@ -18,7 +18,12 @@ app = Commands(help="Clients that are connected: end one that takes too much.", 
 @app.command()
 def close(
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="HOST:PORT of a connection, as `status` names it, or HOST for all.")
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="Which clients to disconnect: HOST:PORT of one connection, as `status` names it, or HOST for all from "
+            "there.",
+        ),
     ],
     file: TopologyFile,
     cluster: ClusterName = None,

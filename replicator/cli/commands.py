@@ -31,7 +31,9 @@ WatchOption = Annotated[
 ]
 IntervalOption = Annotated[
     float,
-    typer.Option("--interval", metavar="SECONDS", min=0.1, max=86_400, help="With --watch: pause between two results."),
+    typer.Option(
+        "--interval", metavar="SECONDS", min=0.1, max=86_400, help="With --watch: seconds between two results."
+    ),
 ]
 INTERVAL_SECONDS: Final = 2.0
 

@@ -41,13 +41,16 @@ Expect = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="With --offline: a value that a field of the cluster must have, such as listen=7101; may be given again.",
+        help="With --offline: a value that a field of the cluster must have in the topology, such as listen=7101; if "
+        "it has another, that is an error. May be given again.",
     ),
 ]
 MadeLater = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="DIRECTORY", help="With --offline: files in this directory may be missing; may be given again."
+        metavar="DIRECTORY",
+        help="With --offline: files that the topology names in this directory may be missing, such as secrets that "
+        "are mounted later; what needs them is not checked. May be given again.",
     ),
 ]
 

@@ -166,7 +166,9 @@ def drill(
         ),
     ] = 1,
     rate: Annotated[int, typer.Option(min=100, help="Messages to publish per second.")] = 6_000,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices of the drill.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Seed of all random choices of the drill; the same seed makes the same choices again.")
+    ] = 1,
     out_dir: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Directory for report.json, report.html and the workers' logs.")
     ] = Path("drill-report"),
@@ -226,7 +228,7 @@ def list_runs(
     store: Store = None,
     topology: StoredTopology = None,
     scenario: Annotated[str | None, typer.Option(metavar="NAME", help="Show only runs of this scenario.")] = None,
-    newest: Annotated[int, typer.Option(min=1, max=1000, help="Limit of runs to show.")] = 50,
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="Number of runs to show at most, the newest ones.")] = 50,
 ) -> Shown[list[KeptDrill]]:
     """List the drills that are kept, the newest first."""
     runs = _ask(store, topology, lambda repository: repository.drill_runs(scenario=scenario, newest=newest))

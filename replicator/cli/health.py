@@ -29,7 +29,13 @@ def register(program: Commands) -> None:
 def health(
     file: Annotated[
         Path,
-        typer.Option("--file", "-f", metavar="FILE", envvar="REPLICATOR_TOPOLOGY", help="Topology file of the worker."),
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            envvar="REPLICATOR_TOPOLOGY",
+            help="Topology file, which has the worker's address.",
+        ),
     ],
     cluster: Annotated[
         str | None,
@@ -85,8 +91,8 @@ def roundtrip(
         bool,
         typer.Option(
             "--remove-left",
-            help="Only remove the topics of all runs from the namespace in all clusters. Runs that are "
-            "going on then fail.",
+            help="Publish nothing, and only remove the topics that earlier runs left in the namespace, in all "
+            "clusters. Runs that are going on then fail.",
         ),
     ] = False,
 ) -> Shown[RoundtripAnswer]:

@@ -29,7 +29,7 @@ _DATA: Final = "./data"
 _T = TypeVar("_T")
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 
-Written = Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]
+Written = Annotated[Path, typer.Argument(metavar="FILE", help="Topology file to write.")]
 NamedClusters = Annotated[
     list[str] | None,
     typer.Option(

@@ -48,7 +48,7 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="keep-both|skip-and-record|copy-anew",
-        help="Policy by which the link goes on with the topic.",
+        help="How the link goes on with the topic that it stopped at; `links list` shows why it did.",
     ),
 ]
 

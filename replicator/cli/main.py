@@ -207,8 +207,8 @@ def status(
             metavar="N",
             min=1,
             max=LIMIT_MAX,
-            help="Number of rows in each table of the summary; default 10. With --topic: number of topics, "
-            "those with the largest backlogs; default all.",
+            help="Rows in each table of the summary; default 10. With --topic: number of topics to show, those with "
+            "the largest backlogs first; default all.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show all topics with their subscriptions.")] = False,

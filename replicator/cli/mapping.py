@@ -29,7 +29,12 @@ NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"
 def translate(
     file: TopologyFile,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic, in any form.")],
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that has the position.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="CLUSTER", help="Cluster in whose log the entry has the position of --position."
+        ),
+    ],
     destination: Annotated[
         str, typer.Option("--to", metavar="CLUSTER", help="Cluster in which the same entry is looked for.")
     ],

@@ -25,7 +25,7 @@ from replicator.cli.policies import (
 app = Commands(no_args_is_help=True)
 tenants = Commands(help="Tenants of a cluster: the owners of its namespaces.", no_args_is_help=True)
 
-TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 
 
 @app.callback()

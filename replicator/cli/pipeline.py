@@ -50,7 +50,9 @@ def package(archive: ArchivePath) -> Shown[PackageAnswer]:
 def run(
     worker: Annotated[
         str,
-        typer.Argument(metavar="URL", help="Address of the worker whose links this driver copies, http://HOST:PORT."),
+        typer.Argument(
+            metavar="URL", help="Address of the worker whose links this Spark driver copies, as http://HOST:PORT."
+        ),
     ],
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master. Default: pipeline.master of the topology.")

@@ -58,7 +58,12 @@ NAMESPACE_POLICIES: Final = {"replication-clusters": "replication", "auto-topic-
 Target = Annotated[
     str, typer.Argument(metavar="NAME", help="Topic or namespace that has the policy.", autocompletion=complete_targets)
 ]
-Limit = Annotated[str, typer.Argument(metavar="LIMIT", help=f"A number, a size or a duration, or {UNLIMITED}.")]
+Limit = Annotated[
+    str,
+    typer.Argument(
+        metavar="LIMIT", help=f"Limit to set: a number, a size or a duration, as the policy needs, or {UNLIMITED}."
+    ),
+]
 
 
 class Kind(Enum):
@@ -108,8 +113,23 @@ def namespace_policies(target: Target, *, worker: AskedWorker) -> Shown[Namespac
 def set_retention(
     context: typer.Context,
     target: Target,
-    age: Annotated[str, typer.Option("--age", metavar="DURATION", help=f"As 7d, {UNLIMITED}, or 0.")] = UNLIMITED,
-    size: Annotated[str, typer.Option("--size", metavar="SIZE", help=f"As 10GiB, {UNLIMITED}, or 0.")] = UNLIMITED,
+    age: Annotated[
+        str,
+        typer.Option(
+            "--age",
+            metavar="DURATION",
+            help=f"How long consumed messages are kept, such as 7d; {UNLIMITED}, or 0 with a size of 0 to keep none.",
+        ),
+    ] = UNLIMITED,
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            metavar="SIZE",
+            help=f"How many bytes of consumed messages are kept, such as 10GiB; {UNLIMITED}, or 0 with an age of 0 to "
+            "keep none.",
+        ),
+    ] = UNLIMITED,
     *,
     worker: AskedWorker,
 ) -> None:
@@ -125,13 +145,24 @@ def set_retention(
 def set_backlog_quota(
     context: typer.Context,
     target: Target,
-    size: Annotated[str | None, typer.Option("--size", metavar="SIZE", help="Limit of bytes, such as 10GiB.")] = None,
-    age: Annotated[str | None, typer.Option("--age", metavar="DURATION", help="Limit of time, such as 7d.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size", metavar="SIZE", help="Most bytes that a subscription's backlog may have, such as 10GiB."
+        ),
+    ] = None,
+    age: Annotated[
+        str | None,
+        typer.Option(
+            "--age", metavar="DURATION", help="Greatest age of a message in a subscription's backlog, such as 7d."
+        ),
+    ] = None,
     policy: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Action at the limit: producer_request_hold, producer_exception or consumer_backlog_eviction.",
+            help="What happens when a backlog reaches the limit: producer_request_hold, producer_exception or "
+            "consumer_backlog_eviction.",
         ),
     ] = "producer_request_hold",
     *,
@@ -177,7 +208,9 @@ def set_schema_compatibility(
     strategy: Annotated[
         str,
         typer.Argument(
-            metavar="STRATEGY", help="Compatibility strategy, such as BACKWARD, FORWARD_TRANSITIVE or FULL."
+            metavar="STRATEGY",
+            help="Rule by which a new schema must be compatible with earlier ones, such as BACKWARD, "
+            "FORWARD_TRANSITIVE or FULL.",
         ),
     ],
     *,
@@ -222,7 +255,10 @@ def unset(
 def set_replication_clusters(
     context: typer.Context,
     target: Target,
-    clusters: Annotated[list[str], typer.Argument(metavar="CLUSTER…", help="Clusters that get the messages.")],
+    clusters: Annotated[
+        list[str],
+        typer.Argument(metavar="CLUSTER…", help="Clusters that the messages of the topic or namespace are copied to."),
+    ],
     *,
     worker: AskedWorker,
 ) -> Shown[Done] | None:

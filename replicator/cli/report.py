@@ -47,13 +47,18 @@ OutDirectory = Annotated[
 Consumers = Annotated[
     int,
     typer.Option(
-        min=1, max=65_536, metavar="N", help="Number of consumers to assume if no Key_Shared consumer is connected."
+        min=1,
+        max=65_536,
+        metavar="N",
+        help="Number of consumers that keys are shared out to in the report, if no Key_Shared consumer is connected.",
     ),
 ]
 Window = Annotated[
     str,
     typer.Option(
-        metavar="DURATION", help="Longest time between two messages with equal key and payload that count as repeated."
+        metavar="DURATION",
+        help="Two messages with equal key and payload count as repeated if no more time than this lies between them, "
+        "such as 10m.",
     ),
 ]
 Master = Annotated[

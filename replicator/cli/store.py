@@ -16,7 +16,9 @@ from replicator.worker.json_types import StoreStatus
 
 app = Commands(help="A worker's store: its size, whether it is whole, room in its segments.", no_args_is_help=True)
 
-Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose store it is.")]
+Of = Annotated[
+    str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster of the topology whose store is meant.")
+]
 
 
 @app.command(watched=True)

@@ -38,7 +38,7 @@ Where = Annotated[
     typer.Option(
         "--to",
         metavar="PLACE",
-        help="Start of the subscription: earliest, latest, or LEDGER:ENTRY of the message that comes next.",
+        help="Where the new subscription starts: earliest, latest, or LEDGER:ENTRY of the message that it gets first.",
     ),
 ]
 

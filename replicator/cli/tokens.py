@@ -60,7 +60,12 @@ def create_key_pair(
             "--output-public-key", metavar="FILE", help="File to write the public key to, which workers need."
         ),
     ],
-    algorithm: Annotated[str, typer.Option("--algorithm", "-a", metavar="RS256|ES256")] = "RS256",
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            "--algorithm", "-a", metavar="RS256|ES256", help="Kind of the keys: RSA (RS256) or elliptic curve (ES256)."
+        ),
+    ] = "RS256",
 ) -> None:
     """Make a private key, which makes tokens, and its public key, which can only check them."""
     from replicator.security.tokens import new_key_pair
@@ -87,7 +92,12 @@ def create(
         ),
     ] = None,
     audience: Annotated[
-        str | None, typer.Option("--audience", metavar="NAME", help="Audience that the token is for.")
+        str | None,
+        typer.Option(
+            "--audience",
+            metavar="NAME",
+            help="Audience that the token is for, as `auth.tokens.audience` of the topology says; without it, none.",
+        ),
     ] = None,
 ) -> Shown[TokenAnswer]:
     """Print a token for a role."""

@@ -64,7 +64,11 @@ ReadAll = Annotated[
     typer.Option("--read-all", help="Read the logs of all topics, even if digests say that the clusters agree."),
 ]
 Parquet = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Empty or new directory to write all differences to, as rows.")
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Empty or new directory to write all differences to, as Parquet files with one row for each.",
+    ),
 ]
 Master = Annotated[
     str | None,

@@ -33,7 +33,7 @@ class AuthenticationToken(Authentication):
 
     def __init__(self, token: str | Callable[[], str]) -> None:
         if not (callable(token) or isinstance(token, str)):
-            raise InvalidConfiguration("a token is a str, or a function that returns one")
+            raise InvalidConfiguration("AuthenticationToken needs a token: a str, or a function that returns one")
         self._token = token
 
     def credentials(self) -> bytes:
@@ -41,7 +41,7 @@ class AuthenticationToken(Authentication):
             token = self._token() if callable(self._token) else self._token
             return token.encode("ascii")
         except (OSError, ValueError, AttributeError) as error:
-            raise AuthenticationError(f"the token cannot be had: {type(error).__name__}") from error
+            raise AuthenticationError(f"the function that gives the token failed: {type(error).__name__}") from error
 
 
 class AuthenticationBasic(Authentication):
@@ -51,7 +51,7 @@ class AuthenticationBasic(Authentication):
 
     def __init__(self, username: str, password: str) -> None:
         if not isinstance(username, str) or not isinstance(password, str) or ":" in username:
-            raise InvalidConfiguration("a name (without a colon) and a password are wanted, each a str")
+            raise InvalidConfiguration("AuthenticationBasic needs a name without a colon and a password, each a str")
         self._credentials = f"{username}:{password}".encode()
 
     def credentials(self) -> bytes:

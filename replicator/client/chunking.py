@@ -57,7 +57,10 @@ def split_payload(payload: bytes | bytearray, chunk_bytes_max: int) -> Iterator[
     Raises :class:`MessageTooBig` if that makes more than :data:`CHUNKS_MAX` pieces, or no piece fits.
     """
     if chunk_bytes_max <= 0 or len(payload) > chunk_bytes_max * CHUNKS_MAX:
-        raise MessageTooBig(f"{len(payload)} bytes in chunks of {chunk_bytes_max} are more than {CHUNKS_MAX} chunks")
+        raise MessageTooBig(
+            f"{len(payload)} bytes in chunks of {chunk_bytes_max} are more than {CHUNKS_MAX} chunks, the limit: send "
+            "a smaller message"
+        )
     view = memoryview(payload)
     return (view[at : at + chunk_bytes_max] for at in range(0, len(payload), chunk_bytes_max))
 

@@ -342,7 +342,9 @@ class Client(ClosedAtExit):
         check_properties(subscription_properties or {})
         check_enum("regex_subscription_mode", regex_subscription_mode, RegexSubscriptionMode)
         if regex_subscription_mode is RegexSubscriptionMode.NonPersistentOnly:
-            raise OperationNotSupported("regex_subscription_mode: there are no topics that are not persistent")
+            raise OperationNotSupported(
+                "regex_subscription_mode: there are no topics that are not persistent; leave it out"
+            )
         pattern = topic_pattern(topic, is_pattern_topic)
         if pattern is None:
             topics = [full_topic_name(each) for each in topic] if isinstance(topic, list) else [full_topic_name(topic)]
@@ -350,7 +352,7 @@ class Client(ClosedAtExit):
             check_seconds("pattern_auto_discovery_period", pattern_auto_discovery_period, 0.1, 86_400)
             topics = [pattern]
         if not topics:
-            raise InvalidConfiguration("the list of topics is empty")
+            raise InvalidConfiguration("the list of topics is empty: name at least one to subscribe to")
         check_instance("batch_receive_policy", batch_receive_policy, ConsumerBatchReceivePolicy)
         check_instance("key_shared_policy", key_shared_policy, ConsumerKeySharedPolicy)
         check_instance("dead_letter_policy", dead_letter_policy, ConsumerDeadLetterPolicy)

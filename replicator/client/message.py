@@ -422,7 +422,10 @@ def messages_as_unpacked(
             if (acked is None or index not in acked) and not single.compacted_out:
                 yield Message(entry, index, single, bytes(content))
     except EngineError as error:
-        raise InvalidMessage(f"entry {delivery.position} of {topic}: {from_engine(error)}") from error
+        raise InvalidMessage(
+            f"entry {delivery.position} of {topic} cannot be read: {from_engine(error)}. A seek behind the entry "
+            "goes on without it"
+        ) from error
     finally:
         if unpacked is not None:
             unpacked.close()
@@ -458,7 +461,9 @@ def _opened(
 
 def _decrypted(metadata: MessageMetadata, payload: memoryview, decryptor: EntryDecryptor | None) -> bytes:
     if decryptor is None:
-        raise DecryptionFailed("it is encrypted, and the consumer has no crypto_key_reader")
+        raise DecryptionFailed(
+            "it is encrypted, and the consumer has no crypto_key_reader: subscribe with one that has the private key"
+        )
     return decryptor.decrypt(metadata, payload)
 
 

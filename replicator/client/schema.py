@@ -100,7 +100,7 @@ class JsonSchema:
     def _describe_record(self, record_cls: type) -> None:
         hints = get_type_hints(record_cls)
         if not hints:
-            raise TypeError("it has no annotated attributes")
+            raise TypeError("it has no annotated attributes; write them as NAME: TYPE")
         fields: dict[str, Any] = {
             name: (hint, getattr(record_cls, name)) if hasattr(record_cls, name) else (hint, ...)
             for name, hint in hints.items()

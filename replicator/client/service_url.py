@@ -35,7 +35,7 @@ def following_connector(
 ) -> FollowingConnector:
     named = [providers] if isinstance(providers, str) else list(providers)
     if not named:
-        raise InvalidConfiguration("service_url_provider is an empty list")
+        raise InvalidConfiguration("service_url_provider is an empty list: name at least one URL")
 
     def connect(url: str) -> BrokerConnector:
         return _broker_connector(url, connection_timeout_seconds, operation_timeout_seconds, showing)

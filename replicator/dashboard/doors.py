@@ -270,4 +270,4 @@ def _shown(fields: dict[str, str]) -> str:
         return f"Bearer {token.strip()}"
     if name:
         return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
-    raise NotIdentified("show who you are")
+    raise NotIdentified("show who you are: give a token, or a name and a password")

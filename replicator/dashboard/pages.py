@@ -113,7 +113,7 @@ class Pages:
         """Stream the changed parts of a view each time that it is computed: ``?view=``."""
         view = needed(request.query, "view")
         if len(view) > KEY_CHARS_MAX:
-            raise BadRequest("parameter view is too long")
+            raise BadRequest("parameter view is too long: open the page anew from the dashboard")
         if len(self._streams) >= STREAMS_MAX:
             raise web.HTTPServiceUnavailable(reason="too many pages are open", headers={"Retry-After": "10"})
         await self._feeds.current(view)  # what is wrong with it is said before the stream begins

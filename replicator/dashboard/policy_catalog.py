@@ -282,6 +282,6 @@ def field_of(policy: Policy, code: str, reason: str) -> str | None:
         if reason.startswith(f"{policy.error_name}.{field.name}"):
             return field.form_name
     for field in policy.fields:
-        if field.name in reason:  # "backlogQuota lacks limitSize"
+        if field.name in reason:  # "backlogQuota lacks the field limitSize"
             return field.form_name
     return policy.fields[0].form_name

@@ -243,7 +243,7 @@ class JsonLines:
 
 def _checked_count(count: int | None) -> int | None:
     if count is not None and count < 1:
-        raise InputError(f"{count} messages are not enough for a drill; ask for at least 1")
+        raise InputError(f"{count} messages are too few for a drill; ask for at least 1")
     return count
 
 

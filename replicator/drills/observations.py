@@ -41,7 +41,10 @@ def drill_id_of(properties: Mapping[str, str]) -> int:
     """Return the id in the properties of a received message. Raise :class:`ForeignMessage` if they have none."""
     text = properties.get(DRILL_ID_PROPERTY, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise ForeignMessage(f"a message without a valid property {DRILL_ID_PROPERTY!r} ({text[:40]!r})")
+        raise ForeignMessage(
+            f"a message of the drill's topic is without a valid property {DRILL_ID_PROPERTY!r} ({text[:40]!r}): "
+            "others publish there too; give the drill a namespace of its own"
+        )
     return int(text)
 
 
@@ -347,4 +350,7 @@ class Observations:
 
     def _check(self, message_id: int) -> None:
         if not 0 <= message_id < len(self._confirmed):
-            raise ForeignMessage(f"message {message_id} is not one of the {len(self._confirmed)} of this drill")
+            raise ForeignMessage(
+                f"message {message_id} is not one of the {len(self._confirmed)} of this drill: others publish to its "
+                "topics too; give it a namespace of its own"
+            )

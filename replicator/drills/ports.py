@@ -38,4 +38,4 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             _given.update(found)
             return list(found)
-    raise OSError(f"no {count} free ports among {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1")
+    raise OSError(f"no {count} free ports among {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1: stop what uses them")

@@ -103,5 +103,5 @@ async def find_run(repository: SnapshotRepository, wanted: str) -> DrillRun:
         raise DrillError(f"{problem} with {wanted[:60]!r}; see `replicator drills list`")
     run = await repository.drill_run(found[0].id)
     if run is None:
-        raise DrillError(f"drill {wanted[:60]!r} is not there any more")
+        raise DrillError(f"drill {wanted[:60]!r} is not there any more; `replicator drills list` shows those there are")
     return run

@@ -92,7 +92,10 @@ class Timeline:
             mark_of[int(topics[row])] = max(mark_of.get(int(topics[row]), mark), mark)
         if len(mark_of) < self.topics:
             name = self.clusters[self.failover_cluster[failover]]
-            raise ObservationsIncomplete(f"no high-water mark was recorded when clients left {name}")
+            raise ObservationsIncomplete(
+                f"no high-water mark was recorded when clients left {name}, so what they had there cannot be judged: "
+                "run the drill again"
+            )
         in_order = [mark_of[topic] for topic in range(self.topics)]
         topic_of = self.topic_of[self.confirm_id]
         ledger = np.array([mark[0] for mark in in_order], np.uint64)[topic_of]

@@ -60,7 +60,9 @@ class RunningWorkers:
             for cluster in self._topology.clusters:
                 answer = await fetch(session, cluster.address)
                 if "error" in answer:
-                    raise WorkerFailed(f"the worker of {cluster.name} does not answer: {answer['error']}")
+                    raise WorkerFailed(
+                        f"the worker of {cluster.name} does not answer: {answer['error']}; start it before the drill"
+                    )
                 self.running[cluster.name].set()
 
     async def kill(self, name: str) -> None:
@@ -113,7 +115,10 @@ class OwnWorkers(RunningWorkers):
         async with worker_session(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while waiting := waiting_for(await fetch(session, self._topology.cluster(name).address)):
                 if time.monotonic() > deadline:
-                    raise WorkerFailed(f"after {LINKS_SECONDS_MAX:.0f} s {waiting}; see {self._logs[name]}")
+                    raise WorkerFailed(
+                        f"the worker of {name} was not ready for the drill after {LINKS_SECONDS_MAX:.0f} s: "
+                        f"{waiting}; its log says why: {self._logs[name]}"
+                    )
                 await asyncio.sleep(LINKS_POLL_SECONDS)
 
     async def kill(self, name: str) -> None:
@@ -138,7 +143,9 @@ class OwnWorkers(RunningWorkers):
             await self.running[name].wait()
             status = await self._processes[name].wait()
             if self.running[name].is_set():
-                raise WorkerFailed(f"the worker of {name} {how_it_ended(status)} and was not to")
+                raise WorkerFailed(
+                    f"the worker of {name} {how_it_ended(status)} and was not to; its log says why: {self._logs[name]}"
+                )
 
     def tracebacks(self) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -249,7 +249,10 @@ class Engine:
         if topic is not None:
             return topic
         if not create:
-            raise TopicNotFound(f"cluster {self.cluster!r} has no topic {full_name!r}")
+            raise TopicNotFound(
+                f"cluster {self.cluster!r} has no topic {full_name!r}: see that the name and the cluster are right, "
+                "or create it"
+            )
         return await (self.making.make(parsed) if by_link else self.by_use.topic(parsed))
 
     def _policies_of(self, name: str) -> TopicPolicies:

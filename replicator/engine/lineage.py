@@ -78,7 +78,10 @@ class StoreLine:
 def check_store_ids(ids: Collection[Any]) -> None:
     """Raise ValueError if one of ``ids``, which another cluster sent, is not a short text."""
     if not all(isinstance(each, str) and 0 < len(each) <= STORE_ID_CHARS_MAX for each in ids):
-        raise ValueError(f"another cluster sent a store id that is not a text of 1 to {STORE_ID_CHARS_MAX} characters")
+        raise ValueError(
+            f"another cluster sent a store id that is not a text of 1 to {STORE_ID_CHARS_MAX} characters; run the "
+            "same version in all clusters"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,9 @@ class FailoverCore:
         been here.
         """
         if self.hold is None or self.hold.operation != operation:
-            raise EpochConflict(f"{self.cluster} is not held for this switch any more: it took clients again")
+            raise EpochConflict(
+                f"{self.cluster} is not held for this switch any more: it took clients again; make the switch again"
+            )
         self.hold = Hold(operation, self.hold.target, self.hold.keep_consumers, until_ms)
 
     def release(self, operation: str) -> list[Action]:

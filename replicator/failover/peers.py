@@ -60,7 +60,7 @@ class Peers(ClosedAtExit):
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise ClusterUnreachable(f"{cluster} at {address}: {why_no_answer(error)}") from None
         if response.status == 404 and isinstance(answer, dict) and answer.get("error") == "NotFound":
-            raise ClusterUnreachable(f"{cluster} at {address}: its worker is of a version without failover")
+            raise ClusterUnreachable(f"{cluster} at {address}: its worker is of a version without failover: upgrade it")
         if response.status >= 500:
             raise ClusterUnreachable(f"{cluster} at {address}: {_message(answer)}")
         if response.status >= 400:

@@ -63,12 +63,14 @@ async def earlier_rows(database: Database, cluster: str) -> EarlierRows | None:
     Call this before the index of the new store is written. Raises :class:`DatabaseUnavailable`.
     """
     if database.engine is None or database.state != "up":
-        raise DatabaseUnavailable(database.detail or "the database is away")
+        raise DatabaseUnavailable(database.detail or "the database is away: see that Postgres runs and can be reached")
     try:
         async with timeout(LOOK_SECONDS_MAX), database.engine.connect() as connection:
             return await _read(connection, {"cluster": cluster})
     except (OSError, TimeoutError, SQLAlchemyError) as error:
-        raise DatabaseUnavailable(f"the database does not answer: {error}") from None
+        raise DatabaseUnavailable(
+            f"the database does not answer: {error}; see that Postgres runs and can be reached"
+        ) from None
 
 
 async def _read(connection: AsyncConnection, of: dict[str, Any]) -> EarlierRows | None:

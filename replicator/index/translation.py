@@ -148,7 +148,10 @@ class Translator:
                 f"{topic.name} has no entry {position} in {where}; the one before is {log.clamp(position)}"
             )
         if position in log.markers:
-            raise PositionIsMarker(f"{position} of {topic.name} in {where} is a marker: it is delivered to nobody")
+            raise PositionIsMarker(
+                f"{position} of {topic.name} in {where} is a marker: it is delivered to nobody; ask for the position "
+                "before or after it"
+            )
 
     def _missing(self, topic: Topic, origin: str, incarnation: int, position: Position) -> EngineError:
         """Return the error that tells why an entry of another cluster is not here."""

@@ -207,7 +207,9 @@ class IndexWriter:
     async def _look_up(self, topic: str, ask: Callable[[SnapshotRepository], Awaitable[T]]) -> T:
         self._check_up()
         if self.changes.behind or self.extents is None or topic in self.extents.held:
-            raise RepositoryUnavailable("the index is being brought up to date")
+            raise RepositoryUnavailable(
+                "the index of positions in Postgres is being brought up to date: try again in a moment"
+            )
         try:
             async with timeout(LOOK_UP_SECONDS_MAX):
                 async with self.writing:
@@ -215,7 +217,9 @@ class IndexWriter:
                     await self.extents.write(self.repository(), topic=topic)
                 return await ask(self.repository())
         except (TimeoutError, ExtentsCorrupt) as error:
-            raise RepositoryUnavailable(str(error) or f"no answer in {LOOK_UP_SECONDS_MAX:.0f} s") from None
+            raise RepositoryUnavailable(
+                str(error) or f"Postgres did not answer within {LOOK_UP_SECONDS_MAX:.0f} s"
+            ) from None
 
     def _check_up(self) -> None:
         if self._database.state != "up":

@@ -154,7 +154,10 @@ class UpgradedStream:
             line, _, rest = (await self._reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             return int(line.split(b" ", 2)[1]), parse_headers(io.BytesIO(rest))
         except (asyncio.LimitOverrunError, IndexError, ValueError, HTTPException):
-            raise PeerUnavailable(f"{url}: what answers there does not speak HTTP") from None
+            raise PeerUnavailable(
+                f"{url}: what answers there does not speak HTTP: see that the address is that of a worker, with "
+                "https:// if it uses TLS"
+            ) from None
 
     async def _refused(self, url: str, status: int, headers: HTTPMessage) -> NoReturn:
         try:
@@ -163,7 +166,8 @@ class UpgradedStream:
             refused = PeerRefused(str(answer["error"]), str(answer["message"]))
         except (KeyError, TypeError, ValueError, RecursionError):
             raise PeerUnavailable(
-                f"{url} answered {status}, and not as a worker does: a proxy between has to let Upgrade: {UPGRADE} pass"
+                f"{url} answered {status}, and not as a worker does: see that a proxy between them lets `Upgrade: "
+                f"{UPGRADE}` pass"
             ) from None
         raise refused
 

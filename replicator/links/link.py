@@ -410,7 +410,7 @@ class Link(TopicListener[Topic]):
         while not self.paused:
             self._pause_changed.clear()
             await self._pause_changed.wait()
-        raise LinkPaused(f"link {self.key} is paused")
+        raise LinkPaused(f"link {self.key} is paused: `replicator links resume` lets it go on")
 
     @property
     def _method(self) -> TransferMethod:

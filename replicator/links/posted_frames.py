@@ -34,7 +34,10 @@ class PostedStream:
                 # cancels; so the refusal would pass for a cancellation of the link.
                 answer = json.loads(await response.content.read())
             except ValueError as error:
-                raise PeerUnavailable(f"{url} answered {response.status}, not in JSON: {error}") from None
+                raise PeerUnavailable(
+                    f"{url} answered {response.status}, not in JSON: {error}; see that this is the address of a "
+                    "worker, and not of a proxy that answers by itself"
+                ) from None
             finally:
                 response.close()
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))

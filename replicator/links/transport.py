@@ -137,7 +137,8 @@ class HttpTransport:
         answer = await self._ask("GET", "high-water", asked)
         if answer.get("cluster") != self._destination:
             raise WrongPeer(
-                f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}"
+                f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}: "
+                "correct the cluster's address in the topology"
             )
         theirs = answer.get("protocol", 1)
         if agreed_version(theirs) != theirs:
@@ -310,7 +311,10 @@ class HttpTransport:
         try:
             answer: dict[str, Any] = json.loads(await response.read())
         except (aiohttp.ClientError, ValueError) as error:
-            raise PeerUnavailable(f"{self._base} answered {response.status}, not in JSON: {error}") from None
+            raise PeerUnavailable(
+                f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
+                "worker, and not of a proxy that answers by itself"
+            ) from None
         if response.status != 200:
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))
         return answer

@@ -121,7 +121,9 @@ class AdminClient:
         try:
             return json.loads(content)
         except ValueError:
-            raise WorkerUnavailable(f"{self._url}: the answer is not JSON: is this a worker?") from None
+            raise WorkerUnavailable(
+                f"what answers at {self._url} does not answer in JSON, as a worker does: correct the address"
+            ) from None
 
     async def linked(self) -> tuple[str, frozenset[str]] | None:
         """Return the worker's cluster, and those that its links lead to; None if it does not say."""

@@ -105,7 +105,10 @@ def checked(first: FirstTopology, path: Path) -> str:
     wrong.
     """
     if len(first.clusters) > CLUSTERS_MAX:
-        raise ValueError(f"{len(first.clusters)} clusters are more than the {CLUSTERS_MAX} that this writes")
+        raise ValueError(
+            f"{len(first.clusters)} clusters are more than the {CLUSTERS_MAX} that this writes: add the others to "
+            "the file by hand"
+        )
     names = [each.name for each in first.clusters]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"the cluster {twice!r} is named twice")

@@ -151,7 +151,10 @@ async def run_roundtrip(
     # A cluster that was not watched may have been down all the time: then no link has copied the topic to it.
     unknown = [each for each in left if each.unavailable and each.cluster != name and not with_links]
     if len(unknown) < len(left):
-        raise NotRemoved(f"every message came, but {topic} could not be removed")
+        raise NotRemoved(
+            f"every message came, but {topic} could not be removed; the output before names the clusters that may "
+            "have it, and why"
+        )
     return lines
 
 
@@ -210,7 +213,10 @@ async def remove_left(topology: Topology, namespace: str, *, used_too: bool = Fa
     for topic, there in found.items():
         problems += [f"{topic}: {each}" for each in await remove_topic(there, topic)]
     if problems:
-        raise NotRemoved(f"topics of earlier runs could not be removed: {'; '.join(problems)}")
+        raise NotRemoved(
+            f"topics of earlier runs could not be removed: {'; '.join(problems)}. Mend that, and run it again with "
+            "--remove-left"
+        )
     return list(found)
 
 
@@ -293,9 +299,14 @@ async def _watched(
                 lines.append(f"{cluster.name}: all copied and consumed {passed}")
     except TimeoutError:
         if not lines:
-            raise WorkerUnavailable(f"{home.name} at {home.pulsar_url}: took no messages in time") from None
+            raise WorkerUnavailable(
+                f"{home.name} at {home.pulsar_url}: took no messages in time; see the log of its worker"
+            ) from None
         seen = "; ".join(lines)
-        raise NotArrived(f"{waits_for}: not every message came in time ({seen})") from None
+        raise NotArrived(
+            f"{waits_for}: not every message came in time ({seen}); `replicator links list` shows what holds the "
+            "links up"
+        ) from None
     return lines
 
 

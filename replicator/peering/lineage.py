@@ -49,7 +49,10 @@ class LineageTold:
         copies = [CopyWriter.of_json(row) for row in body["copies"]]
         deletions = [Deletion.of_json(row) for row in body["deletions"]]
         if len(stores) > ORIGINS_MAX or len(copies) + len(deletions) > ROWS_MAX:
-            raise ValueError(f"more than {ORIGINS_MAX} stores, or {ROWS_MAX} copies and deletions, were told at once")
+            raise ValueError(
+                f"more than {ORIGINS_MAX} stores, or {ROWS_MAX} copies and deletions, were told at once; run the "
+                "same version in all clusters"
+            )
         return cls(stores, copies, deletions)
 
     def as_json(self) -> dict[str, Any]:

@@ -48,7 +48,9 @@ class PartitionsTold:
                 f"{topics!r:.80}; run the same version at both ends"
             )
         if len(topics) > TOPICS_MAX:
-            raise ValueError(f"{len(topics)} topics were told at once, the limit is {TOPICS_MAX}")
+            raise ValueError(
+                f"{len(topics)} topics were told at once, the limit is {TOPICS_MAX}; run the same version at both ends"
+            )
         known, deleted = (_deletions(body.get(key, {})) for key in ("known", "deleted"))
         return cls(topics, body.get("idle") is True, known, deleted)
 
@@ -77,7 +79,10 @@ def _deletions(rows: Mapping[str, Any]) -> dict[str, dict[str, int]]:
                 f"deletions of {name[:100]} must be ids by cluster, not {ids!r:.80}; run the same version at both ends"
             )
         if len(ids) > CLUSTERS_MAX or any(len(cluster) > CLUSTER_CHARS_MAX for cluster in ids):
-            raise ValueError(f"deletions of {name[:100]} name too many clusters, or one with too long a name")
+            raise ValueError(
+                f"deletions of {name[:100]} name too many clusters, or one with too long a name; run the same "
+                "version at both ends"
+            )
         found[name] = dict(ids)
     return found
 

@@ -272,7 +272,10 @@ class DataPlane(WorkerConnection):
             raise PeerUnavailable(f"worker at {self.url} cannot be reached: {why_no_answer(error)}") from error
         if len(answer) > ANSWER_BYTES_MAX:
             self.close()
-            raise UnexpectedAnswer(f"worker at {self.url}: {what} answered with more than {ANSWER_BYTES_MAX} bytes")
+            raise UnexpectedAnswer(
+                f"worker at {self.url}: {what} answered with more than {ANSWER_BYTES_MAX} bytes; run the same "
+                "version as the worker"
+            )
         if response.status in (http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS):
             raise PeerUnavailable(f"worker at {self.url} cannot answer {what} now: {_error_text(answer)}")
         if response.status != http.HTTPStatus.OK:

@@ -73,9 +73,13 @@ class Access:
                 return self.token
             raise SecurityError(f"{self.token_file}: the token cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise SecurityError(f"{self.token_file}: this is not a token") from None
+            raise SecurityError(
+                f"{self.token_file}: this is not a token: it must hold three parts of base64 with dots between them"
+            ) from None
         if not token or len(token) > TOKEN_CHARS_MAX or not token.isprintable() or " " in token:
-            raise SecurityError(f"{self.token_file}: this is not a token")
+            raise SecurityError(
+                f"{self.token_file}: this is not a token: it must hold three parts of base64 with dots between them"
+            )
         return token
 
     def url(self, address: str) -> str:

@@ -26,7 +26,10 @@ def worker_session(*, at_once_max: int = 100, **options: Any) -> aiohttp.ClientS
         response = await send(request)
         if response.status in _REDIRECTS:  # what is shown here is for nobody else
             response.close()
-            raise aiohttp.ClientError(f"{request.url.origin()} sends elsewhere, which no worker does")
+            raise aiohttp.ClientError(
+                f"{request.url.origin()} sends elsewhere, which no worker does: see that the address is that of a "
+                "worker, and not of a proxy that redirects"
+            )
         return response
 
     return aiohttp.ClientSession(connector=connector, middlewares=(show,), **options)

@@ -34,5 +34,8 @@ def identify_certificate(certificate: Certificate | None, role_from: RoleFrom) -
         names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
         found = names[-1] if names else ""
     if not found or len(found) > ROLE_CHARS_MAX:
-        raise NotIdentified(f"the client certificate has no {role_from.replace('-', ' ')}")
+        raise NotIdentified(
+            f"the client certificate has no {role_from.replace('-', ' ')}, by which its role is told: show one that "
+            "has it"
+        )
     return Identity(found)

@@ -79,7 +79,10 @@ class PermissionGuard:
 
     def check_superuser(self, role: str) -> None:
         if not self._permissions().is_superuser(role):
-            raise NotPermitted(f"role {shown(role)} is no superuser of this cluster")
+            raise NotPermitted(
+                f"role {shown(role)} is no superuser of this cluster: an operator can add it to `auth.superusers` of "
+                "the topology"
+            )
 
     def check_anywhere(self, role: str, actions: tuple[Action, ...]) -> None:
         if not self._permissions().allows_anywhere(role, actions, self._granted_names()):

@@ -74,7 +74,10 @@ class KeySet:
                 f"{self.url}: the keys of tokens cannot be fetched: {why_no_answer(error, remedy='')}"
             ) from None
         if len(body) > ANSWER_BYTES_MAX:
-            raise SecurityError(f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes")
+            raise SecurityError(
+                f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes: see that it is the address "
+                "of a key set"
+            )
         self._keys = read_key_set(bytes(body), self.url)
 
     async def _run(self) -> None:
@@ -99,7 +102,9 @@ def read_key_set(body: bytes, url: str) -> dict[str, Key]:
         listed: Any = json.loads(body)["keys"]
         jwks = [each for each in listed if isinstance(each, dict)][:KEYS_MAX]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise SecurityError(f"{url}: not a key set (JWKS): it has no list `keys`") from None
+        raise SecurityError(
+            f"{url}: not a key set (JWKS): it has no list `keys`; correct the address in auth.tokens.jwks"
+        ) from None
     found: dict[str, Key] = {}
     for number, jwk in enumerate(jwks):
         try:

@@ -47,7 +47,7 @@ class _Hashing:
     ) -> bool:
         """Run ``check`` on a thread and return its result. Raise :class:`TooBusy` if too many checks wait."""
         if self._waiting >= WAITING_MAX:
-            raise TooBusy("too many passwords are being checked; try again")
+            raise TooBusy("too many passwords are being checked; try again in a moment")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check, file, name, password)

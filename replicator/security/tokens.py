@@ -115,7 +115,10 @@ class Tokens:
             key_id = header.get("kid")
             key = self._keys.key_for(key_id if isinstance(key_id, str) else None)
             if key is None:
-                raise NotIdentified("the token is signed by a key that is not known here")
+                raise NotIdentified(
+                    "the token is signed by a key that is not known here: get one from who makes tokens for this "
+                    "cluster"
+                )
             claims = jwt.decode(
                 token,
                 key.material,
@@ -133,13 +136,13 @@ class Tokens:
         now = self._clock()
         expires_at, not_before = _seconds(claims, "exp"), _seconds(claims, "nbf")
         if expires_at is not None and now >= expires_at:
-            raise NotIdentified("the token has expired")
+            raise NotIdentified("the token has expired: get a new one")
         if not_before is not None and now < not_before:
-            raise NotIdentified("the token does not count yet")
+            raise NotIdentified("the token does not count yet: see that the clocks of both hosts are right")
         if self._settings.audience is not None:
             audiences = claims.get(self._settings.audience_claim)
             if self._settings.audience not in (audiences if isinstance(audiences, list) else [audiences]):
-                raise NotIdentified("the token is for another audience")
+                raise NotIdentified("the token is for another audience: use one for this cluster")
         role = claims.get(self._settings.role_claim)
         if isinstance(role, list) and role:
             role = role[0]  # as upstream

@@ -38,7 +38,7 @@ def _checked_url(text: str, ports: dict[str, int]) -> str:
         raise ValueError(f"{text[:80]!r} must be {schemes}")
     named = places.split(",")
     if len(named) > HOSTS_MAX:
-        raise ValueError(f"names {len(named)} hosts; {HOSTS_MAX} at most")
+        raise ValueError(f"names {len(named)} hosts; give {HOSTS_MAX} at most")
     checked = dict.fromkeys(_checked_place(f"{scheme}://{place.strip()}", ports[scheme], schemes) for place in named)
     return f"{scheme}://{','.join(checked)}"
 

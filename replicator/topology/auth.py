@@ -37,7 +37,7 @@ Roles = Annotated[tuple[Role, ...], Field(strict=False)]
 def _check_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.username or parts.password:
-        raise ValueError("the URL of a key set has no user and no password: it is shown")
+        raise ValueError("the URL of a key set must have no user and no password, since status and logs show it")
     if parts.scheme == "https" and parts.hostname:
         return text
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):

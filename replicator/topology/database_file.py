@@ -59,7 +59,7 @@ def _read(cluster: Cluster, path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise _unusable(cluster, "not UTF-8 text") from None
+        raise _unusable(cluster, "not UTF-8 text; write the URL of the database into it") from None
 
 
 def _unusable(cluster: Cluster, reason: str) -> TopologyError:

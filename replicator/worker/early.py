@@ -67,7 +67,7 @@ class Opening:
     cluster: str
     state: str = "opening"
     """``opening``, ``asking``, ``waiting`` or ``reclaiming``."""
-    reason: str = "the worker is opening its store"
+    reason: str = "the worker is opening its store; try again in a moment"
     peers: dict[str, str] = field(default_factory=dict)
     """State of each peer: ``answered``, or the reason why there is no answer."""
     progress: dict[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Opening:
         if self.engine is not None:
             return await store_known(self.engine, request, cluster, counted)
         if self.has_store:
-            raise Starting(f"the worker of {self.cluster} is opening its store")
+            raise Starting(f"the worker of {self.cluster} is opening its store; try again in a moment")
         return StoreOf(self.cluster, as_json(FIRST), None)
 
     async def settings_kept(self, request: web.Request) -> web.StreamResponse:
@@ -97,7 +97,7 @@ class Opening:
         if self.engine is not None:
             return await settings_kept(request, self.engine)
         if self.has_store:
-            raise Starting(f"the worker of {self.cluster} is opening its store")
+            raise Starting(f"the worker of {self.cluster} is opening its store; try again in a moment")
         return web.json_response(SettingsKept(self.cluster, ()).as_json())
 
 

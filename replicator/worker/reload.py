@@ -167,7 +167,9 @@ class TopologyReloader:
 
     def _check_running(self) -> None:
         if self._refused is not None:
-            raise NotRunning(f"the worker of {self._cluster} {self._refused}: its topology cannot change now")
+            raise NotRunning(
+                f"the worker of {self._cluster} {self._refused}: its topology cannot change now; try again later"
+            )
 
 
 def _now_ms() -> int:

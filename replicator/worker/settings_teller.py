@@ -281,7 +281,7 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
                 raise NotTold(f"status {response.status}: {body[:200]!r}")  # noqa: TRY301 - one place logs all reasons
             kept = SettingsKept.of_json(json.loads(body))
             if kept.cluster != name:
-                raise NotTold(f"cluster {kept.cluster!r} answers there")  # noqa: TRY301 - see above
+                raise NotTold(f"cluster {kept.cluster!r} answers there: correct the address in the topology")  # noqa: TRY301 - see above
             return kept
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))

@@ -241,7 +241,10 @@ class _Asked:
         answer = await self._json("GET", "/replication/v1/topics")
         try:
             if answer["cluster"] != self._peer:
-                raise NotTaken(f"{self._base} is cluster {answer['cluster']!r}, and not {self._peer!r}")
+                raise NotTaken(
+                    f"{self._base} is cluster {answer['cluster']!r}, and not {self._peer!r}: correct the address in "
+                    "the topology"
+                )
             return [str(row["name"]) for row in answer["topics"]]
         except _UNREADABLE as error:
             raise self._unreadable(error) from None

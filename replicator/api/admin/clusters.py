@@ -90,7 +90,7 @@ def _address(request: web.Request) -> ClusterAddress:
     if name == request.app[ENGINE].cluster:
         return own_address(request, name)
     if name not in (addresses := addresses_of(request)):
-        raise NotThere(f"there is no cluster {name[:40]!r}")
+        raise NotThere(f"there is no cluster {name[:40]!r}; `GET /admin/v2/clusters` lists those there are")
     return addresses[name]
 
 

@@ -68,7 +68,7 @@ def read_target(body: Any, name: str = "message id") -> Target:
         return read_target(fields["messageId"], f"{name}.messageId")
     for key in ("ledgerId", "entryId"):
         if key not in fields:
-            raise BadRequest(f"{name} lacks {key}")
+            raise BadRequest(f"{name} lacks the field {key}: give ledgerId and entryId, as the message has them")
     ledger = number_field(fields["ledgerId"], f"{name}.ledgerId", least=-1)
     entry = number_field(fields["entryId"], f"{name}.entryId", least=-1)
     partition = number_field(

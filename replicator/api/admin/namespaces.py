@@ -233,7 +233,10 @@ def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
     partitions = 0
     if kind == PARTITIONED:
         if fields.get("defaultNumPartitions") is None:
-            raise PreconditionFailed(f"{name}.defaultNumPartitions: partitioned topics need their number of partitions")
+            raise PreconditionFailed(
+                f"{name}.defaultNumPartitions is missing: give the number of partitions that new topics of this "
+                "namespace get"
+            )
         partitions = number_field(
             fields["defaultNumPartitions"], f"{name}.defaultNumPartitions", least=1, most=PARTITIONS_MAX
         )

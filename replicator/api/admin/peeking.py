@@ -79,7 +79,7 @@ async def examine(request: web.Request) -> web.StreamResponse:
     topic = await one_topic(request)
     found = await _nth(topic, number, from_start=from_start)
     if found is None:
-        raise PreconditionFailed(f"{topic.name} has fewer than {number} messages")
+        raise PreconditionFailed(f"{topic.name} has fewer than {number} messages; ask for a smaller number")
     return await _entry_at(request, topic, found)
 
 

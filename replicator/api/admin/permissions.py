@@ -112,7 +112,7 @@ async def set_mode(request: web.Request) -> web.Response:
     """Set whether a subscription's name has to begin with the role that uses it."""
     mode = text_field(await read_json(request), "subscriptionAuthMode")
     if mode not in MODES:
-        raise BadRequest(f"subscriptionAuthMode is one of {', '.join(MODES)}")
+        raise BadRequest(f"field subscriptionAuthMode must be one of {', '.join(MODES)}")
     prefixed = mode == "Prefix"
     return await _change(
         request, _namespace(request), lambda grants: Grants(grants.roles, grants.subscriptions, prefixed)
@@ -171,7 +171,7 @@ async def _change(request: web.Request, name: str, change: Callable[[Grants], Gr
         changed = change(grants)
         sizes = (len(changed.roles), len(changed.subscriptions), *map(len, changed.subscriptions.values()))
         if max(sizes) > ROLES_MAX:
-            raise PreconditionFailed(f"{name} has {ROLES_MAX} roles, the limit")
+            raise PreconditionFailed(f"{name} has {ROLES_MAX} roles, the limit: revoke one of them first")
         return changed
 
     await catalog.grants.change(name, bounded, lambda: catalog.namespace(namespace))

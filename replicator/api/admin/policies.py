@@ -112,7 +112,7 @@ async def set_one(request: web.Request) -> web.Response:
     if body is None and name in request.query:
         body = number_of(request.query[name], f"parameter {name}")
     if body is None:
-        raise BadRequest(f"{name}: the body is empty")
+        raise BadRequest(f"{name}: the body is empty; send the value of the policy as JSON")
     value = shape.read(body, name)
     async with request.app[CHANGES]:
         level = await _level(request)
@@ -186,7 +186,7 @@ async def set_some(request: web.Request) -> web.Response:
     """Set the policies that the body names, by the names of our own API."""
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise BadRequest("policies must be an object")
+        raise BadRequest("field policies must be an object, of values by names of policies")
     async with request.app[CHANGES]:
         level = await _level(request)
         await level.change(level.own.setting(**overrides_from_json(body).values))

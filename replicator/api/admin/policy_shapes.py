@@ -75,7 +75,7 @@ def _read_retention(body: Any, name: str) -> Retention:
     fields = object_field(body, name, _RETENTION_FIELDS)
     for field in _RETENTION_FIELDS:
         if field not in fields:
-            raise BadRequest(f"{name} lacks {field}")
+            raise BadRequest(f"{name} lacks the field {field}")
     minutes, megabytes = (
         number_field(fields[field], f"{name}.{field}", least=NO_LIMIT, most=NUMBER_MAX // MEGABYTE)
         for field in _RETENTION_FIELDS
@@ -236,6 +236,6 @@ def _quota_limit(fields: Mapping[str, Any], *names: str) -> int | None:
     """
     given = [name for name in names if name in fields]
     if not given:
-        raise BadRequest(f"backlogQuota lacks {names[0]}")
+        raise BadRequest(f"backlogQuota lacks the field {names[0]}")
     limits = [number_field(fields[name], f"backlogQuota.{name}", least=NO_LIMIT, most=NUMBER_MAX) for name in given]
     return next((limit for limit in limits if limit > 0), None)

@@ -65,7 +65,9 @@ async def of_version(request: web.Request) -> web.Response:
     version = number_of(request.match_info["version"], "version", least=NO_VERSION)
     found = [each for each in _versions(request) if _number(each) == version]
     if not found:
-        raise SchemaNotFound(f"{topic_name(request)} has no schema of version {version}")
+        raise SchemaNotFound(
+            f"{topic_name(request)} has no schema of version {version}; see which versions it has with GET …/schemas"
+        )
     return web.json_response(_shown(_registered(request, found[0])))
 
 

@@ -286,7 +286,9 @@ def properties_of(body: Any) -> Mapping[str, str]:
         return {}
     fields = object_field(body, "properties")
     if len(fields) > PROPERTIES_MAX:
-        raise InvalidSeek(f"{len(fields)} properties are more than {PROPERTIES_MAX}, the limit of a subscription")
+        raise InvalidSeek(
+            f"{len(fields)} properties are more than {PROPERTIES_MAX}, the limit of a subscription: send fewer"
+        )
     return {key: text_field(value, f"properties.{key}") for key, value in fields.items()}
 
 

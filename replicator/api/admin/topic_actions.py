@@ -39,7 +39,9 @@ async def compact(request: web.Request) -> web.Response:
     """Start compacting; it goes on when this is answered."""
     topics = await logs_of(request)
     if running := [topic.name for topic in topics if topic.compaction.running]:
-        raise CompactionRunning(f"{running[0]} is being compacted")
+        raise CompactionRunning(
+            f"{running[0]} is being compacted; wait until that is done, and ask again if it is still needed"
+        )
     for topic in topics:
         topic.compaction.start()
     return no_content()

@@ -45,9 +45,9 @@ def read_object(text: str) -> Mapping[str, Any]:
     except TooManyValues as error:
         raise BadField(f"the message is not read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
-        raise BadField(f"not JSON: {error}") from None
+        raise BadField(f"the message is not JSON: {error}") from None
     if not isinstance(read, dict):
-        raise BadField("not a JSON object")
+        raise BadField("the message is not a JSON object")
     return read
 
 
@@ -56,7 +56,7 @@ def text_field(fields: Mapping[str, Any], name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict | list):
-        raise BadField(f"{name} is no text")
+        raise BadField(f"{name} must be text")
     return json.dumps(value)
 
 
@@ -65,7 +65,7 @@ def texts_field(fields: Mapping[str, Any], name: str) -> dict[str, str]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise BadField(f"{name} is no object")
+        raise BadField(f"{name} must be an object")
     return {key: text_field(values, key) or "" for key in values}
 
 
@@ -74,7 +74,7 @@ def number_field(fields: Mapping[str, Any], name: str) -> int:
     if value is None:
         return 0
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise BadField(f"{name} is no whole number")
+        raise BadField(f"{name} must be a whole number")
     return value
 
 
@@ -85,7 +85,7 @@ def null_value_field(fields: Mapping[str, Any]) -> bool:
     """
     value = fields.get("nullValue")
     if value is not None and not isinstance(value, bool):
-        raise BadField("nullValue is neither true nor false")
+        raise BadField("nullValue must be true or false")
     if value and fields.get("payload") is not None:
         raise BadField("a message has a payload or the null value, not both: leave out payload or nullValue")
     return bool(value)
@@ -97,7 +97,7 @@ def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
         return (LOCAL,)
     named = fields.get("replicationClusters") or []
     if not isinstance(named, list) or not all(isinstance(each, str) and each.isascii() for each in named):
-        raise BadField("replicationClusters is no list of names of clusters")
+        raise BadField("replicationClusters must be a list of names of clusters")
     return tuple(named)
 
 
@@ -110,5 +110,7 @@ def time_field(fields: Mapping[str, Any], name: str) -> int | None:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None or time < EPOCH:
-        raise BadTime(f"{name}: {text[:80]!r} is no time since 1970 in ISO 8601 with its offset")
+        raise BadTime(
+            f"{name}: {text[:80]!r} is not a time since 1970 in ISO 8601 with its offset, as 2026-01-31T12:00:00Z"
+        )
     return (time - EPOCH) // timedelta(milliseconds=1)

@@ -141,7 +141,7 @@ def read_command(text: str) -> Command:
     fields = read_object(text)
     permits = fields.get("permitMessages")
     if permits is not None and type(permits) is not int:
-        raise BadField("permitMessages is no whole number")
+        raise BadField("permitMessages must be a whole number")
     return Command(text_field(fields, "type"), text_field(fields, "messageId"), permits)
 
 
@@ -200,7 +200,7 @@ def write_message_id(message_id: MessageId) -> str:
 def read_message_id(text: str) -> MessageId:
     """Read a message id. Raise :class:`BadField` for a text that is not one."""
     if len(text) > MESSAGE_ID_CHARACTERS_MAX:
-        raise BadField(f"a message id of {len(text)} characters")
+        raise BadField(f"a message id of {len(text)} characters is too long to be one: send it back as it came")
     read = MessageIdData()
     try:
         read.ParseFromString(from_base64(text))
@@ -217,7 +217,7 @@ def read_message_id(text: str) -> MessageId:
             max(read.batch_size, read.batch_index + 1, 1),
         )
     except (DecodeError, ValueError, InvalidMessage):
-        raise BadField(f"{text[:80]!r} is no message id") from None
+        raise BadField(f"{text[:80]!r} is no message id: send it back as it came with the message") from None
 
 
 def _u64(number: int) -> int:

@@ -230,5 +230,5 @@ def id_of(message: Message | MessageId, topic: str) -> MessageId:
     if not isinstance(message, Message):
         raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
     if message.topic_name() != topic:
-        raise InvalidAck(f"{message!r} is not of {topic}")
+        raise InvalidAck(f"{message!r} is not of {topic}; acknowledge it by the consumer that received it")
     return message.message_id()

@@ -444,7 +444,9 @@ class Consumer(Receiver):
     def _connected(self) -> ConsumerChannel:
         self._check_open()
         if self._channel is None:
-            raise ConnectError(f"{self._settings.topic}: not connected at the moment")
+            raise ConnectError(
+                f"{self._settings.topic}: not connected at the moment; the client connects again by itself: try again"
+            )
         return self._channel
 
     def _check_open(self) -> None:

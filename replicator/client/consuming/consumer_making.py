@@ -89,7 +89,10 @@ class ConsumerMaker:
             if settings.retry_enabled and policy is not None and policy.retry_letter_topic is not None:
                 policies[full_topic_name(policy.retry_letter_topic)] = policy
         if len(policies) > TOPICS_MAX:
-            raise InvalidConfiguration(f"{len(policies)} topics and partitions are more than {TOPICS_MAX}")
+            raise InvalidConfiguration(
+                f"{len(policies)} topics and partitions are more than {TOPICS_MAX}, the limit of one consumer: make "
+                "several consumers"
+            )
         if len(policies) == 1 and list(policies) == list(topics):
             return await self._connected(
                 replace(settings, topic=topics[0]),

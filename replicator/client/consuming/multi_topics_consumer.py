@@ -122,7 +122,10 @@ class MultiTopicsConsumer(Receiver):
         """
         self._check_open()
         if isinstance(messageid, MessageId) and messageid not in (MessageId.earliest, MessageId.latest):
-            raise OperationNotSupported(f"{self._name}: seek by time, to MessageId.earliest or to MessageId.latest")
+            raise OperationNotSupported(
+                f"{self._name}: a consumer of several topics can seek to a time, to MessageId.earliest or to "
+                "MessageId.latest, and not to a message of one topic"
+            )
         await self._on_all(lambda consumer: consumer.seek(messageid))
 
     async def unsubscribe(self, force: bool = False) -> None:
@@ -233,7 +236,10 @@ class MultiTopicsConsumer(Receiver):
         if isinstance(message, Message):
             consumer = self._consumers.get(message.topic_name())
             if consumer is None:
-                raise InvalidAck(f"{message!r} is not of {self._name}")
+                raise InvalidAck(
+                    f"{message!r} is of no topic of this consumer ({self._name}); acknowledge it by the consumer "
+                    "that received it"
+                )
             return consumer
         if not isinstance(message, MessageId):
             raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")

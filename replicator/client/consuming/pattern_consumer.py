@@ -336,7 +336,7 @@ class PatternConsumer(MultiTopicsConsumer):
     def _check_room(self, more: int) -> None:
         if len(self._turns) + more > self._ports.topics_max:
             raise InvalidConfiguration(
-                f"{self._name} has more than {self._ports.topics_max} topics and partitions; make it narrower"
+                f"{self._name} has more than {self._ports.topics_max} topics and partitions; make its pattern narrower"
             )
 
     async def _watch_again(self) -> None:
@@ -383,7 +383,7 @@ class PatternConsumer(MultiTopicsConsumer):
         if not isinstance(message, Message) or message.topic_name() not in self._left:
             return False
         if receipt and self._settings[0].ack_receipt_enabled:
-            raise TopicNotFound(f"{message.topic_name()} was deleted")
+            raise TopicNotFound(f"{message.topic_name()} was deleted, so the message cannot be acknowledged any more")
         return True
 
 

@@ -153,7 +153,10 @@ class Receiver(ClosedAtExit):
 
     def _own_listening(self) -> Listening:
         if self._listening is None:
-            raise InvalidConfiguration(f"{self._name}: the consumer has no message_listener")
+            raise InvalidConfiguration(
+                f"{self._name}: the consumer has no message_listener: only a consumer with one can be paused and "
+                "resumed"
+            )
         return self._listening
 
     # Methods that a consumer implements for these calls.

@@ -168,7 +168,7 @@ class EntryDecryptor:
 
 def _read(kind: str, source: str | Path | KeySource | None, name: str, metadata: Mapping[str, str]) -> bytes:
     if not source:
-        raise CryptoError(f"the key reader has no {kind} key for {name!r}")
+        raise CryptoError(f"the key reader has no {kind} key for {name!r}: let its get_key return it")
     if callable(source):
         pem = source(name, metadata)
         if not isinstance(pem, bytes):

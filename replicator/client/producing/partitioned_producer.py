@@ -95,7 +95,10 @@ class PartitionedProducer(MessageSender):
             starting = self._starting[partition] = _Starting()
             starting.task = awaited(self._start(partition, starting))
         if len(starting.waiting) >= self._settings.max_pending_messages:
-            raise ProducerQueueIsFull(f"{self._topic}: {len(starting.waiting)} messages wait for partition {partition}")
+            raise ProducerQueueIsFull(
+                f"{self._topic}: {len(starting.waiting)} messages wait for partition {partition}: send more slowly, "
+                "or raise max_pending_messages"
+            )
         confirmation: Confirmation = self._loop.create_future()
         starting.waiting.append((message, confirmation))
         return confirmation

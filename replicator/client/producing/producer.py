@@ -129,7 +129,10 @@ class Producer(MessageSender):
             raise self._error.with_traceback(None)
         pending, batch = self._pending, self._batch
         if pending.full:
-            raise ProducerQueueIsFull(f"{self._topic}: {pending.messages} messages wait for confirmation")
+            raise ProducerQueueIsFull(
+                f"{self._topic}: {pending.messages} messages wait for confirmation: send more slowly, or raise "
+                "max_pending_messages"
+            )
         check_message(message, self._content_bytes_max, self._metadata_bytes_max)
         sequence_id = message.sequence_id
         if sequence_id is None:

@@ -165,7 +165,10 @@ def check_message(message: OutgoingMessage, content_bytes_max: int, metadata_byt
     content = message.content
     if isinstance(content, bytes):
         if len(content) > content_bytes_max:
-            raise MessageTooBig(f"message of {len(content)} bytes is over the limit of {content_bytes_max}")
+            raise MessageTooBig(
+                f"message of {len(content)} bytes is over the limit of {content_bytes_max}: send a smaller one, or "
+                "make the producer with chunking_enabled"
+            )
     elif content is not None:
         raise InvalidMessage(f"content is {type(content).__name__}; it must be bytes, or None for the null value")
     if message.properties or message.partition_key is not None or message.ordering_key is not None:
@@ -198,9 +201,9 @@ def _check_texts(message: OutgoingMessage, bytes_max: int) -> None:
         if message.ordering_key is not None:
             rest += len(ordering_key_bytes(message.ordering_key))
     except (UnicodeEncodeError, TypeError, AttributeError) as error:
-        raise InvalidMessage(f"keys and properties must be text that UTF-8 can hold: {error}") from None
+        raise InvalidMessage(f"keys and properties of a message must be text that UTF-8 can hold: {error}") from None
     if rest > bytes_max:
-        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {bytes_max}")
+        raise MessageTooBig(f"{rest} bytes of keys and properties are over the limit of {bytes_max}: send smaller ones")
 
 
 def _deliver_at(deliver_at: int | None, deliver_after: timedelta) -> int:

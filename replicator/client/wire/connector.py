@@ -212,7 +212,10 @@ class BrokerConnector:
             if answer.response == CommandLookupTopicResponse.LookupType.Connect:
                 return connection
             authoritative = answer.authoritative
-        raise ConnectError(f"{self._url}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it")
+        raise ConnectError(
+            f"{self._url}: {topic} was looked up at {REDIRECTS_MAX} brokers, and none serves it: try again when the "
+            "brokers have settled"
+        )
 
     async def _ask(self, connection: Connection, make: Callable[[int], BaseCommand], what: str) -> Any:
         return await connection.request(make, f"{connection.address}: {what}", self._operation_timeout_seconds)
@@ -277,8 +280,16 @@ class _Connections:
                 await loop.create_connection(lambda: connection, address.host, address.port, ssl=context)
                 await connection.opened()
         except TimeoutError:
-            connection.end(ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s"))
-            raise ConnectError(f"{address}: no answer within {self._timeout_seconds:g} s") from None
+            connection.end(
+                ConnectError(
+                    f"{address}: no answer within {self._timeout_seconds:g} s; see that a worker or broker runs there "
+                    "and can be reached"
+                )
+            )
+            raise ConnectError(
+                f"{address}: no answer within {self._timeout_seconds:g} s; see that a worker or broker runs there "
+                "and can be reached"
+            ) from None
         except OSError as error:
             raise ConnectError(f"{address}: {why_no_answer(error, remedy='')}") from error
         except BaseException as error:

@@ -145,7 +145,10 @@ class FollowingConnector:
         if self._current is None or (self._doubtful and not fresh):
             await self._check()
         if self._current is None:
-            raise ConnectError(f"none of {', '.join(self._providers)} says where to connect")
+            raise ConnectError(
+                f"none of {', '.join(self._providers)} says where to connect: see that these addresses answer, and "
+                "that the cluster they name can be reached"
+            )
         return self._current
 
     async def _poll(self) -> None:

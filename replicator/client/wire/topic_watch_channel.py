@@ -84,7 +84,10 @@ class BrokerTopicWatchChannel:
     async def open(self, known_hash: str) -> None:
         """Watch, and wait for the first answer; see :meth:`Connector.open_topic_watch`."""
         if not self._connection.features.supports_topic_watchers:
-            raise OperationNotSupported(f"{self._connection.address}: the cluster watches no patterns of topics")
+            raise OperationNotSupported(
+                f"{self._connection.address}: the cluster watches no patterns of topics: name the topics to "
+                "subscribe to"
+            )
         try:
             pattern = parse_pattern(self._pattern)
         except EngineError as error:

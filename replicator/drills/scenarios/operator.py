@@ -237,7 +237,10 @@ class Operator:
             if all(has >= target for has, target in zip(there, targets, strict=True)):
                 return
             if time.monotonic() > deadline:
-                raise StepTimedOut(f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
+                raise StepTimedOut(
+                    f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the workers' logs "
+                    "in the drill's directory"
+                )
             await asyncio.sleep(POLL_SECONDS)
 
     async def _keep_up(self, name: str, *, behind: str) -> None:
@@ -251,7 +254,10 @@ class Operator:
             if keeping.look(now, published, there) >= KEPT_UP_SECONDS:
                 return
             if now > deadline:
-                raise StepTimedOut(f"{name} did not keep up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s")
+                raise StepTimedOut(
+                    f"{name} did not keep up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the workers' logs in "
+                    "the drill's directory"
+                )
             await asyncio.sleep(POLL_SECONDS)
 
 

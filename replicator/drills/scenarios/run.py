@@ -177,7 +177,10 @@ class Run:
         await self._publisher.wait_until_confirmed(count)
         while (left := await self._system.left_to_begin(self._drill)) is not None:
             if time.monotonic() > deadline:
-                raise DrillError(f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {left}")
+                raise DrillError(
+                    f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {left}; see the workers' logs "
+                    "in the drill's directory"
+                )
             await asyncio.sleep(SETTLE_POLL_SECONDS)
 
     async def _take_steps(self) -> str | None:

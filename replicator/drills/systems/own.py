@@ -120,7 +120,10 @@ class OwnSystem:
             ):
                 rows: Mapping[str, Any] = (await response.json())["topics"]
         except TimeoutError:
-            raise StepTimedOut(f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s") from None
+            raise StepTimedOut(
+                f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s; see the workers' logs in the "
+                "drill's directory"
+            ) from None
         found = [rows.get(topic) for topic in self.topics]
         return [Position.parse(row[field]) if row else BEFORE_ALL for row in found]
 

@@ -92,9 +92,15 @@ class KeptSettings:
             if told.base is None:
                 rows = {name: text for name, text in told.changes.items() if text is not None}
                 if digest_of(rows) != head.digest:
-                    raise SettingsRefused(f"the settings of {head.cluster} are not those that their digest names")
+                    raise SettingsRefused(
+                        f"the settings of {head.cluster} are not those that their digest names: run the same version "
+                        "in all clusters"
+                    )
                 if len(rows) > ROWS_MAX:
-                    raise SettingsRefused(f"{head.cluster} has {len(rows)} settings; at most {ROWS_MAX} are kept")
+                    raise SettingsRefused(
+                        f"{head.cluster} has {len(rows)} settings; at most {ROWS_MAX} are kept: run the same version "
+                        "in all clusters"
+                    )
             elif changed_digest(told.base, self._before(head, list(told.changes)), told.changes) != head.digest:
                 return Verdict.WHOLE
             if kept is None and len({name for name, _ in self.heads} | {head.cluster}) > CLUSTERS_MAX:

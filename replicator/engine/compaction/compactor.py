@@ -116,7 +116,10 @@ class Compactor:
             else:
                 self._newest[digest] = _identity(position, index, metadata)
         if len(self._newest) > self._keys_max:
-            raise NotAllowedError(f"the topic has more than {self._keys_max} keys: it is too large to be compacted")
+            raise NotAllowedError(
+                f"the topic has more than {self._keys_max} keys, too many to be compacted: spread them over a topic "
+                "with more partitions, or compact this one no more"
+            )
 
     def horizon(self, end: Position, now_ms: int) -> Position:
         """Return the position up to which the view may reach, after all entries up to ``end`` were noted."""

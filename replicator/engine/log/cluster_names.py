@@ -24,7 +24,10 @@ def decode_only(names: bytes) -> frozenset[str]:
     """Return the names of the clusters that may have a block. Raise :class:`BlockCorrupt` if they are malformed."""
     only = names.split(b",") if names else []
     if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
-        raise BlockCorrupt(f"a block is for clusters with names that none can have: {names[:80]!r}")
+        raise BlockCorrupt(
+            f"a block is for clusters with names that none can have: {names[:80]!r}: the client that published it, "
+            "or the other end of the link, is wrong"
+        )
     return frozenset(each.decode("ascii") for each in only)
 
 

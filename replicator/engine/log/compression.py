@@ -69,7 +69,8 @@ def check_claimed(uncompressed_bytes: int, bytes_max: int = UNCOMPRESSED_BYTES_M
     """Raise :class:`MessageTooLarge` if a payload says that it has more than ``bytes_max`` bytes uncompressed."""
     if uncompressed_bytes > bytes_max:
         raise MessageTooLarge(
-            f"a payload says it has {uncompressed_bytes} bytes uncompressed, more than the limit of {bytes_max}"
+            f"a payload says it has {uncompressed_bytes} bytes uncompressed, more than the limit of {bytes_max}: "
+            "send it in chunks, or smaller batches"
         )
 
 

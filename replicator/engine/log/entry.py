@@ -78,7 +78,9 @@ def encode_plain_entry(producer: bytes, sequence_id: int, publish_time_ms: int, 
 def _framed(encoded: bytes, payload: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
     size = _FRAME.size + len(encoded) + len(payload)
     if size > bytes_max:
-        raise MessageTooLarge(f"entry of {size} bytes is over the limit of {bytes_max}")
+        raise MessageTooLarge(
+            f"entry of {size} bytes is over the limit of {bytes_max}: send it in chunks, or smaller batches"
+        )
     head = _SIZE.pack(len(encoded)) + encoded
     checksum = crc32c(payload, crc32c(head))
     return b"".join([_MAGIC_AND_CHECKSUM.pack(_MAGIC, checksum), head, payload])
@@ -90,15 +92,24 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
     ``check=False`` does not verify the checksum, for entries that were verified when they arrived.
     """
     if len(entry) > ENTRY_BYTES_MAX:
-        raise MessageTooLarge(f"entry of {len(entry)} bytes is over the limit of {ENTRY_BYTES_MAX}")
+        raise MessageTooLarge(
+            f"entry of {len(entry)} bytes is over the limit of {ENTRY_BYTES_MAX}: send it in chunks, or smaller batches"
+        )
     if len(entry) < _FRAME.size:
-        raise EntryCorrupt(f"entry of {len(entry)} bytes is shorter than its frame")
+        raise EntryCorrupt(
+            f"entry of {len(entry)} bytes is shorter than its frame: its client is wrong, or it was damaged"
+        )
     view = memoryview(entry)
     magic, checksum, size = _FRAME.unpack_from(view)
     if magic != _MAGIC:
-        raise EntryCorrupt(f"entry starts with {magic:#06x}, expected {_MAGIC:#06x}")
+        raise EntryCorrupt(
+            f"entry starts with {magic:#06x}, expected {_MAGIC:#06x}: its client is wrong, or it was damaged"
+        )
     if _FRAME.size + size > len(view):
-        raise EntryCorrupt(f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all")
+        raise EntryCorrupt(
+            f"entry says {size} bytes of metadata and has {len(view) - _FRAME.size} in all: its client is wrong, or "
+            "it was damaged"
+        )
     if check and crc32c(view[6:]) != checksum:
         raise EntryCorrupt("entry's checksum is wrong: it was damaged after its client wrote it")
     try:
@@ -108,7 +119,7 @@ def decode_entry(entry: bytes | memoryview, *, check: bool = True) -> tuple[Mess
             "entry's metadata is not a MessageMetadata: its client is wrong, or it was damaged"
         ) from None
     if not metadata.IsInitialized():
-        raise EntryCorrupt("entry's metadata lacks producer name, sequence id or publish time")
+        raise EntryCorrupt("entry's metadata lacks producer name, sequence id or publish time: its client is wrong")
     if not 0 < metadata.num_messages_in_batch <= BATCH_MESSAGES_MAX:
         raise EntryCorrupt(
             f"entry says it has {metadata.num_messages_in_batch} messages, and one has 1 to {BATCH_MESSAGES_MAX}: its "
@@ -157,19 +168,30 @@ def split_batch(metadata: MessageMetadata, payload: memoryview) -> Iterator[Batc
     at = 0
     for index in range(metadata.num_messages_in_batch):
         if at + 4 > len(payload):
-            raise EntryCorrupt(f"batch ends before message {index} of {metadata.num_messages_in_batch}")
+            raise EntryCorrupt(
+                f"batch ends before message {index} of {metadata.num_messages_in_batch}: its client is wrong, or it "
+                "was damaged"
+            )
         (size,) = _SIZE.unpack_from(payload, at)
         at += 4
         if at + size > len(payload):
-            raise EntryCorrupt(f"batch ends inside message {index} of {metadata.num_messages_in_batch}")
+            raise EntryCorrupt(
+                f"batch ends inside message {index} of {metadata.num_messages_in_batch}: its client is wrong, or it "
+                "was damaged"
+            )
         single = SingleMessageMetadata()
         try:
             single.ParseFromString(bytes(payload[at : at + size]))
         except DecodeError:
-            raise EntryCorrupt(f"metadata of message {index} of the batch cannot be read") from None
+            raise EntryCorrupt(
+                f"metadata of message {index} of the batch cannot be read: its client is wrong, or it was damaged"
+            ) from None
         at += size
         if single.payload_size < 0 or at + single.payload_size > len(payload):
-            raise EntryCorrupt(f"batch ends inside message {index} of {metadata.num_messages_in_batch}")
+            raise EntryCorrupt(
+                f"batch ends inside message {index} of {metadata.num_messages_in_batch}: its client is wrong, or it "
+                "was damaged"
+            )
         yield BatchedMessage(single, payload[at : at + single.payload_size])
         at += single.payload_size
 

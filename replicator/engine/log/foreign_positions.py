@@ -65,11 +65,12 @@ class ForeignPositions:
                 return None
             raise MessageIdUnknown(
                 f"{position} of {self._name} is a message of this cluster and another one of {foreign.origin}: it "
-                "cannot be told which one is meant"
+                "cannot be told which one is meant; give a position of this cluster"
             )
         if foreign is None and not self._log.has_ledger(position.ledger):
             raise MessageIdUnknown(
-                f"{position}: its ledger is not one of {self._name}, nor of a cluster whose messages are here"
+                f"{position}: its ledger is not one of {self._name}, nor of a cluster whose messages are here: see "
+                "that it is of this topic"
             )
         return foreign
 
@@ -105,8 +106,8 @@ class ForeignPositions:
         reached = self._origins.high_water(foreign.origin)
         if reached is not None and reached.incarnation == foreign.incarnation and reached.position < foreign.position:
             raise MessageNotHereYet(
-                f"{foreign.position} of {self._name} at {foreign.origin} is not here yet: its messages are here up to "
-                f"{reached.position}"
+                f"{foreign.position} of {self._name} at {foreign.origin} is not here yet: its messages are here up "
+                f"to {reached.position}; wait until the link has caught up"
             )
 
     def through(self, foreign: ForeignPosition, *, above: Position) -> PositionSet:
@@ -130,7 +131,10 @@ class ForeignPositions:
             if self._first_of_ledger(origin, incarnation, position.ledger) is None:
                 continue
             if found is not None:
-                raise MessageIdUnknown(f"{position} of {self._name}: {found.origin} and {origin} have such a ledger")
+                raise MessageIdUnknown(
+                    f"{position} of {self._name}: {found.origin} and {origin} have such a ledger, so it is not clear "
+                    "which message is meant: give a position of this cluster"
+                )
             here = self._store.translate(self._topic_id, origin, incarnation, position)
             found = ForeignPosition(origin, incarnation, position, here)
         return found

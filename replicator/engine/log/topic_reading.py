@@ -213,7 +213,7 @@ class TopicReading:
         """
         last = self._log.last
         if target > Position(last.ledger, last.entry + 1) and target.ledger < END_LEDGER:
-            raise InvalidSeek(f"{self._name} ends at {last}; there is nothing at {target}")
+            raise InvalidSeek(f"{self._name} ends at {last}; there is nothing at {target}: give a position up to there")
         return self._log.clamp(Position(target.ledger, target.entry - 1))
 
     async def position_at_time(self, published_ms: int, *, after: Position) -> Position:

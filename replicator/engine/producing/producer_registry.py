@@ -95,7 +95,7 @@ class ProducerRegistry:
         if mode is AccessMode.SHARED:
             return self._connect_shared(session, name, producers_max)
         if epoch is not None and not 0 <= epoch <= max(EPOCH_MAX, self.epoch or 0):
-            raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}")
+            raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}: connect without an epoch")
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
             raise ProducerFenced(
                 f"producer {name!r} owned the topic in epoch {epoch}, and it is in {self.epoch}: another producer has "
@@ -122,7 +122,7 @@ class ProducerRegistry:
         if not self._connected:
             return [self._own(session, name, epoch)]
         if len(self._waiting) >= PRODUCERS_MAX:
-            raise ProducerBusy(f"{PRODUCERS_MAX} producers wait for the topic already, the limit")
+            raise ProducerBusy(f"{PRODUCERS_MAX} producers wait for the topic already, the limit: close some of them")
         waiting = _Waiting(session, name, epoch)
         if epoch is not None and epoch == self.epoch:
             self._waiting.insert(0, waiting)

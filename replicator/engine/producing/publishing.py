@@ -70,7 +70,9 @@ def check_entries(
         raise NotAllowedError(f"1 to {PUBLISH_ENTRIES_MAX} entries can be published at once, not {len(entries)}")
     size_bytes = sum(map(len, entries))
     if size_bytes > PUBLISH_BYTES_MAX:
-        raise MessageTooLarge(f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}")
+        raise MessageTooLarge(
+            f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}: publish less at once"
+        )
     batch_sizes: list[int] = []
     numbered: list[Numbered] | None = [] if deduplication else None
     only: set[frozenset[str] | None] = set()
@@ -95,7 +97,9 @@ def check_entries(
         if numbered is not None:
             numbered.append(_numbered(metadata, producer))
     if len(only) > 1:  # who publishes them together publishes them in parts then
-        raise NotAllowedError("messages for different clusters cannot be published at once")
+        raise NotAllowedError(
+            "messages for different clusters cannot be published at once: publish them one after another"
+        )
     return CheckedEntries(size_bytes, batch_sizes, numbered, only.pop())
 
 

@@ -41,7 +41,7 @@ def problem(reader: Any, writer: Any) -> str | None:
     try:
         return _Comparison(reader, writer).compare(reader, writer, "", 0)
     except (KeyError, TypeError, AttributeError):
-        raise IncompatibleSchema("a definition that does not have the shape of an Avro schema") from None
+        raise IncompatibleSchema("the definition of a schema does not have the shape of an Avro schema") from None
 
 
 class _Comparison:
@@ -112,7 +112,7 @@ def _type(schema: Any) -> str:
     found = schema.get("type") if isinstance(schema, dict) else schema
     if isinstance(found, str) and (found in _PRIMITIVES or found in _NAMED or found in ("array", "map")):
         return found
-    raise IncompatibleSchema(f"{found!r:.100} is no type of Avro")
+    raise IncompatibleSchema(f"the schema has {found!r:.100} for a type, which Avro does not know")
 
 
 def _resolved(schema: Any, named: dict[str, Any]) -> Any:
@@ -120,7 +120,7 @@ def _resolved(schema: Any, named: dict[str, Any]) -> Any:
     for _ in range(DEPTH_MAX):
         if isinstance(schema, str) and schema not in _PRIMITIVES:
             if _local(schema) not in named:
-                raise IncompatibleSchema(f"the type {schema!r:.100} is not defined")
+                raise IncompatibleSchema(f"the schema uses the type {schema!r:.100} is not defined")
             return named[_local(schema)]
         if isinstance(schema, dict) and not (isinstance(inner := schema.get("type"), str) and _is_type(inner)):
             schema = schema.get("type")

@@ -30,10 +30,15 @@ def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStr
     if strategy is SchemaStrategy.ALWAYS_COMPATIBLE or not existing:
         return
     if strategy is SchemaStrategy.ALWAYS_INCOMPATIBLE:
-        raise IncompatibleSchema("the topic's schema may not change: its strategy is ALWAYS_INCOMPATIBLE")
+        raise IncompatibleSchema(
+            "the topic's schema may not change: its strategy is ALWAYS_INCOMPATIBLE; use the one it has, or change "
+            "the strategy"
+        )
     for old in existing if strategy in _TRANSITIVE else existing[-1:]:
         if new.type is not old.type:
-            raise IncompatibleSchema(f"the topic has a schema of type {old.type.name}, not {new.type.name}")
+            raise IncompatibleSchema(
+                f"the topic has a schema of type {old.type.name}, not {new.type.name}: use that type, or another topic"
+            )
         why = None if strategy in _FORWARD_ONLY else _unread(new, old)
         if why is None and strategy not in _BACKWARD_ONLY:
             why = _unread(old, new)
@@ -77,7 +82,7 @@ def _parsed(definition: bytes) -> Any:
     try:
         return json.loads(definition)
     except (ValueError, RecursionError):
-        raise IncompatibleSchema("a definition that is no JSON") from None
+        raise IncompatibleSchema("the definition of a schema is not JSON") from None
 
 
 def _parts(schema: TopicSchema) -> list[tuple[str, TopicSchema]]:

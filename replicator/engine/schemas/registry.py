@@ -216,7 +216,8 @@ class SchemaRegistry:
         """Raise :class:`IncompatibleSchema` for a producer without a schema if its topic has one and requires it."""
         if self._policies(topic).schema_validation_enforced and self._listed(topic):
             raise IncompatibleSchema(
-                f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced)"
+                f"topic {topic} has a schema, and takes no producer without one (schemaValidationEnforced): connect "
+                "with a schema"
             )
 
     def strategy(self, topic: str) -> SchemaStrategy:
@@ -341,7 +342,10 @@ class SchemaRegistry:
     ) -> None:
         """Store a schema as the newest of the topic, which has those of ``rows``."""
         if len(rows) >= schemas_max:
-            raise IncompatibleSchema(f"topic {topic} has {len(rows)} schemas; {schemas_max} are allowed")
+            raise IncompatibleSchema(
+                f"topic {topic} has {len(rows)} schemas; {schemas_max} are allowed: use one that it has, or another "
+                "topic"
+            )
         newest_ms = max((row.registered_at_ms for row in rows.values()), default=-1)
         await self._put(topic, rows, [RegisteredSchema(schema, max(self._wall_clock_ms(), newest_ms + 1))])
 
@@ -351,7 +355,8 @@ class SchemaRegistry:
         size += sum(map(len, new.values()))
         if size > TOPIC_BYTES_MAX:
             raise IncompatibleSchema(
-                f"the schemas of topic {topic} would have {size} bytes; {TOPIC_BYTES_MAX} are allowed"
+                f"the schemas of topic {topic} would have {size} bytes; {TOPIC_BYTES_MAX} are allowed: use one that "
+                "it has, or another topic"
             )
         prefix = _prefix(topic)
         await self._writer.put_many([(TABLE, prefix + version, row) for version, row in new.items()])

@@ -80,7 +80,7 @@ class TopicSchema:
             raise IncompatibleSchema("a name or property of the schema is no text: it has half a character") from None
         size = len(self.definition) + sum(len(key) + len(value) for key, value in self.properties.items())
         if size > SCHEMA_BYTES_MAX:
-            raise IncompatibleSchema(f"a schema of {size} bytes; {SCHEMA_BYTES_MAX} are allowed")
+            raise IncompatibleSchema(f"the schema has {size} bytes; {SCHEMA_BYTES_MAX} are allowed: make it smaller")
         if self.type in DEFINED_IN_AVRO:
             try:
                 json.loads(self.definition)

@@ -168,10 +168,17 @@ class StagingFiles:
                             offset += len(frame)
                             taken += len(frame)
                             if not frame:
-                                raise StagedMissing(f"{path} ends at {offset} of {receipt.bytes} bytes")
+                                raise StagedMissing(
+                                    f"{path} ends at {offset} of {receipt.bytes} bytes, which a commit that is "
+                                    "decided needs: see that nobody changes files in the data directory, and run "
+                                    "the batch again"
+                                )
                             frames += decode_frames(frame)
                 except FileNotFoundError:
-                    raise StagedMissing(f"{path} is gone, and a commit that is decided needs it") from None
+                    raise StagedMissing(
+                        f"{path} is gone, and a commit that is decided needs it: see that nobody deletes files in "
+                        "the data directory, and run the batch again"
+                    ) from None
             if offset >= receipt.bytes:
                 at, offset = at + 1, 0
             if taken >= STEP_BYTES_MAX:

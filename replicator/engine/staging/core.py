@@ -185,7 +185,8 @@ class StagingCore:
             return opened
         if state.pending is not None and state.pending.key != key.epoch:
             raise CommitPending(
-                f"writer {key.epoch.writer!r}: epoch {state.pending.key.epoch} is still being published"
+                f"writer {key.epoch.writer!r}: epoch {state.pending.key.epoch} is still being published; wait until "
+                "it is, and try again"
             )
         self._touch(key, now_ms)
         return opened
@@ -199,7 +200,9 @@ class StagingCore:
         self.fences.check(key)
         state = self.writers.get(key.epoch.writer)
         if state is not None and state.is_done(key.epoch):
-            raise StagedMissing(f"epoch {key.epoch.epoch} of writer {key.epoch.writer!r} was committed meanwhile")
+            raise StagedMissing(
+                f"epoch {key.epoch.epoch} of writer {key.epoch.writer!r} was committed meanwhile: nothing is to be done"
+            )
         attempt = self._touch(key, now_ms)
         if attempt.busy:
             raise TooBusy(f"attempt {key.attempt!r} is being written by an earlier request: try again later")
@@ -211,7 +214,9 @@ class StagingCore:
         if at + length_bytes <= attempt.bytes:
             return False
         if attempt.sealed:
-            raise StagedMissing(f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes")
+            raise StagedMissing(
+                f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes, and takes no more: run the task again"
+            )
         more = at + length_bytes - attempt.bytes
         if self.staged_bytes + more > self.limits.staged_bytes_max:
             raise StagingFull(
@@ -259,7 +264,10 @@ class StagingCore:
         attempt = self._attempts.get(key)
         if attempt is None:
             if len(self._attempts) >= self.limits.attempts_max:
-                raise StagingFull(f"{len(self._attempts)} attempts of tasks are staged, the limit")
+                raise StagingFull(
+                    f"{len(self._attempts)} attempts of tasks are staged, the limit: wait until earlier batches are "
+                    "committed, or write with fewer tasks"
+                )
             attempt = self._attempts[key] = Attempt()
         attempt.touched_ms = now_ms
         return attempt
@@ -280,14 +288,19 @@ class StagingCore:
         if state.pending is not None:
             if state.pending.key == key:
                 return state.pending
-            raise CommitPending(f"writer {key.writer!r}: epoch {state.pending.key.epoch} is still being published")
+            raise CommitPending(
+                f"writer {key.writer!r}: epoch {state.pending.key.epoch} is still being published; wait until it is, "
+                "and try again"
+            )
         if request.base is not None and request.base != state.facts.commits:
             raise WriterMoved(
                 f"writer {key.writer!r}: something was committed under this name while this epoch was being written; "
                 "is another query running with the same `writer`? Give each its own, then restart this one"
             )
         if len({receipt.partition for receipt in request.receipts}) < len(request.receipts):
-            raise InvalidWriter(f"writer {key.writer!r}: a commit names two attempts of one partition")
+            raise InvalidWriter(
+                f"writer {key.writer!r}: a commit names two attempts of one partition: run the batch again"
+            )
         self.check_not_aborted(request)
         for receipt in request.receipts:
             if not receipt.bytes:
@@ -299,7 +312,10 @@ class StagingCore:
                     f"any more (attempt {receipt.attempt!r}, {receipt.bytes} bytes): run the batch again"
                 )
         if len(state.marks.keys() | request.marks.keys()) > MARKS_MAX:
-            raise StagingFull(f"writer {key.writer!r} would have published from more than {MARKS_MAX} topics")
+            raise StagingFull(
+                f"writer {key.writer!r} would have published from more than {MARKS_MAX} topics, the limit: split the "
+                "stream over several writers"
+            )
         if key.writer not in self.writers:
             if len(self.writers) >= self.limits.writers_max:
                 raise StagingFull(f"{len(self.writers)} writers are remembered, the limit: use fewer names of writers")

@@ -235,7 +235,9 @@ class StagingService:
         if (full_name := str(parse_topic(name))) != name:
             raise NotAllowedError(f"staged frames name topics in full: {full_name}, not {name}")
         if self._engine.partitioned.count(name):
-            raise NotAllowedError(f"{name} is partitioned: frames are for one of its partitions")
+            raise NotAllowedError(
+                f"{name} is partitioned: frames are for one of its partitions: run the worker's version in Spark too"
+            )
         topic = self._engine.find(name)
         self._engine.admission.check_entry(entry_bytes_max)
         limit = None if topic is None else topic.policies.effective.max_message_bytes

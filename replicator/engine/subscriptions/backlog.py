@@ -50,7 +50,8 @@ class Backlog:
         for position, batch_indexes in acks:
             if not reading.has_position(position) or position in log.markers:
                 raise InvalidAck(
-                    f"position {position} is not a message of {self._topic.name} (its last entry is {log.last})"
+                    f"position {position} is not a message of {self._topic.name} (its last entry is {log.last}): see "
+                    "that it is of this topic and this cluster"
                 )
             if position <= cursor.mark_delete or cursor.lacks(position):
                 sizes.append(1)  # late: it changes nothing, so its block need not be read

@@ -214,4 +214,4 @@ class EngineConsumer:
         if self._fenced is not None:
             raise self._fenced.with_traceback(None)
         if self.closed:
-            raise NotAllowedError(f"consumer {self.name!r} is closed")
+            raise NotAllowedError(f"consumer {self.name!r} is closed: subscribe again")

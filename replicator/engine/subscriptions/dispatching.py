@@ -126,8 +126,8 @@ class Dispatching:
             )
         elif dispatcher.type is not options.type:
             raise ConsumerBusy(
-                f"the subscription is {dispatcher.type.value} while its consumers are connected, "
-                f"not {options.type.value}: disconnect them to change its type"
+                f"subscription {self._subscription.name!r} is {dispatcher.type.value} while its consumers are "
+                f"connected, not {options.type.value}: disconnect them to change its type"
             )
         consumer = EngineConsumer(self._subscription, options, deliver)
         dispatcher.add_consumer(consumer.id, options)
@@ -286,7 +286,10 @@ class Dispatching:
 
     def _check(self, options: SubscribeOptions) -> None:
         if len(self.consumers) >= CONSUMERS_MAX:
-            raise NotAllowedError(f"subscription {self._subscription.name!r} has {CONSUMERS_MAX} consumers, the limit")
+            raise NotAllowedError(
+                f"subscription {self._subscription.name!r} has {CONSUMERS_MAX} consumers, the limit: close some, or "
+                "use another subscription"
+            )
         if options.read_compacted and not options.type.one_active:
             raise NotAllowedError(f"read_compacted needs Exclusive or Failover, not {options.type.value}")
         if options.durable is not self._subscription.durable:
@@ -296,7 +299,10 @@ class Dispatching:
             )
         other = next(iter(self.consumers.values()), None)  # those that are here agree
         if other is not None and other.options.read_compacted is not options.read_compacted:
-            raise ConsumerBusy("the consumers of a subscription must agree on read_compacted")
+            raise ConsumerBusy(
+                f"the consumers of subscription {self._subscription.name!r} must agree on read_compacted: give it "
+                "the value that the connected ones have"
+            )
 
     def _tell_active_changes(self) -> None:
         assert self.pump.dispatcher is not None

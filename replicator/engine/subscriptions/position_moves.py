@@ -63,7 +63,7 @@ class PositionMoves:
         It ends early if the subscription is moved meanwhile.
         """
         if messages < 0:
-            raise NotAllowedError(f"{messages} messages cannot be skipped")
+            raise NotAllowedError(f"{messages} messages cannot be skipped: give a number from 1 on")
         subscription = self._subscription
         cursor = subscription.cursor
         read = subscription.read_entries

@@ -95,7 +95,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     def _check_room_for_consumer(self) -> None:
         limit = self._topic.policies.effective.max_consumers
         if limit is not None and self.consumers >= limit:
-            raise NotAllowedError(f"{self._topic.name} has {limit} consumers, the limit of its policies")
+            raise NotAllowedError(
+                f"{self._topic.name} has {limit} consumers, the limit of its policies: close some, or raise "
+                "max_consumers"
+            )
 
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self._by_name.get(name)
@@ -309,4 +312,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     def _check_room_for_subscription(self) -> None:
         if len(self._by_name) >= SUBSCRIPTIONS_MAX:
-            raise NotAllowedError(f"{self._topic.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit")
+            raise NotAllowedError(
+                f"{self._topic.name} has {SUBSCRIPTIONS_MAX} subscriptions, the limit: subscribe by one that is "
+                "there, or use another topic"
+            )

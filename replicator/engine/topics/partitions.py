@@ -79,10 +79,15 @@ def check_new(name: str, partitions: int) -> PartitionedTopic:
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {parsed} can have 1 to {PARTITIONS_MAX} partitions, not {partitions}")
     if parsed.partition >= 0:
-        raise NotAllowedError(f"{parsed} is the name of a partition; a partitioned topic cannot have it")
+        raise NotAllowedError(
+            f"{parsed} is the name of a partition; a partitioned topic cannot have it: take one that does not end in "
+            "-partition- and a number"
+        )
     made = PartitionedTopic(str(parsed), partitions)
     if len(made.partition(partitions - 1)) > TOPIC_NAME_BYTES_MAX:
-        raise NotAllowedError(f"the partitions of {parsed} would have names longer than {TOPIC_NAME_BYTES_MAX} bytes")
+        raise NotAllowedError(
+            f"the partitions of {parsed} would have names longer than {TOPIC_NAME_BYTES_MAX} bytes: take a shorter name"
+        )
     return made
 
 

@@ -58,7 +58,9 @@ class TopicPattern:
 def parse_pattern(text: str) -> TopicPattern:
     """Return the compiled pattern. Raise :class:`InvalidPattern`, which says what is wrong and at which character."""
     if len(text) > PATTERN_CHARACTERS_MAX:
-        raise InvalidPattern(f"a pattern of {len(text)} characters; {PATTERN_CHARACTERS_MAX} are allowed")
+        raise InvalidPattern(
+            f"the pattern has {len(text)} characters; {PATTERN_CHARACTERS_MAX} are allowed: make it shorter"
+        )
     if "\0" in text or not _is_unicode(text):
         raise InvalidPattern(f"pattern {text!r:.80} has a character that no topic name and no regex can have")
     start = 1 if text.startswith("^" + _SCHEME) else 0  # as some write it who think of the whole name

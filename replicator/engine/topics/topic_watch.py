@@ -211,13 +211,22 @@ class TopicWatchRegistry:
         """Return a new watcher, which gets no notifications before its first listing. Raise
         :class:`TooManyWatchers`."""
         if self._of_connection.get(connection, 0) >= WATCHES_PER_CONNECTION_MAX:
-            raise TooManyWatchers(f"{WATCHES_PER_CONNECTION_MAX} patterns are watched over this connection already")
+            raise TooManyWatchers(
+                f"{WATCHES_PER_CONNECTION_MAX} patterns are watched over this connection already, the limit: close "
+                "consumers of patterns, or use another connection"
+            )
         if self._watches >= WATCHES_MAX:
-            raise TooManyWatchers(f"{WATCHES_MAX} watchers of patterns are connected already")
+            raise TooManyWatchers(
+                f"{WATCHES_MAX} watchers of patterns are connected already, the limit: close consumers of patterns "
+                "first"
+            )
         watched = self._by_pattern.get(pattern)
         if watched is None:
             if len(self._by_pattern) >= PATTERNS_MAX:
-                raise TooManyWatchers(f"{PATTERNS_MAX} different patterns are watched already")
+                raise TooManyWatchers(
+                    f"{PATTERNS_MAX} different patterns are watched already, the limit: close consumers of patterns "
+                    "first, or use a pattern that is watched already"
+                )
             watched = self._by_pattern[pattern] = WatchedPattern(pattern)
             self._by_namespace.setdefault(pattern.namespace, {})[pattern] = watched
         watch = TopicWatch(watched, connection)

@@ -228,7 +228,9 @@ def _listing(cluster: str, url: str) -> Iterable[str]:
     with DataPlane(url) as worker:
         answering, topics = worker.topics()
         if answering != cluster:
-            raise UnexpectedAnswer(f"worker at {url} is of cluster {answering}, not {cluster}")
+            raise UnexpectedAnswer(
+                f"worker at {url} is of cluster {answering}, not {cluster}: correct its address in the topology"
+            )
         return [topic.name for topic in topics if topic.entries]
 
 

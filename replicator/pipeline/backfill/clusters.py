@@ -159,7 +159,10 @@ def check_cluster(cluster: Cluster) -> None:
     with DataPlane(cluster.url) as worker:
         answering = worker.call("GET", "/failover/v1/state").get("cluster")
     if answering != cluster.name:
-        raise UnexpectedAnswer(f"worker at {cluster.url} is of cluster {answering}, not {cluster.name}")
+        raise UnexpectedAnswer(
+            f"worker at {cluster.url} is of cluster {answering}, not {cluster.name}: correct its address in the "
+            "topology"
+        )
 
 
 def ack_vectors(cluster: Cluster, topics: Iterable[str]) -> dict[str, Mapping[str, Any]]:

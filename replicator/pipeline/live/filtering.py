@@ -167,7 +167,10 @@ def rewrite_entry(
     """
     metadata, payload = decode_entry(memoryview(entry), check=False)  # the block's checksum covers it
     if not can_be_seen(metadata):
-        raise CannotMask("an entry is encrypted, or a chunk of a message, so what `select` masks cannot be seen in it")
+        raise CannotMask(
+            "an entry is encrypted, or a chunk of a message, so that what the link's `select` masks cannot be seen "
+            "in it: publish such topics without encryption and chunks, or leave them out of the link"
+        )
     written = MessageMetadata()
     written.CopyFrom(metadata)
     with unpacked_internally(payload, metadata.compression, metadata.uncompressed_size) as content:

@@ -98,7 +98,11 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         context = TaskContext.get()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query or not batch:
-            raise PipelineError("Spark did not tell the task which batch of which query it is of")
+            raise PipelineError(
+                f"Spark did not tell a task of the stream for which query and batch it writes ({QUERY_ID}, "
+                f"{BATCH_ID}), so it wrote nothing: start the stream by writeStream, with a version of Spark that "
+                "the extra replicator[spark] allows"
+            )
         key = EpochKey(self._options.writer or f"query-{query}", self._options.run or query, int(batch))
         marked = self._columns.origins and self._options.writer is not None
         return stage(self._options, self._columns, key, self._job, iterator, marked=marked)

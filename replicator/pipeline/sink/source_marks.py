@@ -26,7 +26,7 @@ from replicator.pipeline.sink.options import ORIGIN_COLUMNS
 
 Int64s = npt.NDArray[np.int64]
 _PLACE = ("origin_ledger", "origin_entry", "batch_index")
-_DROP = "these columns are as the source gives them, or are left out"
+_DROP = "write these columns as this project's source gives them, or leave them out"
 
 
 class SourceMarks:
@@ -46,7 +46,10 @@ class SourceMarks:
         place = [_numbers(batch, name) for name in _PLACE]
         for name, column in zip(_PLACE, place, strict=True):
             if (column[known] < 0).any():
-                raise BadRow(f"column {name!r}: {int(column[known].min())} is no place at an origin: {_DROP}")
+                raise BadRow(
+                    f"column {name!r} has the value {int(column[known].min())}, and no message has a negative one in "
+                    f"the cluster that published it: {_DROP}"
+                )
         marks = np.array([self._published.get(origin, (-1, -1, -1)) for origin in origins], np.int64).reshape(-1, 3)
         wanted = ~known | _above(place, [marks[codes, index] for index in range(3)])
         counted = np.flatnonzero(wanted & known)

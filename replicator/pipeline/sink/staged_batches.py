@@ -261,5 +261,8 @@ def _event_time_ms(column: pa.Array) -> pa.Array:
         column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
     column = column.cast(pa.int64())
     if (lowest := pc.min(column).as_py()) is not None and lowest < 0:
-        raise BadRow(f"column 'event_time': {lowest} ms is before 1970, which a message cannot say")
+        raise BadRow(
+            f"column 'event_time': {lowest} ms is before 1970, which a message cannot say: correct such rows, and "
+            "see that the unit of the column is right"
+        )
     return column

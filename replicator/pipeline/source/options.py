@@ -147,7 +147,7 @@ def _workers(given: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]
             raise BadOption("cluster", "names clusters of a 'topology'; 'url' needs no name")
         urls = tuple(check_url(url.strip()) for url in given["url"].split(","))
         if len(set(urls)) < len(urls):
-            raise BadOption("url", "names a worker twice")
+            raise BadOption("url", "names a worker twice: give each once")
         return urls, ()
     if not given.get("topology"):
         raise BadOption(

@@ -40,11 +40,16 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_
         list(pool.map(ask, options.urls))
     for url, name in zip(options.urls, options.clusters, strict=False):
         if standings[url].cluster != name:
-            raise UnexpectedAnswer(f"worker at {url} is of cluster {standings[url].cluster}, not {name}")
+            raise UnexpectedAnswer(
+                f"worker at {url} is of cluster {standings[url].cluster}, not {name}: correct its address in the "
+                "topology"
+            )
     clusters = [standings[url].cluster for url in options.urls]
     for cluster in clusters:
         if clusters.count(cluster) > 1:
-            raise UnexpectedAnswer(f"option 'url': {' and '.join(options.urls)} name cluster {cluster} twice")
+            raise UnexpectedAnswer(
+                f"option 'url': {' and '.join(options.urls)} name cluster {cluster} twice: give each worker once"
+            )
 
 
 def search_times(

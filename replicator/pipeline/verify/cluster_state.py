@@ -174,7 +174,10 @@ def _read_first(state: ClusterState, wanted: Wanted, progress: Progress) -> None
     with VerifyPlane(state.url) as worker:
         answering, listing = worker.topics()
         if answering != state.name:
-            raise UnexpectedAnswer(f"worker at {state.url} is of cluster {answering}, not {state.name}")
+            raise UnexpectedAnswer(
+                f"worker at {state.url} is of cluster {answering}, not {state.name}: correct its address in the "
+                "topology"
+            )
         state.topics = {topic.name: topic for topic in listing if wanted(topic.name)}
         state.links = worker.link_states()
         _read_states(state, worker, list(state.topics), progress)
@@ -231,7 +234,10 @@ def _read_states(
 def _check_progress(state: ClusterState, asked: Collection[str], told: Collection[str], left: Collection[str]) -> None:
     """Raise :class:`UnexpectedAnswer` if the answer makes no progress, so that asking for the rest would never end."""
     if not set(asked).issuperset(left) or len(left) >= len(asked) or not set(left).isdisjoint(told):
-        raise UnexpectedAnswer(f"worker at {state.url} leaves {len(left)} of {len(asked)} topics that it was asked for")
+        raise UnexpectedAnswer(
+            f"worker at {state.url} leaves {len(left)} of {len(asked)} topics that it was asked for; run the same "
+            "version in all clusters"
+        )
 
 
 def _read_states_singly(

@@ -134,7 +134,10 @@ def _rebuild(url: str, topic: str) -> None:
         deadline = time.monotonic() + REBUILD_SECONDS_MAX
         while (progress := worker.call("GET", path)).get("state") == "running":
             if time.monotonic() > deadline:
-                raise UnexpectedAnswer(f"it runs since {REBUILD_SECONDS_MAX} s: `replicator mapping rebuild` shows it")
+                raise UnexpectedAnswer(
+                    f"the rebuild of the index runs for more than {REBUILD_SECONDS_MAX} s: `replicator mapping "
+                    "rebuild` shows how far it is"
+                )
             time.sleep(POLL_SECONDS)
         if progress.get("state") == "failed":
             raise UnexpectedAnswer(str(progress.get("detail")))

@@ -121,7 +121,7 @@ def verify(
     for link in links:
         for name in (link.source, link.destination):
             if name not in clusters:
-                raise BadOption("links", f"{link}: cluster {name} has no url")
+                raise BadOption("links", f"{link}: cluster {name} has no url: give its worker's address as well")
     if topics is not None:
         wanted = named_filter(topics)
     files = None if settings.parquet is None else DifferenceFiles(settings.parquet)

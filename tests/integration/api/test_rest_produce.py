@@ -105,7 +105,7 @@ async def test_a_message_that_cannot_be_is_answered_by_its_own_error(tmp_path: P
             {"payload": "also good"},
         )
         assert [answer["errorCode"] for answer in answers] == [0, *[rest_produce.FAILED] * 8, 0]
-        assert "payload is missing" in answers[1]["errorMsg"]
+        assert "no field payload" in answers[1]["errorMsg"]
         assert [each.data() for each in await rest.messages(TOPIC, 2)] == [b"good", b"also good"]
 
 

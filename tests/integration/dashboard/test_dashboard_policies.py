@@ -172,7 +172,7 @@ def test_one_quota_takes_the_other_along_and_the_page_shows_both(worker: ServedW
             {"allowAutoTopicCreation": "true", "topicType": "partitioned"},
             412,
             "value.defaultNumPartitions",
-            "need their number",
+            "number of partitions that new topics",
         ),
     ],
 )

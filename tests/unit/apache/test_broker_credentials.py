@@ -43,14 +43,14 @@ def test_a_file_is_read_whenever_it_is_shown(
 @pytest.mark.parametrize(
     ("field", "content", "text"),
     [
-        ("password_file", None, "cannot be read: No such file or directory"),
-        ("password_file", "\n", "it is empty"),
+        ("password_file", None, "cannot be read: No such file or directory; see that the worker may read the file"),
+        ("password_file", "\n", "the file is empty; write the credentials into it"),
         ("password_file", "me", "it must be one line, NAME:PASSWORD"),
         ("password_file", ":secret", "it must be one line, NAME:PASSWORD"),
         ("password_file", "me:", "it must be one line, NAME:PASSWORD"),
         ("password_file", "me:secret\nyou:secret", "it must be one line, NAME:PASSWORD"),
-        ("token_file", None, "cannot be read: No such file or directory"),
-        ("token_file", "", "it is empty"),
+        ("token_file", None, "cannot be read: No such file or directory; see that the worker may read the file"),
+        ("token_file", "", "the file is empty; write the credentials into it"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_not_shown(

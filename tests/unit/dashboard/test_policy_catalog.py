@@ -78,7 +78,7 @@ def test_a_form_holds_what_counts(key: str, body: Any, held: dict[str, Any]) -> 
         ),
         ("retention", "BadRequest", "retention: a limit of 0 keeps nothing", "value.retentionTimeInMinutes"),
         ("backlogQuota-size", "PreconditionFailed", "backlogQuota.policy: the other quota has", "value.policy"),
-        ("backlogQuota-size", "BadRequest", "backlogQuota lacks limitSize", "value.limitSize"),
+        ("backlogQuota-size", "BadRequest", "backlogQuota lacks the field limitSize", "value.limitSize"),
         ("replication", "ClusterNotAllowed", "there is no cluster 'x'", "value"),
         ("messageTTL", "NotPermitted", "role app may not", None),
         ("messageTTL", "", "", None),

@@ -171,7 +171,9 @@ class KafkaBroker(_Program):
             check=False,
         )
         if formatted.returncode != 0:
-            raise PeerFailed(f"the broker's storage cannot be made: {formatted.stdout}{formatted.stderr}")
+            raise PeerFailed(
+                f"the storage of the drill's Kafka broker cannot be made: {formatted.stdout}{formatted.stderr}"
+            )
 
     def _wait_until_ready(self) -> None:
         """Wait until the broker counts itself among the brokers: from then on topics can be made."""
@@ -179,7 +181,9 @@ class KafkaBroker(_Program):
         while not self._has_broker():
             self.check_alive()
             if time.monotonic() > deadline:
-                raise PeerFailed(f"the broker was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
+                raise PeerFailed(
+                    f"the Kafka broker {self._name} was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}"
+                )
             time.sleep(0.1)
 
     def _has_broker(self) -> bool:

@@ -76,7 +76,9 @@ class GroupBodies:
         entries = row.header.entries
         head = block[: head_bytes(block, entries)]
         if len(block) != row.size_bytes or row.head[: len(head)] != head:
-            raise BlockCorrupt(f"the copy that was to mend the block at {first} is of another block")
+            raise BlockCorrupt(
+                f"the copy that was to mend the block at {first} is of another block: run the repair again"
+            )
         self._exchange(txn, key, value, row, block)
 
     def relabel(self, txn: lmdb.Transaction, topic_id: int, blocks: Sequence[Position], incarnation: int) -> None:

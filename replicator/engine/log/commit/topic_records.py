@@ -39,7 +39,10 @@ def create_topic(
         return TopicRecord(record["id"], name, record["incarnation"])
     topic_id = int(json.loads(bytes(txn.get(b"last_topic_id", b"0", db=dbs["meta"])))) + 1
     if topic_id > TOPIC_ID_MAX:
-        raise TopicNotFound(f"topic {name!r} cannot be made: all topic ids are used")
+        raise TopicNotFound(
+            f"topic {name!r} cannot be made: all topic ids are used: delete topics that nobody needs, or use another "
+            "cluster"
+        )
     parsed = parse_topic(name)
     if incarnation is not None:
         appender.last_id = max(appender.last_id, incarnation)

@@ -159,7 +159,9 @@ class SegmentFile:
                 return
             written -= written % PAGE_BYTES  # the rest has to begin aligned
             if written <= 0:
-                raise OSError(f"{self.path}: the disk takes no more than a part of a page at {offset}")
+                raise OSError(
+                    f"{self.path}: the disk takes no more than a part of a page at {offset}: see that it has room"
+                )
             offset, content = offset + written, content[written:]
 
     def sync(self) -> None:

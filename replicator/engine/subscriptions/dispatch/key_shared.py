@@ -249,7 +249,10 @@ class KeySharedDispatcher(ManyActiveDispatcher):
             theirs = other.options.key_shared
             if (theirs.sticky_ranges is None) != (policy.sticky_ranges is None):
                 if policy.sticky_ranges is None:
-                    raise InvalidHashRanges("the consumers of this subscription bring sticky ranges: bring some")
+                    raise InvalidHashRanges(
+                        "the consumers of this subscription bring sticky ranges: bring some as well, or use another "
+                        "subscription"
+                    )
                 raise ConsumerBusy(
                     "the consumers of a Key_Shared subscription either all bring sticky ranges or none does: "
                     f"{other.options.consumer_name!r} {'does not' if theirs.sticky_ranges is None else 'does'}"

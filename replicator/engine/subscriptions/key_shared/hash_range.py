@@ -33,7 +33,9 @@ class HashRangeSelector(Tiling):
             return
         largest = max(range(len(self._owners)), key=self._size)
         if self._size(largest) == 1:
-            raise InvalidHashRanges(f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one")
+            raise InvalidHashRanges(
+                f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one; close another consumer first"
+            )
         self._split(largest, consumer_id, newcomer_is_lower=True)
 
     def remove(self, consumer_id: int) -> None:

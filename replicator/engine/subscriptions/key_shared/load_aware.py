@@ -55,7 +55,9 @@ class LoadAwareSelector(Tiling):
             return
         index = max(range(len(self._owners)), key=self._relief)
         if self._size(index) == 1:
-            raise InvalidHashRanges(f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one")
+            raise InvalidHashRanges(
+                f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one; close another consumer first"
+            )
         relieved = self._sent[self._owners[index]]
         self._sent[consumer_id] = [messages // 2 for messages in relieved]
         relieved[:] = [messages - messages // 2 for messages in relieved]

@@ -66,7 +66,10 @@ def read_bridge(url: str) -> BridgeState:
         with _promised(url, "status"):
             shown = answer.get("apache")
             if not shown:
-                raise UnexpectedAnswer(f"worker at {url} runs beside no Apache Pulsar brokers")
+                raise UnexpectedAnswer(
+                    f"worker at {url} runs beside no Apache Pulsar brokers: correct the cluster's kind or address in "
+                    "the topology"
+                )
             return BridgeState(
                 {str(each["topic"]): _topic(each) for each in shown["topics"]},
                 {str(topic): str(reason) for topic, reason in shown["refused"].items()},

@@ -164,4 +164,6 @@ def _take_block(rows: EntryRows, at: Position, block: memoryview, last: int, sin
 
 def _check_size(topic: str, rows: EntryRows) -> None:
     if len(rows) > ENTRIES_MAX:
-        raise TooManyEntries(f"{topic} has more than {ENTRIES_MAX:,} entries: --since takes a part of them")
+        raise TooManyEntries(
+            f"{topic} has more than {ENTRIES_MAX:,} entries, the limit: verify a part of them with --since"
+        )

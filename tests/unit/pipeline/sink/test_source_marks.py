@@ -49,13 +49,13 @@ def test_rows_above_the_marks_are_written_and_noted(rows: list[Row], published: 
         (Origin("a" * 600, 1), SourceMark(1, 2, 3), "must be the name of a cluster"),
         (Origin("a", -1), SourceMark(1, 2, 3), "incarnation, ledger, entry and batch index are -1, 1, 2, 3"),
         (Origin("a", 1), SourceMark(1, 2, 2**32), "incarnation, ledger, entry and batch index are 1, 1, 2, 4294967296"),
-        (Origin("a", 1), SourceMark(-1, -1, -1), "column 'origin_ledger': -1 is no place at an origin"),
+        (Origin("a", 1), SourceMark(-1, -1, -1), "column 'origin_ledger' has the value -1"),
     ],
 )
 def test_a_place_that_no_worker_could_keep_is_an_error_before_anything_is_written(
     origin: Origin, place: SourceMark, message: str
 ) -> None:
-    with pytest.raises(BadRow, match=f"{message}.*as the source gives them, or are left out"):
+    with pytest.raises(BadRow, match=f"{message}.*as this project's source gives them, or leave them out"):
         SourceMarks({}).unpublished(batch([(origin, place)]))
 
 
