@@ -40,9 +40,9 @@ def completed(nav: list[Any], pages: Collection[str], awaited: Collection[str]) 
 
 
 def records(texts: Mapping[str, str]) -> str:
-    """Return a list of links to records of decisions, whose texts are given by file name, under their titles."""
-    titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in sorted(texts.items())}
-    return "\n" + "".join(f"* [{title}]({name})\n" for name, title in titles.items())
+    """Return a list of records of decisions, whose texts are given by file name: number as a link, and title."""
+    titles = {name: text.partition("\n")[0].removeprefix("# ").partition(". ") for name, text in sorted(texts.items())}
+    return "\n" + "".join(f"* [{number}]({name}): {title}\n" for name, (number, _, title) in titles.items())
 
 
 def _kept(nav: list[Any], pages: Collection[str]) -> list[Any]:

@@ -51,7 +51,7 @@ def test_the_menu_of_the_site_names_pages_that_are_there() -> None:
 
 def test_the_records_of_decisions_are_listed_by_title() -> None:
     texts = {"0002-b.md": "# 2. Second, `b`\n\nStatus: accepted.\n", "0001-a.md": "# 1. First\n"}
-    assert navigation.records(texts) == "\n* [1. First](0001-a.md)\n* [2. Second, `b`](0002-b.md)\n"
+    assert navigation.records(texts) == "\n* [1](0001-a.md): First\n* [2](0002-b.md): Second, `b`\n"
 
 
 def test_what_is_wrong_with_a_site_is_named(tmp_path: Path) -> None:
