@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,31 @@ def test_ports_are_different_and_free() -> None:
 def test_a_process_is_not_given_a_port_twice() -> None:
     """It may bind its ports later than it asks for the next ones."""
     assert not set(free_ports(400)) & set(free_ports(400))
+
+
+def test_two_processes_are_not_given_the_same_port_and_one_that_has_ended_keeps_none(tmp_path: Path) -> None:
+    ours = free_ports(8)
+
+    def asking(count: int) -> subprocess.Popen[bytes]:
+        """Start a process that prints ``count`` of our ports, and ends with its input."""
+        imported = f"from replicator.drills import ports; ports.PORTS = {ours}"
+        program = f"{imported}; print(*ports.free_ports({count}), flush=True); input()"
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        return subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+    def given(process: subprocess.Popen[bytes]) -> set[int]:
+        assert process.stdout is not None
+        return {int(port) for port in process.stdout.readline().split()}
+
+    both = asking(4), asking(4)
+    assert set().union(*map(given, both)) == set(ours)
+    for process in both:
+        process.communicate(b"\n")
+    last = asking(8)
+    assert given(last) == set(ours)
+    last.communicate(b"\n")
 
 
 @pytest.mark.skipif(not OUTGOING.exists(), reason="Linux says which ports it gives to outgoing connections")
