@@ -133,7 +133,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     """Read a manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` for one of a newer version."""
     digest, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup; take another one")
+        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup; use another one")
     try:
         row: dict[str, Any] = json.loads(body)
         if row["format"] not in FORMATS:
@@ -158,7 +158,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         )
         return Manifest(**{**row, "files": files, "topics": topics, "damaged": damaged})
     except (ValueError, KeyError, TypeError, AttributeError, InvalidPosition) as error:
-        raise BackupDamaged(f"{where} cannot be read: {error!r:.200}; take another backup") from None
+        raise BackupDamaged(f"{where} cannot be read: {error!r:.200}; use another backup") from None
 
 
 class Manifests:
@@ -191,7 +191,7 @@ class Manifests:
         if (manifest.id, manifest.cluster) != (backup, self._cluster):
             raise BackupDamaged(
                 f"{path} says that it is backup {manifest.id} of {manifest.cluster}: it was renamed or moved; put it "
-                "back, or take another backup"
+                "back, or use another backup"
             )
         return manifest
 

@@ -40,7 +40,7 @@ from replicator.engine.restored import MARK, BackupBeside, RestoredMark, mark_of
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
-_ANOTHER: Final = "take another backup (`replicator backup list`)"
+_ANOTHER: Final = "use another backup (`replicator backup list` shows them)"
 REPLACED: Final = "replaced"
 
 
@@ -165,7 +165,7 @@ def _check_format(manifest: Manifest) -> None:
         odd = [name for name in names if not is_store_file(name)] or names
         raise BackupError(
             f"backup {manifest.id} lists files as no store of this version has them, such as {', '.join(odd[:3])}: "
-            f"restore it with version {manifest.version}, which made it, or take another backup"
+            f"restore it with version {manifest.version}, which made it, or use another backup"
         )
 
 

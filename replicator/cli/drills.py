@@ -110,7 +110,9 @@ def drill(
     subscriptions: Annotated[
         str,
         typer.Option(
-            metavar="KINDS", help="all, or some of exclusive,shared,key-shared,failover,batch-index, with commas."
+            metavar="KINDS",
+            help="Kinds of subscriptions that consume in the drill: all, or some of "
+            "exclusive,shared,key-shared,failover,batch-index, with commas.",
         ),
     ] = "all",
     links: Annotated[

@@ -180,7 +180,14 @@ def stays(
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster whose store was copied.")
     ],
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="The id of the run to keep, from `links twins`.")],
+    run: Annotated[
+        str,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Id of the worker's run whose copy of the store stays, as `links twins` shows it.",
+        ),
+    ],
 ) -> Shown[StaysAnswer]:
     """Decide which of two live copies of a cluster's store stays. It may be either copy.
 

@@ -188,8 +188,10 @@ class _Peer:
         answer = await self._post(SettingsHint(head))
         if answer.verdict is not Verdict.KEPT:
             raise NotTold(
-                f"{self.name} keeps a newer version of this store's settings: this store is an older copy of itself. "
-                "The next change here counts again"
+                f"{self.name} keeps newer settings of this store: this store was put back to an older copy of itself, "
+                "and the older settings are in effect. Compare them with what `GET /replication/v1/settings?cluster="
+                f"{self._engine.cluster}` shows at {self.name}, and set again what is missing here. From the first "
+                f"change on, {self.name} keeps the settings of here instead"
             )
         self._kept = answer.digest
 

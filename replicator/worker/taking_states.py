@@ -299,7 +299,9 @@ class _Asked:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> NotTaken:
-        return NotTaken(f"{self._peer} at {self._base}: its answer cannot be read: {error!r:.100}")
+        return NotTaken(
+            f"{self._peer} at {self._base}: its answer cannot be read: {error!r:.100}; run the same version everywhere"
+        )
 
     async def _json(
         self,
@@ -329,7 +331,10 @@ class _Asked:
         except _UNREADABLE as error:
             raise self._unreadable(error) from None
         if not isinstance(answer, dict):
-            raise NotTaken(f"{self._peer} at {self._base}: its answer is no object")
+            raise NotTaken(
+                f"{self._peer} at {self._base}: its answer is not the JSON object that a worker sends: see that the "
+                "address in the topology is that of a worker"
+            )
         return answer
 
 

@@ -41,7 +41,7 @@ def make(archive: Path) -> None:
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGTERM)
         with suppress(PeerFailed):  # its status says that it was ended
-            broker.wait_until_over()
+            broker.wait_until_over("the broker")
         if made.exists():
             beside = archive.with_name(f"{archive.name}.{os.getpid()}")
             beside.write_bytes(made.read_bytes())

@@ -96,7 +96,7 @@ class _Setup(PulsarProcess):
             *_urls_of(first),
             heap=_SMALL_HEAP,
         )
-        self.wait_until_over()
+        self.wait_until_over(f"the setup of Pulsar cluster {cluster}")
 
 
 class ClusterBroker(PulsarProcess):

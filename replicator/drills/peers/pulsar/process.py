@@ -97,16 +97,18 @@ class PulsarProcess(PeerProcess):
                 stderr=subprocess.STDOUT,
             )
 
-    def wait_until_over(self) -> None:
+    def wait_until_over(self, what: str) -> None:
         """Wait until the process has ended by itself without an error. Raise :class:`PeerFailed`."""
         assert self._process is not None
         try:
-            status = self._process.wait(READY_SECONDS_MAX)
+            status: int | None = self._process.wait(READY_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            status = -1
+            status = None
         self.kill()
+        if status is None:
+            raise PeerFailed(f"{what} did not end within {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}")
         if status:
-            raise PeerFailed(f"it failed or takes more than {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
+            raise PeerFailed(f"{what} failed with exit status {status}; its log ends:\n{self.log_tail()}")
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait until ``ready`` is true; until then it may raise :class:`OSError` and :class:`ValueError`. Raise
@@ -120,9 +122,11 @@ class PulsarProcess(PeerProcess):
             except (OSError, ValueError):  # not listening yet, or not far enough
                 pass
             if self._process is not None and self._process.poll() is not None:
-                raise PeerFailed(f"{what} ended by itself:\n{self.log_tail()}")
+                raise PeerFailed(f"{what} ended by itself; its log ends:\n{self.log_tail()}")
             if time.monotonic() > deadline:
-                raise PeerFailed(f"{what} was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}")
+                raise PeerFailed(
+                    f"{what} was not ready after {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}"
+                )
             time.sleep(POLL_SECONDS)
 
 
