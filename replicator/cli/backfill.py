@@ -31,7 +31,10 @@ LOG_SECONDS: Final = 10.0
 
 def backfill(
     file: TopologyFile,
-    source: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Cluster that has the history.")],
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="CLUSTER", help="Cluster whose history, the messages that it has, is copied."),
+    ],
     destination: Annotated[
         str, typer.Option("--to", metavar="CLUSTER", help="Cluster that joins and gets the history.")
     ],

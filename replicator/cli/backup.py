@@ -59,7 +59,7 @@ At = Annotated[
         "--at", metavar="URL", help="Place of the backups: a directory, or a URL that fsspec knows, such as s3://…"
     ),
 ]
-Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose store is backed up.")]
+Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose store the backup holds.")]
 TakesBack = Annotated[
     str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that takes back its messages.")
 ]

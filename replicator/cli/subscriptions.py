@@ -152,7 +152,7 @@ def seek(
 def skip(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="Number of messages.")],
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="Number of messages to skip.")],
     *,
     worker: AskedWorker,
 ) -> None:

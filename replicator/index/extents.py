@@ -308,7 +308,10 @@ def append(table: ExtentTable, extent: Extent) -> None:
     if newest is not None and (
         extent.origin_first <= newest.origin_last or extent.local_first <= newest.local_last or extent.entries < 1
     ):
-        raise ExtentsCorrupt(f"the extent {extent} of the store does not follow {newest}")
+        raise ExtentsCorrupt(
+            f"of the runs of a topic's positions, {extent} does not follow the one before it, {newest}: run "
+            "`replicator mapping rebuild`; if that says the same, `replicator store check`"
+        )
     table.append(*extent)
 
 

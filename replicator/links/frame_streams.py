@@ -146,7 +146,10 @@ class UpgradedStream:
     async def _read_answer(self) -> Any:
         length = int.from_bytes(await self._reader.readexactly(ANSWER_HEADER_BYTES), "big")
         if length > ANSWER_BYTES_MAX:
-            raise ConnectionError(f"an answer of {length} bytes is over the limit")
+            raise ConnectionError(
+                f"the destination's answer says that it has {length} bytes, over the limit of {ANSWER_BYTES_MAX}: see "
+                "that both ends run the same version, and that no proxy between them changes what they send"
+            )
         return json.loads(await self._reader.readexactly(length))
 
     async def _read_head(self, url: str) -> tuple[int, HTTPMessage]:

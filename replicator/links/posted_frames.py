@@ -49,7 +49,10 @@ class PostedStream:
         content = self._response.content
         length = int.from_bytes(await content.readexactly(ANSWER_HEADER_BYTES), "big")
         if length > ANSWER_BYTES_MAX:
-            raise ConnectionError(f"an answer of {length} bytes is over the limit")
+            raise ConnectionError(
+                f"the destination's answer says that it has {length} bytes, over the limit of {ANSWER_BYTES_MAX}: see "
+                "that both ends run the same version, and that no proxy between them changes what they send"
+            )
         return json.loads(await content.readexactly(length))
 
     async def question(self) -> str:

@@ -142,7 +142,10 @@ def _pieces(store: Store, limits: CopyLimits) -> Iterator[_Copied]:
             yield DATA_FILE, piece
         copying.thread.join()
         if copying.failed is not None:
-            raise StoreCopyFailed(f"the store cannot be copied: {copying.failed}")
+            raise StoreCopyFailed(
+                f"the copy of the store ended early: {copying.failed}; run the command again, and if it ends so again, "
+                "look at the disk of the store"
+            )
         for copied in _segment_pieces(store, txn):
             limits.check(store, began, size_at_begin)
             yield copied

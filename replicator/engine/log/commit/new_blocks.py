@@ -57,7 +57,10 @@ def select_new(
         if header.origin == cluster:
             raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
         if header.kind is BlockKind.LOCAL_MARKERS:
-            raise NotAllowedError(f"a local marker of {header.origin!r} was sent over a link")
+            raise NotAllowedError(
+                f"a link sent a block of local markers, which only cluster {header.origin!r} itself may have in its "
+                "log: run the same version in all clusters"
+            )
         if header.kind is BlockKind.MARKERS:
             _check_versions(BlockView(block, header), cluster)
         have = reached.get(header.origin) or HighWater(header.incarnation, BEFORE_ALL)
