@@ -117,7 +117,10 @@ class SourceRuns:
         role = request.get(ROLE, "")
         key = (source, role, run_id)
         if not self._of(source, role).serves(run_id):  # it may have changed since :func:`check_stream`
-            raise RunNotServed(f"{self._engine.cluster} serves another run of {source} by now")
+            raise RunNotServed(
+                f"{self._engine.cluster} serves another run of {source}'s store by now: the link tries again; if this "
+                "stays, two copies of the store are live, see `replicator links twins`"
+            )
         streams = self._streams.setdefault(key, _Streams())
         self._opened += 1
         number = self._opened

@@ -80,7 +80,10 @@ async def append(request: web.Request) -> web.Response:
     key, at = _attempt(request), _number(request, "at", 2**62)
     length = request.content_length
     if length is None or length > APPEND_BYTES_MAX:
-        raise FrameTooLarge(f"{length} bytes are staged at once, the limit is {APPEND_BYTES_MAX}; the length is needed")
+        has = "no Content-Length" if length is None else f"{length} bytes"
+        raise FrameTooLarge(
+            f"a request that stages has {has}: give its length, and stage at most {APPEND_BYTES_MAX} bytes in each"
+        )
     body = await _body(request, length)
     return web.json_response({"bytes": await request.app[STAGING].append(key, at, body)})
 

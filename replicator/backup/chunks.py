@@ -121,7 +121,7 @@ def unpack(content: bytes) -> bytes:
         raise ValueError("it is too short")
     kind, size = _HEAD.unpack_from(content)
     if size > PIECE_BYTES_MAX:
-        raise ValueError(f"it says that it has {size} bytes")
+        raise ValueError(f"its head says {size} bytes, and a chunk has at most {PIECE_BYTES_MAX}: it is damaged")
     packed = content[_HEAD.size :]
     if kind == _PLAIN:
         return packed

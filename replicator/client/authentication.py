@@ -41,7 +41,9 @@ class AuthenticationToken(Authentication):
             token = self._token() if callable(self._token) else self._token
             return token.encode("ascii")
         except (OSError, ValueError, AttributeError) as error:
-            raise AuthenticationError(f"the function that gives the token failed: {type(error).__name__}") from error
+            raise AuthenticationError(
+                f"the token is no ASCII text, or the function that gives it failed: {type(error).__name__}"
+            ) from error
 
 
 class AuthenticationBasic(Authentication):

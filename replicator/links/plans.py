@@ -143,7 +143,10 @@ def _carried(row: object) -> tuple[str, CarriedTopic]:
     try:
         reached = Position.parse(row["reached"])
     except InvalidPosition as error:
-        raise BadReport(f"reached of {row['topic'][:200]!r}: {error}") from None
+        raise BadReport(
+            f"reached of {row['topic'][:200]!r} in a carrier's report: {error}; run the carrier's version in the "
+            "worker too"
+        ) from None
     return row["topic"], CarriedTopic(reached, None if refused is None else (refused["code"], refused["message"]))
 
 

@@ -326,7 +326,8 @@ class StagingService:
         self._engine.admission.check_producer()
         if not self._engine.store.has_room(size):
             raise StoreFull(
-                f"the commit has {size} bytes, and the store's limit is {self._engine.store.size_max} (store.size_max)"
+                f"the commit has {size} bytes, for which the store has no room left below its limit of "
+                f"{self._engine.store.size_max}: consume messages, shorten retention, or raise store.size_max"
             )
         for name in topics:
             topic = await self._engine.topic(name)
