@@ -4,7 +4,7 @@ The kernel gives a port of its own range to every connection that goes out. A po
 taken a moment later, and the worker that was to have it cannot start. So ports come from below that range.
 
 Programs that ask at the same time do not get the same port: each locks a byte of a common file for each of its ports.
-The kernel ends the locks of a process that ends.
+The kernel ends the locks of a process that ends. The file is ``/dev/null``, so nothing is left behind.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import functools
 import os
 import random
 import socket
-import tempfile
-from pathlib import Path
+import struct
 from typing import Final
 
 PORTS: Final = range(12_000, 32_000)
@@ -23,6 +22,8 @@ PORTS: Final = range(12_000, 32_000)
 TRIES_MAX: Final = 1_000
 GIVEN_MAX: Final = 1_000
 """Number of ports that a process keeps. It gives up the oldest beyond that, unless they are of its last request."""
+_SET_LOCK: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
+"""Lock of an open file, which closing another descriptor of the file does not end. Linux has it."""
 _given: Final[dict[int, None]] = {}
 """Ports that this process was given and may not have bound yet, the oldest first."""
 
@@ -63,28 +64,31 @@ def _is_free(port: int) -> bool:
 
 
 @functools.cache
-def _locks() -> int | None:
-    """Return the file whose bytes stand for ports, open as long as this process runs; None if it cannot be opened.
+def _locks(process: int) -> int | None:
+    """Return a descriptor of the file whose bytes stand for ports, which ``process`` keeps; None if there are no locks.
 
-    Closing it would end all locks of this process.
+    A forked process opens the file anew: it would share its parent's locks otherwise.
     """
     try:
-        return os.open(Path(tempfile.gettempdir()) / f"replicator-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(os.devnull, os.O_RDWR) if _SET_LOCK is not None else None
     except OSError:
         return None
 
 
 def _lock(port: int) -> bool:
     """Return whether no other process was given ``port``."""
-    if (file := _locks()) is None:
-        return True
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except OSError:
-        return False
-    return True
+    return _set_lock(fcntl.F_WRLCK, port)
 
 
 def _unlock(port: int) -> None:
-    if (file := _locks()) is not None:
-        fcntl.lockf(file, fcntl.LOCK_UN, 1, port)
+    _set_lock(fcntl.F_UNLCK, port)
+
+
+def _set_lock(kind: int, port: int) -> bool:
+    if (file := _locks(os.getpid())) is None or _SET_LOCK is None:
+        return True
+    try:
+        fcntl.fcntl(file, _SET_LOCK, struct.pack("hhqqi", kind, os.SEEK_SET, port, 1, 0))
+    except OSError:
+        return False
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -29,17 +28,16 @@ def test_a_process_is_not_given_a_port_twice() -> None:
     assert not set(free_ports(400)) & set(free_ports(400))
 
 
-def test_two_processes_are_not_given_the_same_port_and_one_that_has_ended_keeps_none(tmp_path: Path) -> None:
+def test_two_processes_are_not_given_the_same_port_and_one_that_has_ended_keeps_none() -> None:
     ours = free_ports(8)
+    for port in ours:
+        ports._unlock(port)
 
     def asking(count: int) -> subprocess.Popen[bytes]:
         """Start a process that prints ``count`` of our ports, and ends with its input."""
         imported = f"from replicator.drills import ports; ports.PORTS = {ours}"
         program = f"{imported}; print(*ports.free_ports({count}), flush=True); input()"
-        environment = {**os.environ, "TMPDIR": str(tmp_path)}
-        return subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+        return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def given(process: subprocess.Popen[bytes]) -> set[int]:
         assert process.stdout is not None
