@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -260,8 +261,7 @@ class TopicBridge:
         self._work.hurry()
 
     async def without_producers(self) -> None:
-        """Return when no application can publish, and all that was published was read, or when this bridge has
-        ended."""
+        """Return when no application can publish and all that was published was read, or this bridge has ended."""
         await self._outgoing.fenced.wait()
 
     async def without_consumers(self) -> None:
@@ -269,15 +269,13 @@ class TopicBridge:
         await self._consumer_fence.closed.wait()
 
     async def compared(self) -> None:
-        """Return when the engine has everything that was acknowledged at the brokers until now, or when this bridge
-        has ended."""
+        """Return when the engine has all that was acknowledged at the brokers until now, or this bridge has ended."""
         after = self._comparisons
         self.hurry()
-        while self._last_idle <= after and not self._ended:
-            self._compare_now.set()
-            async with self._compared:
-                if not self._ended:
-                    await self._compared.wait()
+        async with self._compared:
+            while self._last_idle <= after and not self._ended:
+                self._compare_now.set()
+                await self._compared.wait()
 
     def in_the_way(self, *, consumers: bool) -> str:
         """Return which part of the fence is not closed, and why; empty if all of it is."""
@@ -497,8 +495,6 @@ class TopicBridge:
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
             await asyncio.sleep(COMPARE_SECONDS_MIN)
             if pause > COMPARE_SECONDS_MIN:
-                try:
+                with suppress(TimeoutError):
                     async with timeout(pause - COMPARE_SECONDS_MIN):
                         await self._compare_now.wait()
-                except TimeoutError:
-                    pass

@@ -116,8 +116,10 @@ class _Sliced:
 
     async def value(self, at: int) -> tuple[Any, int]:
         """Return the value at a position, and the position behind it."""
-        if (found := self._small(at)) is not None:
-            return found
+        return self._small(at) or await self._large(at)
+
+    async def _large(self, at: int) -> tuple[Any, int]:
+        """Return the object or the list at a position, which :meth:`_small` left, and the position behind it."""
         await self._pace.step()
         return await (self._list(at) if self._text[at] == "[" else self._object(at))
 
@@ -148,7 +150,7 @@ class _Sliced:
             if text[at : at + 1] != ":":
                 raise JSONDecodeError("Expecting ':' delimiter", text, at)
             at = _after_space(text, at + 1)
-            found[name], at = self._small(at) or await self.value(at)
+            found[name], at = self._small(at) or await self._large(at)
             at, more = _next(text, at, "}")
             if pace.due:
                 await pace.pause()
@@ -160,7 +162,7 @@ class _Sliced:
         at = _after_space(text, at + 1)
         more = text[at : at + 1] != "]"
         while more:
-            value, at = self._small(at) or await self.value(at)
+            value, at = self._small(at) or await self._large(at)
             found.append(value)
             at, more = _next(text, at, "]")
             if pace.due:

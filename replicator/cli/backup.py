@@ -475,9 +475,7 @@ def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[li
 def _damage(manifests: list[Manifest]) -> list[str]:
     """Return a sentence for each backup that lacks damaged blocks."""
     said: list[str] = []
-    for manifest in manifests:
-        if not manifest.damaged:
-            continue
+    for manifest in [each for each in manifests if each.damaged]:
         named = ", ".join(map(str, manifest.damaged[:NAMED_MAX]))
         more = len(manifest.damaged) - NAMED_MAX
         said.append(

@@ -16,7 +16,7 @@ from replicator.engine.log.writer import Writer
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.policies_codec import decode_overrides, encode_overrides
 from replicator.engine.topics.catalog_index import Namespace
-from replicator.running.short_tasks import awaited
+from replicator.running.short_tasks import awaited, heard
 
 
 class LayeredPolicies:
@@ -76,7 +76,7 @@ class LayeredPolicies:
         stored = None if overrides is None else encode_overrides(overrides)
         # A cancelled caller cannot undo the change in the store, so it is made here, too.
         setting = awaited(self._set(overrides, stored))
-        setting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        setting.add_done_callback(heard)
         await asyncio.shield(setting)
 
     def set_default(self, policies: TopicPolicies) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.failover import comparing
-from replicator.failover.errors import ClusterUnreachable, SwitchRefused
+from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchRefused
 from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
 from replicator.failover.planned import Goal
 from replicator.failover.report import Stranded, SwitchReport, TopicReport
@@ -142,6 +142,21 @@ class Evidence:
             for name in names
             if here is not None or comparing.mark(there[name], origin) is not None
         ]
+
+    async def compare_made(
+        self,
+        report: SwitchReport,
+        marks: Mapping[str, Any],
+        *,
+        record_id: str | None = None,
+        missing: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Put the comparison of every topic into the report of a switch that was made. If it fails, the switch is done
+        all the same, and the report has a note."""
+        try:
+            report.topics = await self.compare_all(report, marks, record_id, missing=missing)
+        except FailoverError as error:
+            report.notes.append(f"the switch is done; what was to be compared after it was not: {error}")
 
     async def missing(self, source: str, marks: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return, by topic, the source's messages above the positions of a switch. Ask before it takes clients again:

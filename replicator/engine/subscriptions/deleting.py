@@ -31,7 +31,7 @@ from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_saver import CursorSaver
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.subscriptions.tombstones import Tombstones
-from replicator.running.short_tasks import awaited, complete
+from replicator.running.short_tasks import awaited, complete, heard
 
 
 class DeletedSubscription(Protocol):
@@ -79,7 +79,7 @@ async def delete_together(subscriptions: Sequence[DeletedSubscription], *, force
             each.deleting.give_up()
         raise
     deletion = awaited(_delete_claimed(subscriptions, force=force))
-    deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
+    deletion.add_done_callback(heard)  # maybe nobody is left to ask
     await asyncio.shield(deletion)
 
 
@@ -218,7 +218,7 @@ class SubscriptionDeleting:
 
         # A cancelled caller cannot undo the deletion in the store, so it goes on to its end here, too.
         deletion = awaited(delete())
-        deletion.add_done_callback(lambda task: task.cancelled() or task.exception())  # maybe nobody is left to ask
+        deletion.add_done_callback(heard)  # maybe nobody is left to ask
         await asyncio.shield(deletion)
 
     async def _delete(self, by: EngineConsumer | None, generation: int | None, *, unless_in_use: bool) -> None:

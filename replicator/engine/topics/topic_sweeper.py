@@ -26,8 +26,6 @@ class TopicSweeper:
         self._waiting: deque[int] = deque()
         self._task = supervisor.task("topic sweeper", "topic sweeper", self._run, until_done=True)
         self._stopped = False
-        self._told = False
-        """Whether the log says that a full store refuses to delete rows."""
 
     def add(self, topic_ids: Iterable[int]) -> None:
         """Queue deleted topics. Their remaining rows are deleted after those of earlier topics."""
@@ -45,22 +43,19 @@ class TopicSweeper:
         await self._task.stop()
 
     async def _run(self) -> None:
+        told = False
         try:
             while self._waiting:
                 try:
                     await self._writer.sweep(self._waiting[0])
                 except StoreFull as error:
-                    self._told = self._told or self._tell(error)
+                    if not told:
+                        log.warning("the rows of deleted topics wait for room", reason=str(error))
+                    told = True
                     await asyncio.sleep(FULL_PAUSE_SECONDS)
-                    continue
-                self._told = False
-                self._waiting.popleft()
+                else:
+                    told = False
+                    self._waiting.popleft()
         except EngineError as error:  # the store has failed: the next start takes it up
             self._waiting.clear()
             log.warning("deleting of old topics stopped", reason=str(error))
-
-    def _tell(self, error: StoreFull) -> bool:
-        log.warning(
-            "the rows of deleted topics wait for room", reason=str(error), again_every_seconds=FULL_PAUSE_SECONDS
-        )
-        return True

@@ -30,13 +30,12 @@ from replicator.client.errors import ConnectError, PulsarException, Timeout
 from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.errors import PeerUnavailable, PipelineError
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
-from replicator.pipeline.verify.brokers.bridges import BridgedTopic, BridgeState, read_bridge
+from replicator.pipeline.verify.brokers.bridges import BridgedTopic, BridgeState, Progress, read_bridge
 from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Pair, compare
 from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 from replicator.pipeline.verify.brokers.found import BrokersFound, brokers_of, spool_of
 from replicator.pipeline.verify.brokers.reading import Brokers, read_worker
-from replicator.pipeline.verify.brokers.stalled import Progress
 from replicator.pipeline.verify.cluster_state import Picture, Wanted, allowed_clusters, read_picture
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.scope import Standing
