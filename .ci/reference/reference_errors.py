@@ -162,7 +162,7 @@ def _told(rows: list[tuple[str, str, str, str]]) -> str:
         if not remedy:
             others.setdefault(status, []).append(f"`{name}`")
     listed = "; ".join(f"{status}: {', '.join(names)}" for status, names in sorted(others.items()))
-    return f"{_table([row for row in rows if row[3]])}\nOf these the text says what to correct. {listed}.\n"
+    return f"{_table([row for row in rows if row[3]])}\nThe texts of these say what to correct: {listed}.\n"
 
 
 def _table(rows: list[tuple[str, str, str, str]]) -> str:
