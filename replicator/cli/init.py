@@ -246,8 +246,8 @@ class _OneOf(Generic[_ChoiceT]):
 
     def __call__(self, text: str) -> _ChoiceT:
         if text not in set(self.choices):
-            known_values = ", ".join(f"'{each}'" for each in self.choices)
-            raise ValueError(f"{text[:80]!r} is not one of the values that can be chosen: {known_values}")
+            possible_values = ", ".join(f"'{each}'" for each in self.choices)
+            raise ValueError(f"{text[:80]!r} is not one of {possible_values}")
         return self.choices(text)
 
 
