@@ -94,7 +94,9 @@ def check_pattern(text: str) -> str:
 
 def _check_patterns(value: object) -> object:
     if not isinstance(value, list):
-        raise ValueError("must be a list of patterns, such as [public/default/orders-.*]")  # noqa: TRY004 - for pydantic
+        raise ValueError(  # noqa: TRY004 - for pydantic
+            "must be a list of patterns, such as [public/default/orders-.*]"
+        )
     if len(value) > PATTERNS_MAX:
         raise ValueError(
             f"the list has {len(value)} patterns, and the limit is {PATTERNS_MAX}; join some of them with |"

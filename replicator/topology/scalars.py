@@ -251,9 +251,10 @@ def one_of(kind: type[Enum]) -> BeforeValidator:
 
 
 def _refuse(value: object, possible_values: Sequence[object]) -> NoReturn:
+    known = ", ".join(map(str, possible_values))
     if isinstance(value, str):
-        raise ValueError(f"{value[:40]!r} is not one of {', '.join(map(str, possible_values))}")  # noqa: TRY004 - what pydantic reports
-    raise ValueError(f"must be one of {', '.join(map(str, possible_values))}")
+        raise ValueError(f"{value[:40]!r} is not one of {known}")  # noqa: TRY004 - what pydantic reports
+    raise ValueError(f"must be one of {known}")
 
 
 def _check_flag(value: object) -> object:
@@ -318,5 +319,7 @@ def check_conf(value: object) -> object:
         if not (isinstance(key, str) and key.startswith("spark.") and len(key) <= 200):
             raise ValueError(f"{str(key)[:80]!r} is not a setting of Spark; their names begin with spark.")
         if not isinstance(setting, str):
-            raise ValueError(f"the value of Spark's setting {key} must be text; put it in quotes")  # noqa: TRY004 - for pydantic
+            raise ValueError(  # noqa: TRY004 - for pydantic
+                f"the value of Spark's setting {key} must be text; put it in quotes"
+            )
     return dict(value)
