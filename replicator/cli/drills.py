@@ -104,9 +104,9 @@ def drill(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="kill-primary (default), kill-each, partition, one-way-partition, flap, planned, failback, "
-            "mesh-lose-one, slow-link, postgres-down, official-clients, move (default with --against), or all; see "
-            "docs/drills.md.",
+            help="Scenario to run: kill-primary (default), kill-each, partition, one-way-partition, flap, planned, "
+            "failback, mesh-lose-one, slow-link, postgres-down, official-clients, move (default with --against), or "
+            "all; see docs/drills.md.",
         ),
     ] = None,
     subscriptions: Annotated[
@@ -136,7 +136,7 @@ def drill(
         str | None,
         typer.Option(
             metavar="spark|embedded",
-            help="Engine that carries the links. Default: the setting of the topology, or spark. The "
+            help="Engine that copies messages over the links. Default: the setting of the topology, or spark. The "
             "drill's own clusters use embedded if Spark is not installed.",
         ),
     ] = None,
