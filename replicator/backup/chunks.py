@@ -73,14 +73,15 @@ class Chunks:
         content = None if name is None else self._destination.read(f"{self._root}/{name}")
         if name is None or content is None:
             raise BackupDamaged(
-                f"chunk {self._root}/{digest.hex()} is missing at {self._destination.url}, or was cut off"
+                f"chunk {self._root}/{digest.hex()} is missing at {self._destination.url}, or was cut off: backups "
+                "that need it cannot be restored"
             )
         try:
             piece = unpack(content)
         except (ValueError, OSError, pa.ArrowException) as error:
-            raise BackupDamaged(f"chunk {self._root}/{name} cannot be unpacked: {error}") from None
+            raise BackupDamaged(f"chunk {self._root}/{name} of backups cannot be unpacked: {error}") from None
         if len(piece) != size or hashlib.sha256(piece).digest() != digest:
-            raise BackupDamaged(f"chunk {self._root}/{name} is damaged: its hash is not the one in its name")
+            raise BackupDamaged(f"chunk {self._root}/{name} of backups is damaged: its hash is not the one in its name")
         return piece
 
     def get_all(self, wanted: Iterable[tuple[bytes, int]]) -> Iterator[bytes | BackupDamaged]:
@@ -121,12 +122,17 @@ def unpack(content: bytes) -> bytes:
         raise ValueError("it is too short")
     kind, size = _HEAD.unpack_from(content)
     if size > PIECE_BYTES_MAX:
-        raise ValueError(f"its head says {size} bytes, and a chunk has at most {PIECE_BYTES_MAX}: it is damaged")
+        raise ValueError(
+            f"the chunk's head says {size} bytes, and a chunk has at most {PIECE_BYTES_MAX}: it is damaged"
+        )
     packed = content[_HEAD.size :]
     if kind == _PLAIN:
         return packed
     if kind != _ZSTD:
-        raise ValueError(f"it is packed in a way that this version does not know: {kind!r}")
+        raise ValueError(
+            f"the chunk is packed in a way that this version does not know, {kind!r}: it is damaged or of a newer "
+            "version"
+        )
     unpacked: bytes = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
     return unpacked
 

@@ -64,8 +64,8 @@ def create(
             if _is_whole(manifest, chunks, lock) and _stays_whole(manifest, manifests, chunks, lock):
                 return manifest
         raise BackupError(
-            f"chunks that the backup needs went from {destination.url} while it was made, {COPIES_MAX} times: find out "
-            "who deletes them, and make it again"
+            f"chunks that the backup needs disappeared from {destination.url} while it was made, {COPIES_MAX} times: "
+            "find out who deletes them, and make the backup again"
         )
 
 

@@ -49,8 +49,10 @@ class Destination:
             try:
                 self._fs, self._root = url_to_fs(url, use_listings_cache=False)
             except (ImportError, ValueError, TypeError) as error:
-                reason = f"{self._masked(error)}; a directory needs nothing, other places their fsspec package"
-                raise BackupError(f"--at {self.url}: {reason}") from None
+                raise BackupError(
+                    f"--at {self.url} cannot be opened: {self._masked(error)}; a directory needs nothing, other places "
+                    "their fsspec package"
+                ) from None
         self._local = isinstance(self._fs, LocalFileSystem)
         link = dangling_link(Path(str(self._root))) if self._local else None
         if link is not None:  # a directory whose volume is not mounted must not look like one without backups
@@ -175,9 +177,13 @@ class Destination:
         except BackupError:
             raise
         except OSError as error:
-            raise DestinationUnavailable(f"{where}: {self._masked(error.strerror or error)}") from None
+            raise DestinationUnavailable(
+                f"{where}: the place of backups cannot be used: {self._masked(error.strerror or error)}"
+            ) from None
         except Exception as error:  # each package has its own: botocore's, aiohttp's, paramiko's, Google's
-            raise DestinationUnavailable(f"{where}: {type(error).__name__}: {self._masked(error)}") from error
+            raise DestinationUnavailable(
+                f"{where}: the place of backups cannot be used: {type(error).__name__}: {self._masked(error)}"
+            ) from error
 
     def _masked(self, text: object) -> str:
         shown = str(text)

@@ -155,7 +155,10 @@ async def _serve(engine: Engine, secret: str, stack: AsyncExitStack) -> str:
     @web.middleware
     async def to_this_process(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not secrets.compare_digest(request.headers.get(PROCESS_HEADER, ""), secret):
-            raise NotAllowedError("this is for the command that serves it")
+            raise NotAllowedError(
+                "only the command `replicator backup reclaim` that serves this address may ask here: ask a worker "
+                "instead"
+            )
         return await handler(request)
 
     app = web.Application(middlewares=[report_errors, to_this_process])

@@ -82,7 +82,9 @@ async def plan_reclaim(
         try:
             counts = [await asyncio.to_thread(count, each, peers, name) for each in plan.topics]
         except PeerUnavailable as error:
-            raise WorkerNotAsked(f"{error}; nothing was changed. Start that worker, and ask again") from None
+            raise WorkerNotAsked(
+                f"{error}; nothing was changed. Start the worker that does not answer, and run the command again"
+            ) from None
         return replace(plan, counts=tuple(counts))
 
 

@@ -84,7 +84,7 @@ class Lock:
         destination."""
         silent = self._clock() - self._renewed
         if silent > LOST_SECONDS:
-            raise self._lost(f"it was not renewed for {silent:.0f} s")
+            raise self._lost(f"the file of this command's lock was not renewed for {silent:.0f} s")
         if self._destination.read(self._path) is None:
             raise self._lost("somebody deleted it")
 
@@ -103,7 +103,7 @@ class Lock:
             began = self._clock()
             self._write()
             if self._clock() - self._renewed > LOST_SECONDS:  # the write itself took too long
-                raise self._lost("the destination did not answer in time")
+                raise self._lost("the place of backups did not answer in time")
             self._renewed = began
 
     def _renew_often(self) -> None:

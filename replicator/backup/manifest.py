@@ -133,13 +133,13 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     """Read a manifest. Raise :class:`BackupDamaged`, or :class:`BackupError` for one of a newer version."""
     digest, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise BackupDamaged(f"{where} is damaged, or was cut off: it is no backup; use another one")
+        raise BackupDamaged(f"manifest {where} is damaged, or was cut off: it is no backup; use another backup")
     try:
         row: dict[str, Any] = json.loads(body)
         if row["format"] not in FORMATS:
             raise BackupError(
-                f"{where} has format {row['format']}, this version reads {' and '.join(map(str, FORMATS))}: "
-                "use the one that made it"
+                f"manifest {where} has format {row['format']}, this version reads {' and '.join(map(str, FORMATS))}: "
+                "use the version that made this backup"
             )
         files = [
             FileChunks(each["name"], [(bytes.fromhex(digest).hex(), int(size)) for digest, size in each["chunks"]])
@@ -158,7 +158,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         )
         return Manifest(**{**row, "files": files, "topics": topics, "damaged": damaged})
     except (ValueError, KeyError, TypeError, AttributeError, InvalidPosition) as error:
-        raise BackupDamaged(f"{where} cannot be read: {error!r:.200}; use another backup") from None
+        raise BackupDamaged(f"manifest {where} cannot be read: {error!r:.200}; use another backup") from None
 
 
 class Manifests:
@@ -190,8 +190,8 @@ class Manifests:
         manifest = decode_manifest(content, path)
         if (manifest.id, manifest.cluster) != (backup, self._cluster):
             raise BackupDamaged(
-                f"{path} says that it is backup {manifest.id} of {manifest.cluster}: it was renamed or moved; put it "
-                "back, or use another backup"
+                f"manifest {path} says that it is backup {manifest.id} of {manifest.cluster}: it was renamed or "
+                "moved; put it back, or use another backup"
             )
         return manifest
 

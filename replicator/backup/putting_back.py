@@ -71,7 +71,8 @@ def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict
             told = {name: _told(row, cluster) for name, row in answer["subscriptions"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkerNotAsked(
-                f"worker at {plane.url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
+                f"worker at {plane.url}: its answer about subscriptions of {topic} cannot be read: {error!r:.200}; "
+                "run the same version everywhere"
             ) from None
         for name, each in told.items():
             found[name] = each if name not in found else found[name].merged(each)

@@ -87,7 +87,7 @@ def _ask(name: str, url: str, restored: str) -> Peer:
         cuts = plane.call("GET", "/replication/v1/cuts")
         if cuts["cluster"] != name:
             raise WorkerNotAsked(  # noqa: TRY301
-                f"{url} is cluster {cuts['cluster']!r}, the topology says {name!r}: correct the address"
+                f"worker at {url} is of cluster {cuts['cluster']!r}, not {name!r}: correct its address in the topology"
             )
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}

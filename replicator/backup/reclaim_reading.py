@@ -59,8 +59,8 @@ class Pace:
         """Raise :class:`ReclaimPaused` if :meth:`pause` was called."""
         if self._paused.is_set():
             raise ReclaimPaused(
-                "paused: what came back so far stays. Run `replicator backup reclaim` again: it goes on from there. "
-                "The worker does not start before that"
+                "the reclaim was paused: what came back so far stays. Run `replicator backup reclaim` again: it goes "
+                "on from there. The worker does not start before that"
             )
 
     def took(self, size_bytes: int) -> None:

@@ -73,7 +73,10 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, 
     )
     peers = {each.name: worker_url(each.address) for each in topology.clusters if each.name != name}
     if not peers:
-        raise BackupError(f"{name} is the only cluster: nobody has copies of its blocks")
+        raise BackupError(
+            f"{name} is the only cluster of the topology, so no other has copies of its damaged blocks: restore a "
+            "backup"
+        )
     check_there(cluster.data)
     done = Repaired()
     asking = _Asking(peers, tell)

@@ -94,7 +94,9 @@ def told_the_order(data: Path, cluster: str) -> Iterator[None]:
     try:
         yield
     except WorkerNotAsked as error:
-        raise WorkerNotAsked(f"{error}. {order_advice(cluster, beside_in(data))}") from None
+        raise WorkerNotAsked(
+            f"{error}. If several clusters are lost, mind the order. {order_advice(cluster, beside_in(data))}"
+        ) from None
 
 
 def beside_in(data: Path) -> list[BackupBeside]:

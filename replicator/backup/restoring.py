@@ -40,7 +40,7 @@ from replicator.engine.restored import MARK, BackupBeside, RestoredMark, mark_of
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
-_ANOTHER: Final = "use another backup (`replicator backup list` shows them)"
+_USE_ANOTHER_BACKUP: Final = "use another backup (`replicator backup list` shows them)"
 REPLACED: Final = "replaced"
 
 
@@ -83,7 +83,10 @@ def left_of_restore(data: Path) -> Left:
             shutil.rmtree(data / RESTORING)
             sync_directory(data)
         except OSError as error:
-            raise DirectoryUnusable(f"{data / RESTORING} cannot be removed: {error.strerror or error}") from error
+            raise DirectoryUnusable(
+                f"{data / RESTORING}, which a finished restore left behind, cannot be removed: "
+                f"{error.strerror or error}"
+            ) from error
     return Left.RECLAIM if is_restored else Left.NOTHING
 
 
@@ -114,7 +117,7 @@ def restore(
                 problems = _write_files(destination, manifest, restoring, progress)
                 if problems:
                     raise BackupDamaged(
-                        f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}; {_ANOTHER}"
+                        f"backup {manifest.id} cannot be restored: {'; '.join(problems[:3])}; {_USE_ANOTHER_BACKUP}"
                     )
                 beside = restored_beside(destination, manifest)
                 mark = RestoredMark(uuid.uuid4().hex, manifest.id, manifest.made_at_ms, time.time_ns() // 1_000_000)
@@ -132,7 +135,8 @@ def _writable(directory: Path, manifest: Manifest) -> Iterator[None]:
         yield
     except OSError as error:
         raise DirectoryUnusable(
-            f"{directory}: {error.strerror or error}; backup {manifest.id} needs {manifest.size / 1e6:.0f} MB there"
+            f"the backup cannot be unpacked into {directory}: {error.strerror or error}; backup {manifest.id} needs "
+            f"{manifest.size / 1e6:.0f} MB there"
         ) from error
 
 
@@ -157,8 +161,7 @@ def _check_format(manifest: Manifest) -> None:
     if manifest.store_format not in FORMATS:
         raise BackupError(
             f"backup {manifest.id} is of a store with format {manifest.store_format}, this version reads "
-            f"{' and '.join(map(str, FORMATS))}: "
-            f"restore it with version {manifest.version}"
+            f"{' and '.join(map(str, FORMATS))}: restore it with version {manifest.version} of the replicator"
         )
     names = [file.name for file in manifest.files]
     if names[:1] != [DATA_FILE] or not all(map(is_store_file, names)) or len(set(names)) < len(names):
@@ -212,7 +215,7 @@ def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, bes
     """Check the restored store, and write its mark. Raise :class:`BackupDamaged`."""
     with _opened(directory, manifest) as store:
         if problems := list(_lacking(store, manifest)):
-            raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}; {_ANOTHER}")
+            raise BackupDamaged(f"backup {manifest.id} is not whole: {'; '.join(problems[:3])}; {_USE_ANOTHER_BACKUP}")
         put_mark(store, mark, beside)
 
 
@@ -221,7 +224,9 @@ def _opened(directory: Path, manifest: Manifest) -> Iterator[Store]:
     try:
         store = Store(directory, cluster=manifest.cluster, size_max=STORE_BYTES_MAX)
     except StoreUnusable as error:
-        raise BackupDamaged(f"the store of backup {manifest.id} cannot be opened: {error}; {_ANOTHER}") from None
+        raise BackupDamaged(
+            f"the store of backup {manifest.id} cannot be opened: {error}; {_USE_ANOTHER_BACKUP}"
+        ) from None
     try:
         yield store
     finally:

@@ -90,7 +90,10 @@ class _Backup(WorkerConnection):
                 return response
             reason = _reason(response.read(65_536))
         except (OSError, http.client.HTTPException) as error:
-            raise WorkerNotAsked(f"worker at {self.url} cannot be reached: {error or type(error).__name__}") from None
+            raise WorkerNotAsked(
+                f"worker at {self.url} cannot be reached: {error or type(error).__name__}; start "
+                "it, or use --offline while it does not run"
+            ) from None
         raise WorkerNotAsked(f"worker at {self.url} gives no copy of its store (status {response.status}): {reason}")
 
 
@@ -117,10 +120,11 @@ def _named(url: str) -> Iterator[None]:
     try:
         yield
     except StoreCopyFailed as error:
-        raise StoreCopyFailed(f"worker at {url}: {error}") from None
+        raise StoreCopyFailed(f"worker at {url}: no whole copy of its store came: {error}") from None
     except (OSError, http.client.HTTPException) as error:
         raise StoreCopyFailed(
-            f"worker at {url}: the copy of the store was cut off: {error or type(error).__name__}"
+            f"worker at {url}: the copy of the store was cut off: {error or type(error).__name__}; run the command "
+            "again"
         ) from None
 
 
@@ -128,5 +132,6 @@ def check_is_of(head: dict[str, Any], cluster: str) -> None:
     """Raise :class:`BackupDamaged` for the copy of another cluster's store."""
     if head["cluster"] != cluster:
         raise BackupDamaged(
-            f"the worker is of cluster {head['cluster']!r}, the topology says {cluster!r}: correct the address in it"
+            f"the worker that was asked is of cluster {head['cluster']!r}, not {cluster!r}: correct the address in "
+            "the topology"
         )

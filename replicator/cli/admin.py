@@ -38,16 +38,19 @@ TopologyFile = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="Topology file: clusters, their addresses, and links.")
 ]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose worker is asked; with -f.")
+    str | None,
+    typer.Option("--cluster", "-c", metavar="NAME", help="Cluster, in the file of -f, whose worker is asked."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Go on although clients are connected; they are disconnected.")]
+Force = Annotated[bool, typer.Option("--force", help="Delete also while clients are connected, and disconnect them.")]
 TopicArgument = Annotated[
     str,
     typer.Argument(
         metavar="TOPIC", help="Name of the topic: persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NAME."
     ),
 ]
-Switch = Annotated[str, typer.Argument(metavar="on|off", help="Whether it is to be on or off.")]
+Switch = Annotated[
+    str, typer.Argument(metavar="on|off", help="New value of the setting that this command sets: on or off.")
+]
 SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Name of the subscription.")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Name of the namespace: TENANT/NAMESPACE.")]
 
@@ -150,7 +153,7 @@ def names_table(names: Iterable[str]) -> str:
 def on_off(switch: str) -> bool:
     """Return True for "on" and False for "off"; raise :class:`typer.BadParameter`."""
     if switch not in ("on", "off"):
-        raise typer.BadParameter(f"{switch[:40]!r} is not on or off")
+        raise typer.BadParameter(f"the setting cannot be {switch[:40]!r}: give on or off")
     return switch == "on"
 
 
@@ -168,8 +171,11 @@ def moment(text: str, option: str) -> datetime:
     except ValueError:
         try:
             ago_seconds = duration_seconds(text, option)
-        except typer.BadParameter as error:
-            raise typer.BadParameter(f"{error.message}, nor a time such as 2026-01-31T12:00:00Z") from None
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"{option}: {text[:40]!r} is neither a time, such as 2026-01-31T12:00:00Z, nor a duration before now, "
+                "such as 24h or 7d"
+            ) from None
         now = datetime.now(UTC).timestamp()
         return datetime.fromtimestamp(max(now - ago_seconds, 0), UTC)  # nothing was published before the epoch
     return time if time.tzinfo else time.replace(tzinfo=UTC)

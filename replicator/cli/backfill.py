@@ -33,7 +33,9 @@ def backfill(
     file: TopologyFile,
     source: Annotated[
         str,
-        typer.Option("--from", metavar="CLUSTER", help="Cluster whose history, the messages that it has, is copied."),
+        typer.Option(
+            "--from", metavar="CLUSTER", help="Cluster from which the history is copied: the messages that it has."
+        ),
     ],
     destination: Annotated[
         str, typer.Option("--to", metavar="CLUSTER", help="Cluster that joins and gets the history.")
@@ -53,7 +55,10 @@ def backfill(
     tasks: Annotated[
         int | None,
         typer.Option(
-            min=1, max=64, metavar="N", help="Number of tasks of a job. Default: four for each core that Spark has."
+            min=1,
+            max=64,
+            metavar="N",
+            help="Number of tasks that copy in a Spark job. Default: four for each core that Spark has.",
         ),
     ] = None,
     master: Annotated[

@@ -61,7 +61,10 @@ At = Annotated[
 ]
 Of = Annotated[str, typer.Option("--cluster", "-c", metavar="NAME", help="Cluster whose store the backup holds.")]
 TakesBack = Annotated[
-    str, typer.Option("--cluster", "-c", metavar="NAME", help="The cluster that takes back its messages.")
+    str,
+    typer.Option(
+        "--cluster", "-c", metavar="NAME", help="Cluster whose lost messages are taken back from the other clusters."
+    ),
 ]
 Id = Annotated[
     str | None,
@@ -73,12 +76,19 @@ Id = Annotated[
 ]
 OptionalFile = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="The topology file, which names the cluster's directory."),
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="Topology file, which names the cluster's directory to restore into; or give --into.",
+    ),
 ]
 Without = Annotated[
     list[str] | None,
     typer.Option(
-        "--without", metavar="NAME", help="Do not ask this cluster, because it cannot answer. May be repeated."
+        "--without",
+        metavar="NAME",
+        help="Take back nothing from this cluster, as its worker cannot answer. May be given again.",
     ),
 ]
 
@@ -89,11 +99,14 @@ def create(
     cluster: Of,
     at: At,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Read the store's directory; its worker must not run.")
+        bool,
+        typer.Option("--offline", help="Read the store's directory, and do not ask its worker, which must not run."),
     ] = False,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", min=1, metavar="N", help="Afterwards keep only the N newest backups, as `prune` does."),
+        typer.Option(
+            "--keep", min=1, metavar="N", help="Afterwards delete all but the N newest backups, as `prune` does."
+        ),
     ] = None,
 ) -> Shown[list[BackupAnswer]]:
     """Make a backup of a cluster's store, while the worker runs.
@@ -177,12 +190,14 @@ def verify(
     from replicator.backup.restoring import verify as check
 
     if scratch is not None and not scratch.is_dir():
-        raise typer.BadParameter(f"--scratch: {scratch} is no directory")
+        raise typer.BadParameter(f"--scratch: {scratch} is no directory: make it, or name another one")
     destination = Destination(at)
     manifests = Manifests(destination, cluster)
     chosen = manifests.ids() if every else [backup or manifests.newest()]
     if not chosen:
-        raise typer.BadParameter(f"there is no backup of {cluster} at {destination.url}")
+        raise typer.BadParameter(
+            f"there is no backup of cluster {cluster} at {destination.url}: correct --cluster or --at"
+        )
     problems: list[str] = []
     sound: list[SoundBackup] = []
     lines: list[str] = []
@@ -255,9 +270,11 @@ def restore(
     from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
-        raise typer.BadParameter("give -f FILE, or --into DIR")
+        raise typer.BadParameter(
+            "give either -f FILE, to restore into the cluster's directory, or --into DIR, and not both"
+        )
     if replace and if_empty:
-        raise typer.BadParameter("--replace and --if-empty exclude each other")
+        raise typer.BadParameter("--replace and --if-empty exclude each other: give one of them, or none")
     data = into if file is None else opened_topology(file).cluster(cluster).data
     assert data is not None
     left = left_of_restore(data) if if_empty else Left.ALL
@@ -382,7 +399,12 @@ def _status(done: Reclaimed | None) -> int:
 def prune(
     at: At,
     cluster: Of,
-    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Number of the newest backups to keep.")],
+    keep: Annotated[
+        int,
+        typer.Option(
+            "--keep", min=1, metavar="N", help="Number of the newest backups to keep; older ones are deleted."
+        ),
+    ],
 ) -> Shown[BackupsPruned]:
     """Delete old backups, and the stored parts that no backup needs any more."""
     from replicator.backup.destination import Destination

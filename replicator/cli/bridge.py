@@ -136,7 +136,10 @@ def _asked(
     topology = opened_topology(file)
     asked = [topology.cluster(cluster)] if cluster else [each for each in topology.clusters if each.apache is not None]
     if not asked:
-        raise InvalidAddress(f"{file}: no cluster is beside Apache Pulsar brokers (`kind: pulsar`)")
+        raise InvalidAddress(
+            f"{file}: no cluster has `kind: pulsar`, and this command is about clusters beside Apache Pulsar brokers: "
+            "give the topology file that has them"
+        )
     found: list[Any] = []
     problems: list[_Problem] = []
     unknown: list[RequestRefused] = []

@@ -25,7 +25,10 @@ OnlyCluster = Annotated[
     str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Change only this cluster's database.")
 ]
 Revision = Annotated[
-    str, typer.Option("--to", metavar="REVISION", help="Newest schema revision that the older version knows.")
+    str,
+    typer.Option(
+        "--to", metavar="REVISION", help="Revision that the schema gets: the newest one that the older version knows."
+    ),
 ]
 
 
@@ -88,8 +91,8 @@ async def _check_unused(topology: Topology, chosen: Sequence[Cluster]) -> None:
         else:
             continue
         raise DatabaseInUse(
-            f"clusters.{each.name}.database: the worker of {each.name} runs {where}: stop it before you take its "
-            "database back, or it takes the schema up again"
+            f"clusters.{each.name}.database: the worker of {each.name} runs {where}: stop it, then downgrade the "
+            "database's schema; a running worker would upgrade the schema again"
         )
 
 

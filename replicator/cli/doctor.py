@@ -77,7 +77,9 @@ def doctor(
     if offline:
         return _offline(load_topology(file), cluster, strict, expect or (), made_later or ())
     if expect or made_later:
-        raise typer.BadParameter("--expect and --made-later are for --offline alone")
+        raise typer.BadParameter(
+            "--expect and --made-later are for --offline alone: give --offline too, or leave them out"
+        )
     topology = opened_topology(file)
     chosen = tuple(topology.cluster(name).name for name in cluster or ())
     found = asyncio.run(examine(topology, chosen, _java))

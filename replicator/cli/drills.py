@@ -82,7 +82,9 @@ def drill(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Use the running workers of this topology, and start, stop or kill none."),
+        typer.Option(
+            metavar="FILE", help="Drill on the running workers of this topology; start, stop and kill none of them."
+        ),
     ] = None,
     namespace: Annotated[
         str,
@@ -102,9 +104,9 @@ def drill(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="kill-primary (default), kill-each, partition, one-way-partition, flap, planned, failback, "
-            "mesh-lose-one, slow-link, postgres-down, official-clients, move (default with --against), or all; see "
-            "docs/drills.md.",
+            help="Scenario to run: kill-primary (default), kill-each, partition, one-way-partition, flap, planned, "
+            "failback, mesh-lose-one, slow-link, postgres-down, official-clients, move (default with --against), or "
+            "all; see docs/drills.md.",
         ),
     ] = None,
     subscriptions: Annotated[
@@ -125,15 +127,16 @@ def drill(
         str | None,
         typer.Option(
             metavar="exact|mark-delete|both",
-            help="State of subscriptions that is sent to other clusters; both: one run each, side by side. "
-            "Default: the setting of the topology, or exact.",
+            help="What is sent of a subscription's state to other clusters: exact, every acknowledged message; "
+            "mark-delete, only the position before which all are acknowledged; both, a run with each. Default: the "
+            "setting of the topology, or exact.",
         ),
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             metavar="spark|embedded",
-            help="Engine that carries the links. Default: the setting of the topology, or spark. The "
+            help="Engine that copies messages over the links. Default: the setting of the topology, or spark. The "
             "drill's own clusters use embedded if Spark is not installed.",
         ),
     ] = None,
@@ -142,15 +145,15 @@ def drill(
         typer.Option(
             metavar="own|pulsar",
             help="The drill's producers and consumers: this project's client, or Pulsar's official one (package "
-            "pulsar-client). Default: own, but in the scenario official-clients.",
+            "pulsar-client). Default: own, except in the scenario official-clients.",
         ),
     ] = None,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="Give the drill's own clusters authentication and TLS only; tokens expire and "
-            "certificates are replaced all the time.",
+            help="Run the drill's own clusters with authentication, and with TLS on every connection; their tokens "
+            "expire and their certificates are replaced all the time.",
         ),
     ] = False,
     kind: Annotated[
@@ -179,7 +182,10 @@ def drill(
     ] = None,
     store: Store = None,
     keep_data: Annotated[
-        bool, typer.Option("--keep-data", help="Keep the clusters' data in DIR/data; default: remove it.")
+        bool,
+        typer.Option(
+            "--keep-data", help="Keep the clusters' data, in `data` in the directory of --out. Default: remove it."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress bars and no table.")] = False,
 ) -> Shown[DrillReport | DrillRuns]:
@@ -283,7 +289,9 @@ def _report(run: Any) -> DrillReport:
     from replicator.drills.errors import DrillError
 
     if run.report is None:
-        raise DrillError(f"drill {run.id} has no report: it was cut off")
+        raise DrillError(
+            f"drill {run.id} has no report, because it still runs or was cut off: `replicator drills list` shows others"
+        )
     report: DrillReport = run.report
     return report
 

@@ -60,7 +60,8 @@ def failover(
         bool,
         typer.Option(
             "--planned/--unplanned",
-            help="--planned: fence, drain and compare first; nothing is lost or repeated. --unplanned: switch at once.",
+            help="--planned: first let the old cluster take no clients, copy what is left, and compare; nothing is "
+            "lost or repeated. --unplanned: switch at once, and report what may be lost or repeated.",
         ),
     ] = True,
     keep_consumers: KeepConsumers = False,
@@ -101,7 +102,11 @@ def promote(
     target: Target,
     home: Annotated[
         str | None,
-        typer.Option("--for", metavar="CLUSTER", help="Cluster whose clients are moved; needed if there are several."),
+        typer.Option(
+            "--for",
+            metavar="CLUSTER",
+            help="Cluster whose clients are moved. Needed if several clusters' clients could be.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     details: Details = False,

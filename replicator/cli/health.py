@@ -16,7 +16,13 @@ from replicator.cli.output import Shown, side_console
 
 Cluster = Annotated[
     str,
-    typer.Option("--cluster", "-c", metavar="NAME", envvar="REPLICATOR_CLUSTER", help="Cluster whose worker is asked."),
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="NAME",
+        envvar="REPLICATOR_CLUSTER",
+        help="Cluster at whose worker the messages are published.",
+    ),
 ]
 
 

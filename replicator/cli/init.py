@@ -53,14 +53,18 @@ LinksBetween = Annotated[
 ]
 CopyEngine = Annotated[
     str | None,
-    typer.Option("--engine", metavar="embedded|spark", help="Engine that carries the links; spark needs Java."),
+    typer.Option(
+        "--engine",
+        metavar="embedded|spark",
+        help="Engine that copies over the links: embedded, the workers themselves; or spark, which needs Java.",
+    ),
 ]
 BrokersOf = Annotated[
     list[str] | None,
     typer.Option(
         "--pulsar",
         metavar="NAME=SERVICE_URL,ADMIN_URL",
-        help="Apache Pulsar brokers that the worker of this cluster runs beside; may be given again.",
+        help="Apache Pulsar brokers that the worker of cluster NAME runs beside; may be given once for each cluster.",
     ),
 ]
 Yes = Annotated[
@@ -223,7 +227,10 @@ def _brokers(given: Sequence[str]) -> dict[str, Brokers]:
         name, named, urls = each.partition("=")
         service_url, both, admin_url = urls.partition(",")
         if not named or not both or name in found:
-            raise typer.BadParameter(f"--pulsar: {each[:80]!r} is not NAME=SERVICE_URL,ADMIN_URL, once a cluster")
+            raise typer.BadParameter(
+                f"--pulsar: {each[:80]!r} is not NAME=SERVICE_URL,ADMIN_URL, or cluster NAME is given twice: give each "
+                "cluster beside brokers once"
+            )
         found[name] = Brokers(service_url, admin_url)
     return found
 
@@ -239,8 +246,8 @@ class _OneOf(Generic[_ChoiceT]):
 
     def __call__(self, text: str) -> _ChoiceT:
         if text not in set(self.choices):
-            known = ", ".join(f"'{each}'" for each in self.choices)
-            raise ValueError(f"{text[:80]!r} is not one of {known}")
+            possible_values = ", ".join(f"'{each}'" for each in self.choices)
+            raise ValueError(f"{text[:80]!r} is not one of {possible_values}")
         return self.choices(text)
 
 
@@ -262,7 +269,10 @@ def _asked(question: str, usual: str, read: Callable[[str], _T]) -> _T:
         line = sys.stdin.readline(ANSWER_CHARS_MAX)
         if not line:
             print(file=sys.stderr)
-            raise typer.BadParameter("the answers ended; give them by options, and --yes for all others")
+            raise typer.BadParameter(
+                "the input ended before all questions were answered: answer them by options, and give --yes, which "
+                "takes defaults for all others"
+            )
         try:
             return read(line.strip() or usual)
         except ValueError as error:

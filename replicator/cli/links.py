@@ -48,7 +48,8 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="keep-both|skip-and-record|copy-anew",
-        help="How the link goes on with the topic that it stopped at; `links list` shows why it did.",
+        help="How the link goes on with the topic at which it stopped; `links list` shows why, and which policies "
+        "help.",
     ),
 ]
 
@@ -114,7 +115,9 @@ def resolve(
     entry: Annotated[
         str,
         typer.Option(
-            "--entry", metavar="LEDGER:ENTRY", help="The entry of --from that Apache Pulsar's brokers refuse."
+            "--entry",
+            metavar="LEDGER:ENTRY",
+            help="Leave out only this entry of --from, which the brokers beside the worker of --to refuse.",
         ),
     ] = "",
 ) -> Shown[LinkStatus] | Shown[LeftOutAnswer]:
@@ -135,7 +138,7 @@ def resolve(
 
 def _leave_out(file: Path, source: str, to: str, topic: str, policy: str, entry: str) -> Shown[LeftOutAnswer]:
     if policy != "skip-and-record":
-        raise typer.BadParameter("with --entry it must be skip-and-record", param_hint="--policy")
+        raise typer.BadParameter("the policy must be skip-and-record if --entry is given", param_hint="--policy")
     topology = opened_topology(file)
     body = {"topic": topic, "cluster": topology.cluster(source).name, "entry": entry}
     left_out: LeftOutAnswer = asyncio.run(_call(topology.cluster(to).url, "POST", "left-out", body))

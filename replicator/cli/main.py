@@ -101,7 +101,8 @@ def worker(
         bool,
         typer.Option(
             "--reload-on-change",
-            help="Read the file again, as on SIGHUP, whenever it has changed, or a certificate or key that it names.",
+            help="Read the topology file again, as on SIGHUP, whenever it or a certificate or key that it names has "
+            "changed.",
         ),
     ] = False,
     end_when_stuck: Annotated[
@@ -118,8 +119,9 @@ def worker(
         typer.Option(
             "--on-empty-store",
             metavar="ACTION",
-            help="With a new store, take back messages from other clusters (reclaim), do not start if they have any "
-            "(refuse), or start empty (start). Replaces store.on_empty_store of the topology for this start.",
+            help="What to do if the store is empty, as on a new disk: reclaim takes back the cluster's messages from "
+            "other clusters, refuse does not start if they have any, start begins empty. Replaces "
+            "store.on_empty_store of the topology for this start.",
         ),
     ] = None,
     monitoring_at: Annotated[

@@ -28,7 +28,13 @@ NOT_THERE: Final = frozenset({"NotCopied", "PositionTrimmed", "OtherIncarnation"
 
 def translate(
     file: TopologyFile,
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic, in any form.")],
+    topic: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Name of the topic: persistent://TENANT/NAMESPACE/NAME, TENANT/NAMESPACE/NAME or NAME.",
+        ),
+    ],
     source: Annotated[
         str,
         typer.Option(
@@ -64,7 +70,9 @@ def rebuild(
     cluster: Annotated[
         str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Rebuild only this cluster's index.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Rebuild only this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Rebuild only the rows of this topic in the index.")
+    ] = None,
 ) -> Shown[dict[str, RebuildAnswer]]:
     """Make the rows of extents, snapshot mappings and subscription states again from the logs.
 

@@ -170,7 +170,7 @@ def set_backlog_quota(
 ) -> None:
     """Set how far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
     if (size is None) == (age is None):
-        raise typer.BadParameter("give one of --size and --age")
+        raise typer.BadParameter("a backlog quota is set for one of --size and --age at a time: give one of them")
     body: dict[str, Any] = {"policy": policy}
     if size is not None:
         kind = QUOTAS["backlog-quota-size"]
@@ -248,7 +248,7 @@ def unset(
     elif policy in known:
         worker.call("DELETE", _path(context, target, known[policy]))
     else:
-        raise typer.BadParameter(f"{policy[:40]!r} is not one of {', '.join((*known, *QUOTAS))}")
+        raise typer.BadParameter(f"POLICY: {policy[:40]!r} is not one of the policies {', '.join((*known, *QUOTAS))}")
 
 
 @asks_a_worker
@@ -326,7 +326,7 @@ def _limited(text: str, parse: Callable[[str], int]) -> int:
         return 0
     limit = parse(text)
     if limit == 0:
-        raise typer.BadParameter(f"LIMIT: 0 would be no limit; write {UNLIMITED} if that is meant")
+        raise typer.BadParameter(f"LIMIT: 0 would mean no limit: give more than 0, or {UNLIMITED} for no limit")
     return limit
 
 

@@ -36,7 +36,11 @@ Patterns = Annotated[
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Read only messages published since then: 24h, 7d, or 2026-01-31T12:00:00Z."),
+    typer.Option(
+        metavar="TIME",
+        help="Read only messages published since TIME: a time such as 2026-01-31T12:00:00Z, or so long ago, such as "
+        "24h.",
+    ),
 ]
 OutDirectory = Annotated[
     Path | None,
@@ -115,7 +119,9 @@ def _check_out(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise typer.BadParameter(f"--out: {directory} cannot be made: {error.strerror or error}") from None
+        raise typer.BadParameter(
+            f"--out: the directory {directory} cannot be made: {error.strerror or error}"
+        ) from None
 
 
 async def _running(topology: Topology, names: list[str]) -> list[Assignment]:
@@ -142,4 +148,6 @@ def _write(result: object, directory: Path) -> None:
         (directory / "report.json").write_text(json.dumps(result.as_json(), indent=1), encoding="utf-8")
         (directory / "report.html").write_text(render_html(result), encoding="utf-8")
     except OSError as error:
-        raise typer.BadParameter(f"--out: {directory} cannot be written: {error.strerror or error}") from None
+        raise typer.BadParameter(
+            f"--out: the report cannot be written to {directory}: {error.strerror or error}"
+        ) from None

@@ -38,7 +38,7 @@ Where = Annotated[
     typer.Option(
         "--to",
         metavar="PLACE",
-        help="Where the new subscription starts: earliest, latest, or LEDGER:ENTRY of the message that it gets first.",
+        help="Where the subscription is put: earliest, latest, or LEDGER:ENTRY of the message that it gets first.",
     ),
 ]
 
@@ -138,7 +138,7 @@ def seek(
     from replicator.operating.admin_client import subscription_path
 
     if sum(each is not None for each in (to, time, ago)) != 1:
-        raise typer.BadParameter("give one of --to, --time and --ago")
+        raise typer.BadParameter("give exactly one of --to, --time and --ago, to say where the subscription is put")
     if to is not None:
         path, body = subscription_path(topic, subscription, "resetcursor"), _message_id(to)
     else:
@@ -207,7 +207,15 @@ def peek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=1, max=PEEK_MAX, metavar="N", help="Number of messages.")
+        int,
+        typer.Option(
+            "--messages",
+            "-n",
+            min=1,
+            max=PEEK_MAX,
+            metavar="N",
+            help="Number of entries to show; a batch of messages is one.",
+        ),
     ] = 1,
     *,
     worker: AskedWorker,
@@ -263,7 +271,7 @@ def _time_ms(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"--time: {text[:40]!r} is not a time, as 2026-07-28T09:30:00Z") from None
+        raise typer.BadParameter(f"--time: {text[:40]!r} is not a time such as 2026-07-28T09:30:00Z") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return max(0, int(time.timestamp() * 1000))

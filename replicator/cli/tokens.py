@@ -79,7 +79,12 @@ def create_key_pair(
 
 @app.command()
 def create(
-    subject: Annotated[str, typer.Option("--subject", "-s", metavar="ROLE", help="Role that the token gives.")],
+    subject: Annotated[
+        str,
+        typer.Option(
+            "--subject", "-s", metavar="ROLE", help="Role that the token proves: whoever shows it has the role."
+        ),
+    ],
     secret_key: SecretKey = None,
     private_key: PrivateKey = None,
     expiry_time: Annotated[
@@ -105,7 +110,7 @@ def create(
     from replicator.topology.scalars import parse_duration
 
     if (secret_key is None) == (private_key is None):
-        raise typer.BadParameter("give --secret-key or --private-key, one of them")
+        raise typer.BadParameter("give exactly one of --secret-key and --private-key: the key that signs the token")
     key = read_secret(secret_key) if secret_key is not None else read_private_key(str(private_key))
     expires_at = None
     if expiry_time is not None:
@@ -148,6 +153,6 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}") from None
+        raise typer.BadParameter(f"{path}: the key cannot be written to a new file there: {error.strerror}") from None
     with os.fdopen(file, "wb") as opened:
         opened.write(content)

@@ -39,7 +39,7 @@ def topics(context: typer.Context) -> None:
 def list_topics(
     namespace: NamespaceArgument = "public/default",
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Show only partitioned topics, by their own names.")
+        bool, typer.Option("--partitioned", help="Show only partitioned topics, each once, and not their partitions.")
     ] = False,
     *,
     worker: AskedWorker,
@@ -131,7 +131,9 @@ def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[st
 @asks_a_worker
 def compact(
     topic: TopicArgument,
-    only_status: Annotated[bool, typer.Option("--status", help="Only print how far the compaction is.")] = False,
+    only_status: Annotated[
+        bool, typer.Option("--status", help="Start no compaction; print how far the one before is.")
+    ] = False,
     *,
     worker: AskedWorker,
 ) -> Shown[CompactionStatus] | None:

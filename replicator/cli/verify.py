@@ -35,12 +35,18 @@ Patterns = Annotated[
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Verify only messages published since then: 2h, 7d, or 2026-01-31T12:00:00Z."),
+    typer.Option(
+        metavar="TIME",
+        help="Verify only messages published since TIME: a time such as 2026-01-31T12:00:00Z, or so long ago, such as "
+        "2h.",
+    ),
 ]
 Sample = Annotated[
     str | None,
     typer.Option(
-        metavar="SHARE", help="Share of the blocks whose contents are read, such as 1%; the rest is compared by name."
+        metavar="SHARE",
+        help="Share of the blocks whose contents are read, such as 1%; of the others only the stored checksums are "
+        "compared.",
     ),
 ]
 Fix = Annotated[
@@ -109,7 +115,7 @@ def verify(
     option, 3 if a cluster could not be compared.
     """
     if topics and patterns:
-        raise typer.BadParameter("--topic and --topics are not to be given together")
+        raise typer.BadParameter("--topic and --topics cannot be given together: give one of them")
     sampled = None if sample is None else _share(sample)
     since_ms = None if since is None else int(moment(since, "--since").timestamp() * 1000)
     settle_seconds = duration_seconds(settle, "--settle")

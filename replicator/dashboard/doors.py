@@ -98,15 +98,22 @@ class Doors:
     async def form(self, request: web.Request) -> dict[str, str]:
         """Return the fields of a form that this dashboard gave to this browser. Raise :class:`FormRefused`."""
         if request.content_type != "application/x-www-form-urlencoded":
-            raise FormRefused("only forms of this dashboard are taken here")
+            raise FormRefused(
+                "the request is not a form of this dashboard: open the page in a browser, and send its form"
+            )
         if (request.content_length or 0) > FORM_BYTES_MAX:
-            raise BadRequest(f"the form is larger than {FORM_BYTES_MAX} bytes")
+            raise BadRequest(
+                f"the form that was sent is larger than {FORM_BYTES_MAX} bytes: shorten what is typed in it"
+            )
         try:
             fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         except (ValueError, UnicodeError):
             raise BadRequest("the form cannot be read") from None
         if not self._sessions.is_form_token(self._session_id(request), fields.get(FORM_FIELD, "")):
-            raise FormRefused("the form is not one of this browser's, or the worker was restarted: open the page again")
+            raise FormRefused(
+                "the form is not one of this browser's: it was given to another one, or before the worker was "
+                "restarted; open the page again and send its form"
+            )
         return fields
 
     def as_pages(self) -> Middleware:

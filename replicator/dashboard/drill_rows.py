@@ -84,7 +84,9 @@ def report_in(answers: Mapping[str, Answer], run_id: str) -> Mapping[str, Any]:
         others = [answer.error for answer in answers.values() if not answer.absent]
         raise DrillNotShown("; ".join([f"no cluster has a drill {run_id[:60]!r}", *others]))
     if found["report"] is None:
-        raise DrillNotShown(f"drill {run_id[:60]!r} has no report: it goes on, or was cut off")
+        raise DrillNotShown(
+            f"drill {run_id[:60]!r} has no report: it still runs, so that there is one later, or it was cut off"
+        )
     report: Mapping[str, Any] = found["report"]
     return report
 

@@ -146,9 +146,11 @@ class Drilling(Runs[DrillRun]):
         if form.get("typed", "").strip() != namespace:
             raise DrillRefused("typed", f"Nothing was started: type {namespace}, the namespace of the drill.")
         if len(self._asking.clusters) < 2:
-            raise NotNow("a drill moves clients from one cluster to another, and there is only one")
+            raise NotNow("a drill moves clients from one cluster to another, and the topology has only one cluster")
         if self._asking.topology.auth.enabled and not (shown or "").startswith(BEARER):
-            raise NotNow("the clients of a drill show a token: sign in with one")
+            raise NotNow(
+                "the clients of a drill need a token to show, and you signed in without one: sign in with a token"
+            )
         if self.going is not None:
             raise NotNow(f"a drill goes on here already, in {self.going.namespace}: wait for it, or end it")
         run = self._keep(DrillRun(namespace, messages, rate, beginning=self._beginning(who)))

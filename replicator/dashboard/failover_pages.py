@@ -46,7 +46,7 @@ class FailoverPages:
         fields = await self._doors.form(request)
         kind = needed(fields, "kind")
         if kind not in KINDS:
-            raise BadRequest(f"kind must be one of {', '.join(KINDS)}")
+            raise BadRequest(f"the form's field kind must be one of {', '.join(KINDS)}")
         source = "" if kind == "failback" else needed_cluster(fields, self._asking, "from")
         target = needed_cluster(fields, self._asking, "to")
         wanted = Wanted(kind, source, target, keep_consumers=fields.get("keep_consumers") == "yes")

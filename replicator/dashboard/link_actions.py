@@ -82,7 +82,7 @@ class LinkActions:
         cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
         action = needed(fields, "action")
         if action not in PAUSING:
-            raise BadRequest(f"action must be one of {', '.join(PAUSING)}")
+            raise BadRequest(f"the form's field action must be one of {', '.join(PAUSING)}")
         back = url("/dashboard/link", cluster=cluster, key=key)
         return await self._changed(request, cluster, key, action, None, back)
 
@@ -98,7 +98,7 @@ class LinkActions:
         cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
         topic, policy = str(parse_topic(needed(fields, "topic"))), needed(fields, "policy")
         if policy not in POLICIES:
-            raise BadRequest(f"policy must be one of {', '.join(POLICIES)}")
+            raise BadRequest(f"the form's field policy must be one of {', '.join(POLICIES)}")
         if fields.get("understood") != "yes":
             reason = "Nothing was changed: tick that you understand what it costs."
             return await self._gap_page(request, cluster, key, topic, reason=reason, status=400)

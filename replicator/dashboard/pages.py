@@ -159,7 +159,9 @@ def needed(fields: Mapping[str, str], name: str) -> str:
     """Return a parameter or a field of a form. Raise :class:`BadRequest` if it is missing."""
     value = fields.get(name, "")
     if not value:
-        raise BadRequest(f"parameter {name} is missing")
+        raise BadRequest(
+            f"parameter {name} is missing in the address or the form: open the page anew from the dashboard"
+        )
     return value
 
 

@@ -64,7 +64,7 @@ class PermissionActions:
         form = await self._doors.form(request)
         target, action = target_of(form), needed(form, "action")
         if action not in TOLD:
-            raise BadRequest(f"action must be one of {', '.join(TOLD)}")
+            raise BadRequest(f"the form's field action must be one of {', '.join(TOLD)}")
         role, actions = form.get("role", "").strip(), [each.value for each in Action if f"may.{each.value}" in form]
         attempt = Attempt({"role": role, "actions": actions}, chosen_in(form, self._asking.clusters))
         if not role:

@@ -76,7 +76,7 @@ class PolicyActions:
         policy = policy_of(target, form)
         action = needed(form, "action")
         if action not in TOLD:
-            raise BadRequest(f"action must be one of {', '.join(TOLD)}")
+            raise BadRequest(f"the form's field action must be one of {', '.join(TOLD)}")
         chosen = chosen_in(form, self._asking.clusters)
         body = body_of(policy, form, self._asking.clusters)
         attempt = Attempt(filled(policy, body), chosen)
@@ -125,9 +125,10 @@ def policy_of(target: Target, fields: Mapping[str, str]) -> Policy:
     key = needed(fields, "policy")
     found = next((policy for policy in target.policies if policy.key == key), None)
     if found is None:
-        what = "topics" if target.is_topic else "namespaces"
+        topics_or_namespaces = "topics" if target.is_topic else "namespaces"
         raise BadRequest(
-            f"{what} have no policy {key[:60]!r}; they have {', '.join(each.key for each in target.policies)}"
+            f"{topics_or_namespaces} have no policy {key[:60]!r}; they have "
+            f"{', '.join(each.key for each in target.policies)}"
         )
     return found
 

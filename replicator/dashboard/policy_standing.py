@@ -75,7 +75,9 @@ def of_namespace(answer: Any) -> Standing:
         namespace = namespace_policies_from_json(answer["policies"])
         below = policies_from_json(answer["below"])
     except (KeyError, TypeError, InvalidPolicies) as error:
-        raise Unreadable(f"it answers what this version does not read: {error!r}") from None
+        raise Unreadable(
+            f"its answer about policies cannot be read by this version: {error!r}; run the same version in all clusters"
+        ) from None
     return Standing((namespace.topic_policies or PolicyOverrides()).over(below), namespace)
 
 
@@ -86,7 +88,9 @@ def of_topic(answer: Any, of_its_namespace: Any) -> Standing:
     try:
         own, applied = frozenset(answer["own"]), policies_from_json(answer["policies"])
     except (KeyError, TypeError, InvalidPolicies) as error:
-        raise Unreadable(f"it answers what this version does not read: {error!r}") from None
+        raise Unreadable(
+            f"its answer about policies cannot be read by this version: {error!r}; run the same version in all clusters"
+        ) from None
     return Standing(applied, of_namespace(of_its_namespace).namespace, own)
 
 

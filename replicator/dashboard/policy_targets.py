@@ -72,7 +72,10 @@ def target_of(fields: Mapping[str, str]) -> Target:
         return Target(name.full_namespace, str(name))
     if namespace := fields.get("namespace", ""):
         return Target(parse_namespace(namespace))
-    raise BadRequest("parameter namespace or topic is missing")
+    raise BadRequest(
+        "parameters namespace and topic are both missing in the address or the form: open the page anew from the "
+        "dashboard"
+    )
 
 
 async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing], dict[str, str]]:

@@ -93,7 +93,10 @@ class Runs(Generic[RunT]):
     def find(self, run_id: str) -> RunT:
         """Return the run of that id. Raise :class:`RunNotFound`."""
         if run_id not in self._runs:
-            raise RunNotFound("there is no such run any more: the worker was restarted, or newer ones took its place")
+            raise RunNotFound(
+                "this worker does not know this dry run, switch or drill any more: it was restarted, or newer "
+                "ones took its place; begin another"
+            )
         return self._runs[run_id]
 
     def _beginning(self, who: str) -> Beginning:

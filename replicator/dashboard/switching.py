@@ -85,7 +85,9 @@ class Switches(Runs[SwitchRun]):
     def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> SwitchRun:
         """Begin a dry run. Raise :class:`.runs.NotNow`."""
         if len(self.unended()) >= GOING_MAX:
-            raise NotNow(f"{GOING_MAX} dry runs and switches go on here: wait for one of them to end")
+            raise NotNow(
+                f"{GOING_MAX} dry runs and switches of failover go on here already: wait for one of them to end"
+            )
         return self._begin(wanted, dry=True, shown=shown, who=who)
 
     def switch(self, run_id: str, typed: str, *, shown: str | None, who: str) -> SwitchRun:
@@ -96,7 +98,9 @@ class Switches(Runs[SwitchRun]):
         if tried.followed_by in self._runs:
             return self._runs[tried.followed_by]
         if not tried.confirmable:
-            raise NotNow("only a dry run that has ended without an error can be followed by the switch")
+            raise NotNow(
+                "only a dry run that has ended without an error can be followed by the switch: make another dry run"
+            )
         if tried.who != who:
             raise NotNow(f"this dry run is {tried.who}'s: make one of your own")
         if self._seconds(tried) > DRY_RUN_SECONDS_MAX:
@@ -104,7 +108,7 @@ class Switches(Runs[SwitchRun]):
         if typed.strip() != tried.wanted.target:
             raise NotTyped(f"Nothing was switched: type {tried.wanted.target}, the cluster that is to serve.")
         if going := next((run for run in self.unended() if not run.dry), None):
-            raise NotNow(f"another switch goes on here: {going.wanted}")
+            raise NotNow(f"another switch goes on here, {going.wanted}: wait for it to end")
         run = self._begin(tried.wanted, dry=False, shown=shown, who=who)
         tried.followed_by = run.run_id
         return run

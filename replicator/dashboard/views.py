@@ -86,7 +86,7 @@ class Views:
                 drill = self._drilling.find(_needed(parameters, "id"))
                 parts = {name: render(f"parts/drill_{name}.html", run=drill) for name in DRILL_PARTS[:-1]}
                 return {**parts, "next": part_with_form("parts/drill_next.html", run=drill)}
-        raise BadRequest(f"there is no view {place.path[:60]!r}")
+        raise BadRequest(f"the dashboard has no view {place.path[:60]!r}: open the page anew from the dashboard")
 
     async def overview(self) -> Overview:
         """Return the state of clusters and links."""
@@ -230,5 +230,5 @@ def _more(count: int, shown: tuple[str, ...]) -> list[str]:
 def _needed(parameters: Mapping[str, str], name: str) -> str:
     value = parameters.get(name, "")
     if not value:
-        raise BadRequest(f"parameter {name} is missing")
+        raise BadRequest(f"parameter {name} is missing in the address: open the page anew from the dashboard")
     return value

@@ -122,7 +122,7 @@ class AdminClient:
             return json.loads(content)
         except ValueError:
             raise WorkerUnavailable(
-                f"what answers at {self._url} does not answer in JSON, as a worker does: correct the address"
+                f"the answer from {self._url} is not JSON, so it is not a worker's: correct the address"
             ) from None
 
     async def linked(self) -> tuple[str, frozenset[str]] | None:
@@ -153,7 +153,7 @@ class AdminClient:
                     raise _error(response.status, content, self._url)
                 return response.headers, content
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise WorkerUnavailable(f"{self._url}: {why_no_answer(error)}") from None
+            raise WorkerUnavailable(f"{self._url}: the worker does not answer: {why_no_answer(error)}") from None
 
 
 def _error(status: int, content: bytes, url: str) -> AdminError:

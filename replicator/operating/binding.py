@@ -93,7 +93,9 @@ def _is_loopback(cluster: Cluster, field: str, place: str) -> bool:
     try:
         host = str(_found(place)[-1][0])
     except OSError as error:
-        raise WorkerError(f"clusters.{cluster.name}.{field}: {place}: {error.strerror}") from None
+        raise WorkerError(
+            f"clusters.{cluster.name}.{field}: the host of {place} cannot be found: {error.strerror}"
+        ) from None
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
@@ -137,7 +139,7 @@ def _bind(field: str, place: str, *, listening: bool) -> socket.socket:
     try:
         return take_place(place, listening=listening)
     except socket.gaierror as error:
-        raise WorkerError(f"{field}: {place}: {error.strerror}") from None
+        raise WorkerError(f"{field}: the host of {place} cannot be found: {error.strerror}") from None
     except OSError as error:
         kind_of_error = PlaceTaken if error.errno == EADDRINUSE else WorkerError
         raise kind_of_error(

@@ -106,18 +106,18 @@ def checked(first: FirstTopology, path: Path) -> str:
     """
     if len(first.clusters) > CLUSTERS_MAX:
         raise ValueError(
-            f"{len(first.clusters)} clusters are more than the {CLUSTERS_MAX} that this writes: add the others to "
-            "the file by hand"
+            f"{len(first.clusters)} clusters are more than the {CLUSTERS_MAX} that `replicator init` writes: add the "
+            "others to the file by hand"
         )
     names = [each.name for each in first.clusters]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"the cluster {twice!r} is named twice")
+        raise ValueError(f"the cluster {twice!r} is named twice: give each cluster a name of its own")
     text = written(first, path)
     try:
         text.encode()
         parse_topology(text, path)
     except UnicodeEncodeError:
-        raise ValueError("an answer is not UTF-8 text") from None
+        raise ValueError("an answer or an option is not UTF-8 text: type it again, in UTF-8") from None
     except TopologyError as error:
         problem = str(error).splitlines()[0]
         raise ValueError(problem.removeprefix(f"{path}:").partition(": ")[2] or problem) from None

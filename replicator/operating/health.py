@@ -32,9 +32,9 @@ async def ask_health(topology: Topology, cluster: Cluster, *, ready: bool = Fals
         ):
             text = (await response.text())[:REASON_CHARS_MAX]
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise WorkerUnavailable(f"{url}: {why_no_answer(error)}") from None
+        raise WorkerUnavailable(f"{url}: the worker does not answer: {why_no_answer(error)}") from None
     if response.status != 200:
-        raise WorkerUnavailable(f"{url}: HTTP status {response.status}: {text}")
+        raise WorkerUnavailable(f"{url}: the worker is not healthy or not ready: HTTP status {response.status}: {text}")
     return text
 
 
@@ -76,5 +76,7 @@ def _context(cluster: Cluster) -> ssl.SSLContext:
         try:
             context.load_cert_chain(cluster.tls.certificate, cluster.tls.key)
         except OSError as error:
-            raise SecurityError(f"clusters.{cluster.name}.tls: {cluster.tls}: {error.strerror or error}") from None
+            raise SecurityError(
+                f"clusters.{cluster.name}.tls: {cluster.tls} cannot be loaded: {error.strerror or error}"
+            ) from None
     return context

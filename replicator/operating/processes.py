@@ -163,7 +163,8 @@ class WorkerProcess:
         status = self._process.returncode
         if status is not None:
             raise WorkerFailed(
-                f"the worker of {self.cluster} {how_it_ended(status)}{self._tail()}", status if status > 0 else 3
+                f"the worker of {self.cluster} did not get ready: it {how_it_ended(status)}{self._tail()}",
+                status if status > 0 else 3,
             )
 
     def _tail(self) -> str:

@@ -284,7 +284,7 @@ async def _call(
             async for piece in response.content.iter_any():
                 raw += piece
                 if len(raw) > ANSWER_BYTES_MAX:
-                    raise _NoAnswer("its answer is too long: is this a worker?")
+                    raise _NoAnswer("its answer is too long for a worker's: correct its address in the topology")
             try:
                 answer = json.loads(raw)
             except ValueError:

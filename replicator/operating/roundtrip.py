@@ -190,7 +190,9 @@ async def _need(topology: Topology, needed: Sequence[Cluster], seconds_max: floa
     silent = [each for each in needed if not probes[each.name].reachable]
     if silent:
         named = "; ".join(f"{each.name} at {each.address}: {probes[each.name].detail}" for each in silent)
-        raise WorkerUnavailable(f"{named}; start these workers, or correct their addresses in the topology")
+        raise WorkerUnavailable(
+            f"workers do not answer: {named}; start them, or correct their addresses in the topology"
+        )
 
 
 def _named(left: list[Left]) -> str:
@@ -323,8 +325,8 @@ async def _consume(cluster: Cluster, consumer: Consumer | MultiTopicsConsumer, p
         message = await consumer.receive()
         if message.data() != expected:
             raise NotArrived(
-                f"{cluster.name}: message {number} of {len(payloads)} is {message.data()[:80]!r}, and should be "
-                f"{expected!r}"
+                f"{cluster.name}: a message came twice, out of order or changed, or one was lost: message {number} of "
+                f"{len(payloads)} is {message.data()[:80]!r}, and should be {expected!r}"
             )
         await consumer.acknowledge(message)
 
@@ -355,7 +357,9 @@ async def _client(cluster: Cluster) -> AsyncIterator[Client]:
     except (AuthenticationError, AuthorizationError, NotAllowedError, InvalidConfiguration) as error:
         raise RequestRefused(0, error.error(), f"{cluster.name}: {error.error()}: {error}") from None
     except PulsarException as error:
-        raise WorkerUnavailable(f"{cluster.name} at {cluster.pulsar_url}: {error.error()}: {error}") from None
+        raise WorkerUnavailable(
+            f"{cluster.name} at {cluster.pulsar_url}: the worker did not serve a client: {error.error()}: {error}"
+        ) from None
 
 
 def _options(shown: Access) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def tls_context(name: str, files: TlsSettings, *, optional: bool) -> ssl.SSLCont
             context.load_verify_locations(files.ca)
             context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     except OSError as error:
-        raise WorkerError(f"clusters.{name}.tls: {files}: {error.strerror or error}") from None
+        raise WorkerError(f"clusters.{name}.tls: {files} cannot be loaded: {error.strerror or error}") from None
     return context
 
 

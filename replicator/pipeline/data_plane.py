@@ -210,7 +210,9 @@ class DataPlane(WorkerConnection):
             at_end = headers["X-Replicator-End"] == "true"
             reached = after if at_end else Position.parse(headers["X-Replicator-Next"])
             if reached <= after and not at_end:
-                raise ValueError(f"the page after {after} says that the next is after {reached}")
+                raise ValueError(
+                    f"the page of blocks after {after} says that the next page is after {reached}, which is not later"
+                )
             trimmed = Position.parse(headers.get("X-Replicator-Trimmed", str(BEFORE_ALL)))
             told = headers.get("X-Replicator-Incarnation")
             return BlockPage(list(_read_page(answer)), trimmed, None if told is None else int(told), reached, at_end)
@@ -311,7 +313,7 @@ class _promised:  # noqa: N801 - reads as a statement
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, StreamCutOff):
-            raise AnswerCutOff(f"worker at {self._url}: its answer to {self._what}: {error}") from error
+            raise AnswerCutOff(f"worker at {self._url}: its answer to {self._what} was cut off: {error}") from error
         if isinstance(error, KeyError):
             problem = f"{error.args[0]} is missing"
         elif isinstance(error, (ValueError, TypeError, AttributeError, InvalidPosition, pa.ArrowException)):
@@ -319,7 +321,8 @@ class _promised:  # noqa: N801 - reads as a statement
         else:
             return
         raise UnexpectedAnswer(
-            f"worker at {self._url}: its answer to {self._what} cannot be read: {problem}"
+            f"worker at {self._url}: its answer to {self._what} cannot be read: {problem}; run the same version as the "
+            "worker"
         ) from error
 
 
@@ -333,7 +336,9 @@ def _check_whole(topic: str, after: Position, incarnation: int, page: BlockPage)
 def _read_page(answer: bytes) -> Iterator[FetchedBlock]:
     stream = read_stream(answer)
     if not stream.schema.equals(BLOCK_SCHEMA):
-        raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_SCHEMA.names}")
+        raise ValueError(
+            f"the blocks have the columns {stream.schema.names}, and this version reads {BLOCK_SCHEMA.names}"
+        )
     for batch in stream.batches:
         ledgers, firsts = batch.column("ledger").to_pylist(), batch.column("first").to_pylist()
         for ledger, first, block in zip(ledgers, firsts, batch.column("block"), strict=True):

@@ -46,7 +46,7 @@ class Timeout:
     async def __aenter__(self) -> Timeout:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a time limit works only inside an asyncio task")
+            raise RuntimeError("a bug: a time limit was begun outside an asyncio task, and works only inside one")
         self._task, self._cancellations = task, task.cancelling()
         if self._when is not None:
             self._handle = asyncio.get_running_loop().call_at(self._when, self._expire)

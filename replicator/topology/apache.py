@@ -33,25 +33,28 @@ _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 
 def _checked_url(text: str, ports: dict[str, int]) -> str:
     scheme, separator, places = text.partition("://")
-    schemes = " or ".join(f"{each}://HOST:PORT" for each in ports)
+    url_forms = " or ".join(f"{each}://HOST:PORT" for each in ports)
     if not separator or scheme not in ports:
-        raise ValueError(f"{text[:80]!r} must be {schemes}")
+        raise ValueError(f"{text[:80]!r} must be {url_forms}, the URL of Apache Pulsar brokers")
     named = places.split(",")
     if len(named) > HOSTS_MAX:
-        raise ValueError(f"names {len(named)} hosts; give {HOSTS_MAX} at most")
-    checked = dict.fromkeys(_checked_place(f"{scheme}://{place.strip()}", ports[scheme], schemes) for place in named)
+        raise ValueError(f"the URL of the brokers names {len(named)} hosts; give {HOSTS_MAX} at most")
+    checked = dict.fromkeys(_checked_place(f"{scheme}://{place.strip()}", ports[scheme], url_forms) for place in named)
     return f"{scheme}://{','.join(checked)}"
 
 
-def _checked_place(url: str, port_by_default: int, schemes: str) -> str:
+def _checked_place(url: str, port_by_default: int, url_forms: str) -> str:
     """Return ``HOST:PORT`` of the URL of one host."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"{url[:80]!r}: {error}; it must be {schemes}") from None
+        raise ValueError(f"{url[:80]!r} is no URL of brokers: {error}; it must be {url_forms}") from None
     if "@" in url or parts.path.strip("/") or parts.query or not host:
-        raise ValueError(f"must be {schemes} and nothing else: hosts of one cluster, no path, no credentials")
+        raise ValueError(
+            f"the URL of the brokers must be {url_forms} and nothing else: hosts of one cluster, no path, no "
+            "credentials"
+        )
     named = f"[{host}]" if ":" in host else host
     return check_address(f"{named}:{port or port_by_default}")
 
@@ -74,7 +77,10 @@ def check_admin_url(text: str) -> str:
 def check_cluster_name(text: str) -> str:
     """Check a name that Pulsar's brokers may have for a cluster, and return it."""
     if not text or len(text) > PULSAR_NAME_CHARS_MAX or not text.isprintable():
-        raise ValueError(f"must be the name of a cluster at the brokers: 1 to {PULSAR_NAME_CHARS_MAX} characters")
+        raise ValueError(
+            f"must be the name that the brokers have for their cluster: 1 to {PULSAR_NAME_CHARS_MAX} printable "
+            "characters"
+        )
     return text
 
 
@@ -92,7 +98,7 @@ class ApacheAuth(Section):
         if (self.certificate is None) != (self.key is None):
             raise ValueError("`certificate` and `key` belong together; give both or none")
         if sum(each is not None for each in (self.token_file, self.password_file, self.certificate)) > 1:
-            raise ValueError("give one of `token_file`, `password_file`, or `certificate` with `key`")
+            raise ValueError("give one of `token_file`, `password_file`, or `certificate` with `key`, and not several")
         return self
 
 

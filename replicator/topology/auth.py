@@ -26,7 +26,7 @@ _File = Annotated[Path, BeforeValidator(data_path)]
 def check_role(text: str) -> str:
     """Return ``text`` if it is the name of a role."""
     if not text.strip() or len(text) > ROLE_CHARS_MAX or not text.isprintable():
-        raise ValueError(f"a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
+        raise ValueError(f"the name of a role must have 1 to {ROLE_CHARS_MAX} printable characters")
     return text
 
 
@@ -42,7 +42,10 @@ def _check_url(text: str) -> str:
         return text
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
         return text
-    raise ValueError(f"{text[:80]!r} must begin with https:// (http:// on this host alone): who changes keys is let in")
+    raise ValueError(
+        f"{text[:80]!r}, the URL of a key set, must begin with https://, or with http:// on this host alone: whoever "
+        "can change the keys on their way could sign in as anybody"
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -69,7 +72,9 @@ class TokenAuth(Section):
     def _one_source(self) -> TokenAuth:
         given = [name for name in ("secret_key", "public_key", "jwks") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"needs one of secret_key, public_key and jwks, and has {' and '.join(given) or 'none'}")
+            raise ValueError(
+                f"`tokens` needs one of secret_key, public_key and jwks, and has {' and '.join(given) or 'none'}"
+            )
         return self
 
 
@@ -116,9 +121,12 @@ class AuthSettings(Section):
     def _whole(self) -> AuthSettings:
         if not self.enabled:
             if self != AuthSettings.model_construct():
-                raise ValueError("nobody can say who they are: it needs `tokens`, `passwords` or `certificates`")
+                raise ValueError("nobody can say who they are: `auth` needs `tokens`, `passwords` or `certificates`")
         elif not self.superusers:
-            raise ValueError("superusers: nobody could grant anything; name at least the role of workers and operators")
+            raise ValueError(
+                "`superusers` is empty, so nobody could grant permissions: name at least the role of workers and "
+                "operators"
+            )
         return self
 
     @property

@@ -138,7 +138,9 @@ def _check_name(text: str) -> str:
 
 def _check_rate(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value < RATE_BYTES_MIN:
-        raise ValueError(f"{value} bytes a second is too little; the least is {RATE_BYTES_MIN}")
+        raise ValueError(
+            f"{value} bytes a second is too little; the least is {RATE_BYTES_MIN}, for the `rate` of a link"
+        )
     return value
 
 
@@ -156,9 +158,11 @@ class HoldSettings(Section):
 def _check_sql(text: str) -> str:
     """Check an SQL expression as far as possible without Spark. Spark checks the rest when the link starts."""
     if not text.strip() or len(text) > SQL_CHARS_MAX:
-        raise ValueError(f"must be an SQL expression of 1 to {SQL_CHARS_MAX} characters")
+        raise ValueError(
+            f"must be an SQL expression of 1 to {SQL_CHARS_MAX} characters, in `where` and `select` of a link"
+        )
     if ";" in _SQL_TEXTS.sub("", text):
-        raise ValueError("must be one SQL expression; take the semicolon out")
+        raise ValueError("must be one SQL expression; take the semicolon out of the link's `where` or `select`")
     return text.strip()
 
 

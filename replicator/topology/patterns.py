@@ -94,9 +94,13 @@ def check_pattern(text: str) -> str:
 
 def _check_patterns(value: object) -> object:
     if not isinstance(value, list):
-        raise ValueError("must be a list of patterns, as [public/default/orders-.*]")  # noqa: TRY004 - for pydantic
+        raise ValueError(  # noqa: TRY004 - for pydantic
+            "must be a list of patterns, such as [public/default/orders-.*]"
+        )
     if len(value) > PATTERNS_MAX:
-        raise ValueError(f"has {len(value)} patterns, the limit is {PATTERNS_MAX}; patterns can be joined with |")
+        raise ValueError(
+            f"the list has {len(value)} patterns, and the limit is {PATTERNS_MAX}; join some of them with |"
+        )
     return tuple(value)
 
 
@@ -107,7 +111,7 @@ def parse_patterns(value: object) -> tuple[str, ...]:
     texts = _check_patterns(value)
     assert isinstance(texts, tuple)
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a list of patterns, which are texts")
+        raise ValueError("must be a list of patterns, and one in it is not text: write each as text")
     return tuple(map(check_pattern, texts))
 
 

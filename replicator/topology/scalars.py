@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BeforeValidator
@@ -72,7 +72,10 @@ def check_origin(text: str) -> str:
     scheme, _, place = text.lower().partition("://")
     host, _, port = place.partition(":")
     if scheme not in ("http", "https") or not _HOST.fullmatch(host) or (port and not port.isdigit()):
-        raise ValueError(f"{text[:80]!r} is not the site of a page (for example https://app.example or http://h:8080)")
+        raise ValueError(
+            f"{text[:80]!r} is not the site of a page: give scheme, host and port only (for example "
+            "https://app.example or http://h:8080)"
+        )
     return f"{scheme}://{place.removesuffix(':443' if scheme == 'https' else ':80')}"
 
 
@@ -84,7 +87,8 @@ def check_address(text: str) -> str:
         raise ValueError(f"the port {port[:20]!r} of {text[:80]!r} must be a number from 1 to 65535")
     if host in _ANY_INTERFACE:
         raise ValueError(
-            f"{host} is no address that other workers can reach; give the host they connect to, and {text} as `listen`"
+            f"{host} is no address that other workers can reach; give the host that they connect to as `address`, and "
+            f"{text} as `listen`"
         )
     if ":" in host and not host.startswith("["):
         raise ValueError(f"{text[:80]!r}: write an IPv6 address in brackets, as [::1]:7101")
@@ -96,26 +100,30 @@ def check_address(text: str) -> str:
 def check_database(text: str) -> str:
     if text == EMBEDDED:
         return text
-    expected = "expected `embedded` or postgresql://user:password@host:port/database"
+    embedded_or_postgresql_url = "`embedded` or postgresql://user:password@host:port/database"
     scheme, separator, _rest = text.partition("://")
     if not separator:
-        raise ValueError(f"not a database; {expected}")
+        raise ValueError(f"the value is not a database; expected {embedded_or_postgresql_url}")
     if scheme != "postgresql":
-        raise ValueError(f"{scheme[:30]!r} is not a database that can be used; {expected}")
+        raise ValueError(f"{scheme[:30]!r} is not a database that can be used; expected {embedded_or_postgresql_url}")
     shown = mask_password(text)
     try:
         url = urlsplit(text)
         port = url.port
     except ValueError:
         raise ValueError(
-            f"malformed URL {shown}: write @ : / ? # of a password as %40 %3A %2F %3F %23; {expected}"
+            f"malformed URL {shown}: write @ : / ? # in the password as %40 %3A %2F %3F %23; expected "
+            f"{embedded_or_postgresql_url}"
         ) from None
     if port == 0 or (not url.hostname and "host=" not in url.query):
-        raise ValueError(f"malformed URL {shown}: it names no host or port; {expected}")
+        raise ValueError(f"malformed URL {shown}: it names no host, or port 0; expected {embedded_or_postgresql_url}")
     if "@" in url.netloc.rpartition("@")[0] or any(char.isspace() for char in text):
-        raise ValueError(f"malformed URL {shown}: write @ of a password as %40, and a space as %20; {expected}")
+        raise ValueError(
+            f"malformed URL {shown}: write @ in the password as %40, and a space as %20; expected "
+            f"{embedded_or_postgresql_url}"
+        )
     if not url.path.strip("/") or "/" in url.path[1:] or "@" in url.path or url.fragment:
-        raise ValueError(f"malformed URL {shown}: it must end in /DATABASE; {expected}")
+        raise ValueError(f"malformed URL {shown}: it must end in /DATABASE; expected {embedded_or_postgresql_url}")
     return text
 
 
@@ -170,8 +178,8 @@ def check_segment(size_bytes: int) -> int:
     """Raise ValueError if segments cannot have that size."""
     if size_bytes and not SEGMENT_BYTES_MIN <= size_bytes <= SEGMENT_BYTES_MAX:
         raise ValueError(
-            f"{format_size(size_bytes)} is no size of segments: from {format_size(SEGMENT_BYTES_MIN)} to "
-            f"{format_size(SEGMENT_BYTES_MAX)}, or 0 for none"
+            f"segments cannot have {format_size(size_bytes)}: give from {format_size(SEGMENT_BYTES_MIN)} to "
+            f"{format_size(SEGMENT_BYTES_MAX)}, or 0 for no segments"
         )
     return size_bytes
 
@@ -219,13 +227,13 @@ def limit(kind: str, parse: Callable[[object], object] = lambda value: value, *,
         try:
             number = parse(value)
         except ValueError as error:
-            raise ValueError(f"{error}; or `{UNLIMITED}`") from None
+            raise ValueError(f"{error}; this is a limit, so it may also be `{UNLIMITED}`") from None
         if type(number) is not int:
-            raise ValueError(f"must be {kind}, or `{UNLIMITED}`")
+            raise ValueError(f"must be {kind}, or `{UNLIMITED}` for no limit")
         if number < 0:
             raise ValueError(f"{number} is too small; the least is 0, and without a limit it is `{UNLIMITED}`")
         if number > most:
-            raise ValueError(f"{number} is too large; the most is {most}")
+            raise ValueError(f"{number} is too large; the most is {most}, or `{UNLIMITED}` for no limit")
         return None if off_at_0 and number == 0 else number
 
     return BeforeValidator(check)
@@ -237,10 +245,16 @@ def one_of(kind: type[Enum]) -> BeforeValidator:
     def check(value: object) -> object:
         if value in names:
             return kind(value)
-        shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
-        raise ValueError(f"{shown} {', '.join(names)}")
+        _refuse(value, names)
 
     return BeforeValidator(check)
+
+
+def _refuse(value: object, possible_values: Sequence[object]) -> NoReturn:
+    known = ", ".join(map(str, possible_values))
+    if isinstance(value, str):
+        raise ValueError(f"{value[:40]!r} is not one of {known}")  # noqa: TRY004 - what pydantic reports
+    raise ValueError(f"must be one of {known}")
 
 
 def _check_flag(value: object) -> object:
@@ -266,8 +280,8 @@ def check_end_after(seconds: int) -> int:
     """
     if seconds != 0 and not END_AFTER_SECONDS_MIN <= seconds <= END_AFTER_SECONDS_MAX:
         raise ValueError(
-            f"must be 0, which means never, or {format_duration(END_AFTER_SECONDS_MIN)} to "
-            f"{format_duration(END_AFTER_SECONDS_MAX)}"
+            "the time after which a stuck worker ends must be 0, for never, or "
+            f"{format_duration(END_AFTER_SECONDS_MIN)} to {format_duration(END_AFTER_SECONDS_MAX)}"
         )
     return seconds
 
@@ -283,8 +297,7 @@ def choice(words: tuple[str, ...]) -> BeforeValidator:
 
     def check(value: object) -> object:
         if value not in words:
-            shown = f"{value[:40]!r} is not one of" if isinstance(value, str) else "must be one of"
-            raise ValueError(f"{shown} {', '.join(words)}")
+            _refuse(value, words)
         return value
 
     return BeforeValidator(check)
@@ -293,16 +306,20 @@ def choice(words: tuple[str, ...]) -> BeforeValidator:
 def check_batch(value: object) -> object:
     seconds = parse_duration(value)
     if type(seconds) is not int or not 1 <= seconds <= BATCH_SECONDS_MAX:
-        raise ValueError(f"must be a duration from 1s to {BATCH_SECONDS_MAX}s")
+        raise ValueError(f"must be a duration from 1s to {BATCH_SECONDS_MAX}s, the length of a micro-batch of Spark")
     return seconds
 
 
 def check_conf(value: object) -> object:
     if not isinstance(value, Mapping) or len(value) > CONF_MAX:
-        raise ValueError(f"must be a mapping of at most {CONF_MAX} settings of Spark, as spark.executor.memory: 2g")
+        raise ValueError(
+            f"must be a mapping of at most {CONF_MAX} settings of Spark, such as spark.executor.memory: 2g"
+        )
     for key, setting in value.items():
         if not (isinstance(key, str) and key.startswith("spark.") and len(key) <= 200):
             raise ValueError(f"{str(key)[:80]!r} is not a setting of Spark; their names begin with spark.")
         if not isinstance(setting, str):
-            raise ValueError(f"the value of {key} must be text; put it in quotes")  # noqa: TRY004 - for pydantic
+            raise ValueError(  # noqa: TRY004 - for pydantic
+                f"the value of Spark's setting {key} must be text; put it in quotes"
+            )
     return dict(value)

@@ -15,8 +15,8 @@ def check_endpoint(text: str) -> str:
     parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError(
-            "the collector's URL has no user and no password, since it is shown: set OTEL_EXPORTER_OTLP_HEADERS in the "
-            "worker's environment"
+            "the collector's URL must have no user and no password, since it is shown: set OTEL_EXPORTER_OTLP_HEADERS "
+            "in the worker's environment"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text[:80]!r} is not the URL of a collector (for example http://localhost:4318)")

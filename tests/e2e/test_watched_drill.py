@@ -134,7 +134,7 @@ def test_the_dashboard_starts_one_in_the_name_of_who_signed_in(tmp_path: Path) -
             browser.open("/dashboard/sign-in")
             browser.open("/dashboard/sign-in", name="chief", password="right")
             browser.open("/dashboard/drills/start")
-            assert "sign in with one" in browser.open("/dashboard/drills/start", messages="300", **FORM)
+            assert "sign in with a token" in browser.open("/dashboard/drills/start", messages="300", **FORM)
             browser.open("/dashboard/sign-in")
             browser.open("/dashboard/sign-in", token=secrets.token("chief"))
             browser.open("/dashboard/drills/start")

@@ -66,7 +66,9 @@ class SourceLink:
             state, detail = str(link["state"]), str(link["detail"])
             holder = _CARRIER.search(detail) if state == "backfilling" else None
             if holder is not None and holder[0] != self.carrier and not has_ended(holder[0]):
-                raise LinkTaken(f"link {self._key} is being backfilled by {holder[0]}: one at a time")
+                raise LinkTaken(
+                    f"link {self._key} is being backfilled by {holder[0]}: wait for that backfill, or stop it"
+                )
             return state, detail
 
     def plan(self, *, lanes: int, bytes_max: int, wait_ms: int) -> Plan:

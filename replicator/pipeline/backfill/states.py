@@ -190,6 +190,8 @@ def _positions(left: Mapping[str, Any] | None) -> PositionSet:
     for first, last in () if left is None else left["beyond"]:
         start, end = Position.parse(first), Position.parse(last)
         if start.ledger != end.ledger or not 0 <= start.entry <= end.entry:
-            raise ValueError(f"{first} to {last} is not a range of entries of one ledger")
+            raise ValueError(
+                f"a worker says that {first} to {last} is acknowledged, which is not a range of entries of one ledger"
+            )
         found.add_range(start.ledger, start.entry, end.entry)
     return found

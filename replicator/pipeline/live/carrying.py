@@ -295,8 +295,8 @@ class _Carrying:
         """Return the frame with the fetched blocks. If they are fewer than asked for, the next frame starts there."""
         if not 0 < len(column) <= sum(part.stop - part.start for part in wanted.parts):
             raise UnexpectedAnswer(
-                f"the source's worker answered with {len(column)} blocks, which were not asked for; run the worker's "
-                "version in Spark too"
+                f"the source's worker answered with {len(column)} blocks, which is none or more than were asked for; "
+                "run the worker's version in Spark too"
             )
         parts = list(self._cut(wanted.parts, column))
         kept = [(part, at) for part, at in parts if part.stop > part.start]

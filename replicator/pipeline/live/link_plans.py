@@ -152,4 +152,7 @@ class LinkPlans:
                 answer.get("relieves") is not None,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise UnexpectedAnswer(f"worker at {self._worker.url}: a plan that cannot be read: {error}") from error
+            raise UnexpectedAnswer(
+                f"worker at {self._worker.url}: its plan of what to copy cannot be read: {error}; run the "
+                "worker's version in Spark too"
+            ) from error

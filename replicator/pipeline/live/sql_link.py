@@ -182,8 +182,8 @@ def _blocks(worker: DataPlane, segment: Segment) -> Iterator[tuple[int, str, tup
             found = worker.block_list([(topic["topic"], places[at : at + FETCH_BLOCKS_MAX])])
             if not 0 < len(found) <= len(places) - at:
                 raise PipelineError(
-                    f"the source's worker answered with {len(found)} blocks, which were not asked for; run the "
-                    "worker's version in Spark too"
+                    f"the source's worker answered with {len(found)} blocks, which is none or more than were asked "
+                    "for; run the worker's version in Spark too"
                 )
             for place, block in zip(places[at : at + len(found)], found, strict=True):
                 yield number, topic["topic"], (place[0], place[1]), block.as_py()

@@ -26,7 +26,6 @@ from replicator.pipeline.sink.options import ORIGIN_COLUMNS
 
 Int64s = npt.NDArray[np.int64]
 _PLACE = ("origin_ledger", "origin_entry", "batch_index")
-_DROP = "write these columns as this project's source gives them, or leave them out"
 
 
 class SourceMarks:
@@ -48,7 +47,8 @@ class SourceMarks:
             if (column[known] < 0).any():
                 raise BadRow(
                     f"column {name!r} has the value {int(column[known].min())}, and no message has a negative one in "
-                    f"the cluster that published it: {_DROP}"
+                    "the cluster that published it: write the columns of origins as this project's source gives them, "
+                    "or leave them out"
                 )
         marks = np.array([self._published.get(origin, (-1, -1, -1)) for origin in origins], np.int64).reshape(-1, 3)
         wanted = ~known | _above(place, [marks[codes, index] for index in range(3)])
@@ -79,7 +79,10 @@ def _check(origin: Origin, mark: SourceMark) -> None:
     try:
         check_mark(origin, mark)
     except InvalidWriter as error:
-        raise BadRow(f"columns {', '.join(ORIGIN_COLUMNS)}: {error}: {_DROP}") from None
+        raise BadRow(
+            f"columns {', '.join(ORIGIN_COLUMNS)}: a row has an impossible origin: {error}: write these columns "
+            "as this project's source gives them, or leave them out"
+        ) from None
 
 
 def _origins(batch: pa.RecordBatch) -> tuple[list[Origin], Int64s]:

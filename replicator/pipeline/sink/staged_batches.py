@@ -158,8 +158,8 @@ class StagedBatches:
         try:
             return encode_entry(metadata, content, bytes_max=BATCH_BYTES_MAX + METADATA_ROOM_BYTES)
         except MessageTooLarge as error:
-            what = "a message" if end - first == 1 else f"a batch of {end - first} messages"
-            raise BadRow(f"{what} of {len(payload)} bytes cannot be written: {error}") from None
+            message_or_batch = "a message" if end - first == 1 else f"a batch of {end - first} messages"
+            raise BadRow(f"{message_or_batch} of {len(payload)} bytes cannot be written: {error}") from None
 
     def _body(self) -> bytes:
         now_ms = self._wall_clock_ms()
@@ -209,7 +209,7 @@ class StagedBatches:
         try:
             full = {name: str(parse_topic(name)) for name in new}
         except InvalidTopicName as error:
-            raise BadRow(f"column 'topic': {error}") from None
+            raise BadRow(f"column 'topic': a row has a name that no topic can have: {error}") from None
         partitions = self._partitions_of(sorted(set(full.values())))
         self._partitions |= {name: (full[name], partitions[full[name]]) for name in new}
 

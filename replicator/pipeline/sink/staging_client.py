@@ -155,7 +155,7 @@ class StagingClient(WorkerConnection):
             if isinstance(waiting.error, WriteRefused):
                 raise WriteRefused(waiting.error.code, text) from None
             raise PeerUnavailable(text) from None
-        raise AssertionError("the loop ends by a return or an error")
+        raise AssertionError("a bug: the loop of attempts ended by neither a return nor an error")
 
     def _ask(self, what: str, target: str, content: bytes) -> dict[str, Any]:
         try:

@@ -210,7 +210,9 @@ class Decoder:
             try:
                 rows.add_entry(place, content[start:end], piece.header.kind, absent, self._filter)
             except EngineError as error:
-                raise EntryUnreadable(f"{place['cluster']} {place['topic']} entry {position}: {error}") from error
+                raise EntryUnreadable(
+                    f"entry {position} of {place['topic']} in cluster {place['cluster']} cannot be read: {error}"
+                ) from error
             if rows.full:
                 yield rows.take()
         if rows:

@@ -60,7 +60,10 @@ def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
     """Return the positions in an offset of :func:`encode_offset`. Raises :class:`BadOffset` if the source did not write
     it."""
     if not isinstance(offset, Mapping):
-        raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {str(offset)[:80]!r}")
+        raise BadOffset(
+            f"the query's checkpoint has an offset that this source did not write: {str(offset)[:80]!r}; give the "
+            "query a checkpointLocation of its own"
+        )
     if (version := offset.get(VERSION_FIELD, VERSION)) != VERSION:
         raise BadOffset(
             f"the query's checkpoint has an offset of version {version}, this replicator ({__version__}) reads version "
@@ -75,7 +78,10 @@ def decode_offset(offset: Mapping[str, Any]) -> dict[str, dict[str, Position]]:
             else:
                 positions[cluster] = {str(topic): Position.parse(text) for topic, text in topics.items()}
         except (ValueError, TypeError, AttributeError, IndexError, InvalidPosition, zlib.error) as error:
-            raise BadOffset(f"the query's checkpoint has an offset that this source did not write: {error}") from None
+            raise BadOffset(
+                f"the query's checkpoint has an offset that this source did not write: {error}; give the query a "
+                "checkpointLocation of its own"
+            ) from None
     return positions
 
 
@@ -91,7 +97,7 @@ def _pack(read: Mapping[str, Position]) -> str:
 
 def _unpack(text: str) -> dict[str, Position]:
     if not text.startswith(_VERSION):
-        raise ValueError(f"it begins with {text[:8]!r}, not {_VERSION!r}; was it written by a later version?")
+        raise ValueError(f"the offset begins with {text[:8]!r}, not {_VERSION!r}; was it written by a later version?")
     try:
         packed = base64.b64decode(text[len(_VERSION) :], validate=True)
     except binascii.Error as error:
@@ -100,7 +106,7 @@ def _unpack(text: str) -> dict[str, Position]:
     body = stream.decompress(packed, PACKED_BYTES_MAX)
     count = int.from_bytes(body[:4], "big")
     if not stream.eof or len(body) < 4 + 16 * count:
-        raise ValueError("its packed part is cut short")
+        raise ValueError("the packed part of the offset is cut short")
     ledgers = np.cumsum(_numbers(body[4 : 4 + 8 * count], count), dtype=np.uint64).tolist()
     entries = _numbers(body[4 + 8 * count : 4 + 16 * count], count).tolist()
     names = body[4 + 16 * count :].decode().split("\n") if count else []

@@ -111,7 +111,7 @@ def topic_positions(rows: Iterable[Sequence[object]]) -> tuple[TopicPositions, .
             raise TypeError(f"the row of topic {name!r} is not of the form [name, incarnation, trimmed, runs]")
         checked = tuple((int(ledger), int(first), int(last)) for ledger, first, last in runs)
         if any(first > last for _, first, last in checked) or list(checked) != sorted(checked):
-            raise ValueError(f"the runs of topic {name!r} are out of order")
+            raise ValueError(f"the ranges of entries of topic {name!r} are out of order")
         found.append(TopicPositions(str(name), incarnation, Position.parse(str(trimmed)), checked))
     return tuple(found)
 

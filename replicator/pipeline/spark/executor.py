@@ -37,7 +37,10 @@ def command(java: Path, spark_home: Path, environment: Mapping[str, str]) -> lis
     driver did not make this pod."""
     missing = [name for name in (*ARGUMENTS.values(), "SPARK_EXECUTOR_MEMORY") if not environment.get(name)]
     if missing:
-        raise SparkFailed(f"{', '.join(missing)}: not set. Spark's driver starts this in pods of its executors")
+        raise SparkFailed(
+            f"{', '.join(missing)}: not set in the environment. Spark's driver sets them where it starts this "
+            "program, in pods of its executors: do not start it by hand"
+        )
     options = [name for name in environment if name.startswith(JAVA_OPTION)]
     options.sort(key=lambda name: int(name.removeprefix(JAVA_OPTION)))
     memory = environment["SPARK_EXECUTOR_MEMORY"]

@@ -83,7 +83,7 @@ def write_archive(path: Path) -> Archive:
     installed.
     """
     if not path.name.endswith(FORMATS):
-        raise BadArchive(f"{path}: the name of an archive for executors ends with {' or '.join(FORMATS)}")
+        raise BadArchive(f"{path}: the name of an archive for executors must end with {' or '.join(FORMATS)}")
     distributions = required_distributions()
     description = {
         "python": python_minor_version(),
@@ -147,7 +147,9 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        raise BadArchive(f"{name} is required and not installed here; an archive holds what is installed") from None
+        raise BadArchive(
+            f"{name} is required and not installed here; install it with pip, as an archive holds what is installed"
+        ) from None
 
 
 def _is_installed(name: str) -> bool:

@@ -235,8 +235,8 @@ def _check_progress(state: ClusterState, asked: Collection[str], told: Collectio
     """Raise :class:`UnexpectedAnswer` if the answer makes no progress, so that asking for the rest would never end."""
     if not set(asked).issuperset(left) or len(left) >= len(asked) or not set(left).isdisjoint(told):
         raise UnexpectedAnswer(
-            f"worker at {state.url} leaves {len(left)} of {len(asked)} topics that it was asked for; run the same "
-            "version in all clusters"
+            f"worker at {state.url} was asked for {len(asked)} topics and leaves {len(left)}, so that asking again "
+            "would never end; run the same version in all clusters"
         )
 
 

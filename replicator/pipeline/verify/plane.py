@@ -220,7 +220,9 @@ class VerifyPlane(DataPlane):
                     return
                 following = Position.parse(headers["X-Replicator-Next"])
                 if following <= after:
-                    raise ValueError(f"the page after {after} says that the next is after {following}")
+                    raise ValueError(
+                        f"the page after {after} says that the next page is after {following}, which is not later"
+                    )
             after = following
 
 
@@ -252,7 +254,9 @@ def _standing(row: Mapping[str, Any]) -> Standing:
 def read_heads(answer: bytes) -> Iterator[Head]:
     stream = read_stream(answer)
     if not stream.schema.equals(HEADS_SCHEMA):
-        raise ValueError(f"schema is {stream.schema.names}, expected {HEADS_SCHEMA.names}")
+        raise ValueError(
+            f"the heads of blocks have the columns {stream.schema.names}, and this version reads {HEADS_SCHEMA.names}"
+        )
     origins = stream.schema.metadata[b"origins"].decode().split(",")
     for batch in stream.batches:
         columns: list[Any] = [column.to_pylist() for column in batch.columns]

@@ -341,7 +341,7 @@ def test_the_worker_is_found_by_the_topology(tmp_path: Path) -> None:
     ("answer", "status", "said"),
     [
         ("HTTP/1.1 404 Not Found\r\n\r\n<html>", 3, "is this a worker"),
-        ("HTTP/1.1 200 OK\r\n\r\n<html>", 3, "does not answer in JSON, as a worker does"),
+        ("HTTP/1.1 200 OK\r\n\r\n<html>", 3, "is not JSON, so it is not a worker's: correct the address"),
         ('HTTP/1.1 503 Down\r\n\r\n{"error": "StoreFailed", "reason": "the store\\nfailed"}', 3, "the store failed"),
         ('HTTP/1.1 507 Full\r\n\r\n{"error": "StoreFull", "reason": "the store is full"}', 3, "is full"),
         ('HTTP/1.1 501 No\r\n\r\n{"error": "NotSupported", "reason": "not in this version"}', 2, "not in this version"),

@@ -75,9 +75,12 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
     [
         (("--sample", "0"), "--sample: '0' is not a share such as 1% or 0.01"),
         (("--sample", "101%"), "--sample: '101%' is not a share"),
-        (("--since", "yesterday"), "or a number of seconds), nor a time such as 2026-01-31T12:00:00Z"),
+        (
+            ("--since", "yesterday"),
+            "--since: 'yesterday' is neither a time, such as 2026-01-31T12:00:00Z, nor a duration",
+        ),
         (("--settle", "soon"), "--settle:"),
-        (("--topic", "a", "--topics", "b"), "--topic and --topics are not to be given together"),
+        (("--topic", "a", "--topics", "b"), "--topic and --topics cannot be given together: give one of them"),
         (("--output", "xml"), "'xml' is not one of 'table', 'json', 'yaml'"),
         (("--brokers", "--sample", "1%"), "no cluster of the topology is of kind pulsar"),
         (("--brokers",), "no cluster of the topology is of kind pulsar"),

@@ -283,7 +283,7 @@ def test_links_carry_what_is_published_at_the_brokers_of_their_source(tmp_path: 
         ("  eu-west:", "  us-east:", "6: clusters.us-east: given twice; the first is in line 2"),
         ("postgresql:", "mysql:", "9: clusters.eu-west.database: 'mysql' is not a database"),
         ("@db.example/replicator", "@db.example", "it must end in /DATABASE"),
-        ("@db.example/replicator", "@/replicator", "it names no host or port"),
+        ("@db.example/replicator", "@/replicator", "it names no host, or port 0"),
         ("@db.example/replicator", "@db:port/replicator", "malformed URL postgresql://"),
         ("[us-east, eu-west]", "[us-east, eu-wst]", "14: links[0].between[1]: there is no cluster 'eu-wst'; did"),
         ("[us-east, eu-west]", "[us-east, us-east]", "14: links[0]: links us-east to itself"),

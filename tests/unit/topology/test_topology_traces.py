@@ -40,7 +40,10 @@ def test_what_is_written_is_read_again() -> None:
     [
         ("{endpoint: localhost}", "traces.endpoint: 'localhost' is not the URL of a collector (for example http://"),
         ("{endpoint: 'grpc://h:4317'}", "is not the URL of a collector"),
-        ("{endpoint: 'http://me:secret@h'}", "has no user and no password, since it is shown: set OTEL_EXPORTER_OTLP"),
+        (
+            "{endpoint: 'http://me:secret@h'}",
+            "must have no user and no password, since it is shown: set OTEL_EXPORTER_OTLP",
+        ),
         ("{endpoint: 4318}", "traces.endpoint: must be text, not a number"),
         ("{sample: 1.5}", "traces.sample: 1.5 is too large; the most is 1"),
         ("{sample: -1}", "traces.sample: -1 is too small; the least is 0"),

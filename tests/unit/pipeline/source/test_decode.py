@@ -123,7 +123,7 @@ def test_compressed_batches_are_unpacked(codec: int) -> None:
     ],
 )
 def test_an_entry_whose_payload_is_not_what_it_says_is_named(fields: dict[str, int], payload: bytes) -> None:
-    with pytest.raises(EntryUnreadable, match=r"eu t entry 3:0: ") as caught:
+    with pytest.raises(EntryUnreadable, match=r"entry 3:0 of t in cluster eu cannot be read: ") as caught:
         rows_of(entry_with(payload, **fields))
     assert isinstance(caught.value.__cause__, EntryCorrupt)
 

@@ -35,5 +35,5 @@ def test_an_executor_is_run_as_its_driver_says() -> None:
 
 def test_what_is_missing_is_named() -> None:
     without = {name: value for name, value in GIVEN.items() if name not in ("SPARK_DRIVER_URL", "SPARK_EXECUTOR_CORES")}
-    with pytest.raises(SparkFailed, match="SPARK_DRIVER_URL, SPARK_EXECUTOR_CORES: not set"):
+    with pytest.raises(SparkFailed, match="SPARK_DRIVER_URL, SPARK_EXECUTOR_CORES: not set in the environment"):
         command(Path("/java"), Path("/spark"), without)

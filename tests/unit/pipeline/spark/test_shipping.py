@@ -111,7 +111,7 @@ def test_what_stood_there_stays_until_the_new_one_is_whole(tmp_path: Path, monke
 
 
 def test_a_name_that_spark_would_not_unpack_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadArchive, match=r"env\.rar: the name of an archive .* ends with \.tar\.gz"):
+    with pytest.raises(BadArchive, match=r"env\.rar: the name of an archive .* must end with \.tar\.gz"):
         write_archive(tmp_path / "env.rar")
 
 
