@@ -214,7 +214,7 @@ class PublishGate:
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise BacklogQuotaHolds(
                 f"{self._topic}: its backlog is over its quota (backlog_quota), and {len(self._held)} publishes wait "
-                "for that already, so that no more can: consume or skip messages, or raise the quota"
+                "for that already, as many as the limit allows: consume or skip messages, or raise the quota"
             )
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
