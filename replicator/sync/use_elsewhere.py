@@ -72,8 +72,8 @@ class UseQuestion:
                 check_subscription_name(subscription)
                 return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
         raise ValueError(
-            "a cluster asked for the consumers of a subscription in another form than a subscription and a list of at "
-            f"most {TOPICS_MAX} topic names: {body!r:.80}; run the same version in all clusters"
+            "a cluster's question how many consumers a subscription has is malformed: expected a subscription, and a "
+            f"list of at most {TOPICS_MAX} topic names, not {body!r:.80}; run the same version in all clusters"
         )
 
 
@@ -96,8 +96,8 @@ class UseAnswer:
             ):
                 return cls(cluster, consumers)
         raise ValueError(
-            "a cluster told of the consumers of a subscription in another form than a cluster and numbers of consumers "
-            f"by topic: {body!r:.80}; run the same version in all clusters"
+            "a cluster's answer to the question how many consumers a subscription has is malformed: expected a "
+            f"cluster, and numbers of consumers by topic, not {body!r:.80}; run the same version in all clusters"
         )
 
 

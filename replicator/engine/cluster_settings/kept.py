@@ -98,8 +98,8 @@ class KeptSettings:
                     )
                 if len(rows) > ROWS_MAX:
                     raise SettingsRefused(
-                        f"{head.cluster} has {len(rows)} settings; at most {ROWS_MAX} are kept: run the same version "
-                        "in all clusters"
+                        f"{head.cluster} sent {len(rows)} settings, more than the {ROWS_MAX} that this cluster keeps "
+                        "of another one: run the same version in all clusters, or take some settings away there"
                     )
             elif changed_digest(told.base, self._before(head, list(told.changes)), told.changes) != head.digest:
                 return Verdict.WHOLE

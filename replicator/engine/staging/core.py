@@ -209,7 +209,7 @@ class StagingCore:
         if at > attempt.bytes:
             raise StagedMissing(
                 f"the worker has {attempt.bytes} bytes of task attempt {key.attempt!r}, and the next ones begin at "
-                f"{at}: those between were swept or lost; run the task again"
+                f"{at}: those between were deleted as too old, or lost; run the task again"
             )
         if at + length_bytes <= attempt.bytes:
             return False

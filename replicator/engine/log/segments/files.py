@@ -200,8 +200,8 @@ class SegmentFile:
                 self._read_ahead(offset, offset + size)
         except OSError as error:
             raise BlockCorrupt(
-                f"the segment {self.path}, which holds messages, cannot be read at {offset}: {error.strerror}; look at "
-                "its disk"
+                f"the segment {self.path}, which holds messages, cannot be read at byte {offset}: {error.strerror}; "
+                "look at its disk"
             ) from None
 
     def _read_ahead(self, begin: int, end: int) -> None:

@@ -340,8 +340,8 @@ class Segments:
         block = self.read_unchecked(place, ahead=ahead)
         if block[: len(head)] != head:
             raise BlockCorrupt(
-                f"the segment {self._directory / files.segment_name(place.segment)} is damaged: at {place.offset} it "
-                "has other bytes than the store wrote there"
+                f"the segment {self._directory / files.segment_name(place.segment)} is damaged: at byte {place.offset} "
+                "it has other bytes than the store wrote there"
             )
         return block
 
