@@ -83,11 +83,11 @@ class _Side:
             return
         end = np.uint64(1 << ENTRY_BITS)
         if (entries == 0).any() or (entries >= end).any() or (starts >= end).any() or (starts + entries > end).any():
-            raise ValueError("a run is empty, or ends beyond its ledger")
+            raise ValueError("a run of positions in the map is empty, or ends beyond its ledger: the map is damaged")
         news = np.concatenate([np.ones(1, np.bool_), ledgers[1:] != ledgers[:-1]])
         keys = (np.cumsum(news, dtype=np.uint64) - np.uint64(1)) << np.uint64(ENTRY_BITS) | starts
         if (ledgers[1:] < ledgers[:-1]).any() or (keys[:-1] + entries[:-1] > keys[1:]).any():
-            raise ValueError("a run does not lie above the one before it")
+            raise ValueError("a run of positions in the map does not lie above the one before it: the map is damaged")
         self.ledgers = ledgers[news].tolist()
         self.starts = array("Q", keys.tobytes())
 
@@ -417,7 +417,7 @@ def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
     """
     (runs,) = _COUNT.unpack_from(raw)
     if runs > runs_max:
-        raise ValueError(f"{runs} runs are over the limit of {runs_max}")
+        raise ValueError(f"the map is damaged: it has {runs} runs of positions, over the limit of {runs_max}")
     if not runs:
         return [np.zeros(0, np.uint64)] * _COLUMNS
     columns: list[Numbers] = []
@@ -431,7 +431,7 @@ def _columns(raw: bytes, runs_max: int) -> list[Numbers]:
         columns.append(np.cumsum(column, dtype=np.uint64))
         at += (runs - 1) * width
     if at != len(raw):
-        raise ValueError(f"{len(raw) - at} bytes are left over")
+        raise ValueError(f"the map is damaged: {len(raw) - at} bytes are left over behind its positions")
     return columns
 
 

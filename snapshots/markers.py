@@ -257,7 +257,7 @@ def _decode(kind: MarkerType, payload: bytes) -> Marker:
         case MarkerType.SUBSCRIPTIONS_UPDATE:
             update = _parse(pb.ReplicatedSubscriptionsUpdate, payload)
             if any(nested.more for nested in update.more):
-                raise _corrupt("a SUBSCRIPTIONS_UPDATE marker nests `more` inside `more`")
+                raise _corrupt("a SUBSCRIPTIONS_UPDATE marker has updates within updates (`more` inside `more`)")
             return SubscriptionsUpdate(tuple(map(_update_from_wire, (update, *update.more))))
         case MarkerType.FAILOVER_EPOCH:
             epoch = _parse(pb.FailoverEpoch, payload)
@@ -304,7 +304,7 @@ def _position_from_wire(wire: pb.MarkersMessageIdData) -> Position:
     if wire.entry_id == _ENTRY_BEFORE_FIRST:
         return Position(wire.ledger_id, -1)
     if wire.entry_id >= _ENTRY_LIMIT:
-        raise _corrupt(f"a marker holds entry id {wire.entry_id}, which no entry can have")
+        raise _corrupt(f"a marker names a position with entry id {wire.entry_id}, which no entry can have")
     return Position(wire.ledger_id, wire.entry_id)
 
 

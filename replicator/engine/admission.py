@@ -113,11 +113,11 @@ class Admission:
             encode_only(only)
         except BlockCorrupt as error:
             raise NotAllowedError(f"{topic}: {error}") from None
-        if passing := ", ".join(sorted(set(self.passed_on_by(topic)) - only)):
+        if forwarders := ", ".join(sorted(set(self.passed_on_by(topic)) - only)):
             raise NotAllowedError(
-                f"{topic}: the message is not to be copied to {passing}, and {passing} would pass on to others what "
-                f"links bring of this topic: name {passing} too, use a topic that is not forwarded, or send it without "
-                "replication clusters"
+                f"{topic}: the message's list of replication clusters lacks {forwarders}, and a cluster that forwards "
+                f"this topic to others has to get all its messages: add {forwarders} to the list, use a topic that is "
+                "not forwarded, or send the message without such a list"
             )
         return only
 

@@ -62,11 +62,11 @@ def _to_json(value: Any) -> Any:
 
 def _record(kind: type[_T], stored: Any, name: str) -> _T:
     if not isinstance(stored, Mapping):
-        raise InvalidPolicies(f"{name} must be an object, not {stored!r}")
+        raise InvalidPolicies(f"{name} must be a JSON object, not {stored!r}")
     hints = get_type_hints(kind)
     unknown = [key for key in stored if key not in hints]
     if unknown:
-        raise InvalidPolicies(f"{name} has no {unknown[0]!r}; it has {', '.join(hints)}")
+        raise InvalidPolicies(f"{name} has no field {unknown[0]!r}; its fields are {', '.join(hints)}")
     return kind(**{key: _value(hints[key], value, f"{name}.{key}") for key, value in stored.items()})
 
 

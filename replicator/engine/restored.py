@@ -132,14 +132,14 @@ def check_settled(
     """
     if mark is not None and mark.settled_at_ms is None and not mark.backup:
         raise StoreUnusable(
-            f"data directory {data}: a `replicator backup reclaim` has not come to its end, and what it has not taken "
-            f"back yet would find no room any more. Run `replicator backup reclaim -f FILE --cluster {cluster}` again: "
-            "it goes on where it was"
+            f"data directory {data}: a `replicator backup reclaim` has not finished, and messages that it has not "
+            "taken back yet could not be put back once new ones are stored. Run `replicator backup reclaim -f FILE "
+            f"--cluster {cluster}` again: it goes on where it was"
         )
     if mark is not None and mark.settled_at_ms is None:
         raise StoreUnusable(
-            f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked "
-            f"for the messages that {cluster} lost: once new ones are stored, there is no room for these. Run "
+            f"data directory {data} was restored from backup {mark.backup}, and the other clusters were not asked for "
+            f"the messages that {cluster} lost: once new messages are stored, the lost ones cannot be put back. Run "
             f"`replicator backup reclaim -f FILE --cluster {cluster}` first. {order_advice(cluster, beside_of(beside))}"
         )
 

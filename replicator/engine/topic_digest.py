@@ -129,7 +129,10 @@ class LogDigester:
         if origin is None:
             origin = self._origins[key] = _Origin()
         elif origin.last is not None and header.origin_first <= origin.last:
-            raise NoDigest(f"entry {header.origin_first} of origin {header.origin} stands after entry {origin.last}")
+            raise NoDigest(
+                f"the log is out of order: entry {header.origin_first} of origin {header.origin} comes after its later "
+                f"entry {origin.last}"
+            )
         origin.last = header.origin_last
         origin.digest.update(
             _BLOCK.pack(

@@ -65,7 +65,9 @@ def parse_topic(text: str) -> TopicName:
     if len(parts) == 1 and not text.startswith(SCHEME):
         parts = ["public", "default", parts[0]]
     if len(parts) == 4 and all(parts):
-        raise UnsupportedTopicName(f"topic {text!r}: a name with a cluster in it; use {SCHEME}tenant/namespace/topic")
+        raise UnsupportedTopicName(
+            f"topic {text!r} has four parts, as old names with a cluster in them; use {SCHEME}tenant/namespace/topic"
+        )
     if len(parts) != 3:
         raise InvalidTopicName(f"topic {text!r}: expected {SCHEME}tenant/namespace/topic, or a bare name")
     for label, part in zip(("tenant", "namespace"), parts[:2], strict=True):
@@ -85,7 +87,9 @@ def parse_namespace(text: str) -> str:
     check_tenant(parts[0])
     _check_part(parts[1], f"namespace {text[:60]!r}: namespace")
     if len(text) >= TOPIC_NAME_BYTES_MAX - len(SCHEME) - 1:
-        raise InvalidTopicName(f"namespace {text[:60]!r}… leaves no room for a topic's name")
+        raise InvalidTopicName(
+            f"namespace {text[:60]!r}… is so long that it leaves no room for a topic's name: take a shorter one"
+        )
     return text
 
 
@@ -93,7 +97,9 @@ def check_tenant(text: str) -> str:
     """Return ``text`` if it may name a tenant. Raise :class:`InvalidTopicName` otherwise."""
     _check_part(text, "tenant")
     if len(text) >= TOPIC_NAME_BYTES_MAX - len(SCHEME) - 3:
-        raise InvalidTopicName(f"tenant {text[:60]!r}… leaves no room for a topic's name")
+        raise InvalidTopicName(
+            f"tenant {text[:60]!r}… is so long that it leaves no room for a topic's name: take a shorter one"
+        )
     return text
 
 

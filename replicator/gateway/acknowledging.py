@@ -219,12 +219,18 @@ class Acknowledging:
 
     def _acknowledged(self, command: CommandAck) -> asyncio.Future[None]:
         if command.txnid_least_bits or command.txnid_most_bits:
-            raise NotAllowedError("an acknowledgement of a transaction, which this cluster does not have")
+            raise NotAllowedError(
+                "the acknowledgement belongs to a transaction, and this cluster has none: acknowledge without a "
+                "transaction"
+            )
         self.consumer.figures.acknowledged += len(command.message_id)
         if command.ack_type == _INDIVIDUAL:
             return self.consumer.begin_acknowledge([self._ack(message) for message in command.message_id])
         if len(command.message_id) != 1:
-            raise InvalidAck("a cumulative acknowledgement is of one message")
+            raise InvalidAck(
+                f"a cumulative acknowledgement must name one message, not {len(command.message_id)}: name the last "
+                "message alone"
+            )
         (message,) = command.message_id
         position = position_of(message)
         left = first_unacked(message.ack_set)
@@ -232,7 +238,9 @@ class Acknowledging:
         if foreign is not None:
             return self._acknowledge_before(foreign, left)
         if not self._topic.reading.has_position(position):
-            raise InvalidAck(f"position {position} is not in {self._topic.name}")
+            raise InvalidAck(
+                f"position {position} is not in {self._topic.name}: see that it is of this topic and this cluster"
+            )
         if left is None:
             return self.consumer.begin_acknowledge_cumulative(position)
         if left:

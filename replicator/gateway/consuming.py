@@ -115,7 +115,10 @@ class ConsumerSession:
     def restart_seen(self) -> None:
         """Note that the client knows of one more restart."""
         if not self._acknowledging.unseen:
-            raise OutOfOrder("RESTARTED from a client that was not told of a restart")
+            raise OutOfOrder(
+                "the client sent RESTARTED without having been told that its subscription restarted: the client is "
+                "wrong"
+            )
         self._acknowledging.unseen -= 1
 
     async def unsubscribe(self, *, force: bool) -> None:

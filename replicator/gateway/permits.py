@@ -54,7 +54,8 @@ class Permits:
         """
         if permits <= 0 or self._requested + permits > PERMITS_MAX:
             raise OutOfOrder(
-                f"the consumer asks for {permits} permits, and may have 1 to {PERMITS_MAX} without a message"
+                f"the consumer asks for {permits} more messages (permits), and may ask for 1 to {PERMITS_MAX} that "
+                "were not sent yet: its client is wrong"
             )
         self._requested += permits
         return self._grant()

@@ -164,7 +164,9 @@ class Database:
         try:
             current = await connection.run_sync(_known_revision)
         except DatabaseNewer as error:
-            raise DatabaseNewer(f"clusters.{self._cluster}.database: {self._shown}: {error}") from None
+            raise DatabaseNewer(
+                f"clusters.{self._cluster}.database: {self._shown} is of a newer version: {error}"
+            ) from None
         if current != head_revision():
             row = await connection.execute(
                 text("select current_user, current_schema(), has_schema_privilege(current_schema(), 'CREATE')")
@@ -172,8 +174,8 @@ class Database:
             user, schema, may_create = row.one()
             if not may_create:
                 raise self._wrong(
-                    f"permission denied: {user} may not make tables in its schema {schema or '(none)'}: give it CREATE "
-                    "there"
+                    f"permission denied: the database user {user} may not make tables in its schema "
+                    f"{schema or '(none)'}: give it CREATE there"
                 )
         return current
 
@@ -215,7 +217,7 @@ class Database:
         except (SQLAlchemyError, OSError) as error:
             raise await self._explained(error) from None
         except (CommandError, RevisionError) as error:
-            raise self._wrong(f"cannot be taken back to revision {revision}: {error}") from None
+            raise self._wrong(f"the database's schema cannot be taken back to revision {revision}: {error}") from None
 
     async def revision(self) -> str:
         """Return the schema's revision; raise :class:`DatabaseUnavailable`."""
@@ -266,11 +268,13 @@ class Database:
             try:
                 url = make_url(self._setting)
             except (ArgumentError, ValueError):
-                raise self._wrong("not a URL; expected embedded or postgresql://user:password@host:port/name") from None
+                raise self._wrong(
+                    "this is not a URL of a database; expected embedded or postgresql://user:password@host:port/name"
+                ) from None
             if url.drivername not in ("postgresql", "postgresql+psycopg"):
-                raise self._wrong(f"{url.drivername} cannot be used; expected postgresql:// or embedded")
+                raise self._wrong(f"a URL of {url.drivername} cannot be used; expected postgresql:// or embedded")
             if not url.database:
-                raise self._wrong("names no database; expected …/NAME at its end")
+                raise self._wrong("the URL names no database; expected …/NAME at its end")
         return url.set(drivername="postgresql+psycopg")
 
     def _embedded_away(self, error: EmbeddedPostgresError) -> DatabaseError:
@@ -386,7 +390,7 @@ def _known_revision(connection: Connection) -> str | None:
             script.get_revision(current)
         except (CommandError, RevisionError):
             raise DatabaseNewer(
-                f"its schema has revision {current}, which this version does not know (it knows "
+                f"the database's schema has revision {current}, which this version does not know (it knows "
                 f"{script.get_current_head()}): use the version that made it or a newer one, or let that one take it "
                 f"back by `replicator db downgrade --to {script.get_current_head()}` (docs/upgrade.md)"
             ) from None

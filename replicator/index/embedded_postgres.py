@@ -87,7 +87,10 @@ class EmbeddedPostgres:
         except (OSError, ValueError, ImportError, SystemUserMissing, StoreUnusable) as error:
             raise self._cannot_start(error) from None
         if found is not None and found != TARGET_POSTGRES_VERSION:
-            raise self._cannot_start(f"it is of PostgreSQL {found}, and this version brings {TARGET_POSTGRES_VERSION}")
+            raise self._cannot_start(
+                f"its files are of PostgreSQL {found}, and this version brings {TARGET_POSTGRES_VERSION}: use the "
+                "version that made them, or see docs/upgrade.md"
+            )
 
     def _cannot_start(self, reason: object) -> EmbeddedPostgresError:
         return EmbeddedPostgresError(f"the embedded database in {self._directory} cannot start: {reason}")

@@ -309,8 +309,8 @@ def append(table: ExtentTable, extent: Extent) -> None:
         extent.origin_first <= newest.origin_last or extent.local_first <= newest.local_last or extent.entries < 1
     ):
         raise ExtentsCorrupt(
-            f"of the runs of a topic's positions, {extent} does not follow the one before it, {newest}: run "
-            "`replicator mapping rebuild`; if that says the same, `replicator store check`"
+            f"the map of a topic's positions is out of order, because {extent} does not follow {newest}, the run of "
+            "entries before it: run `replicator mapping rebuild`; if that says the same, `replicator store check`"
         )
     table.append(*extent)
 

@@ -140,12 +140,16 @@ class Translator:
         """Raise an error unless a message lies at ``position``."""
         log, where = topic.log, self._engine.cluster
         if position > log.last:
-            raise PositionBeyondEnd(f"{topic.name} ends at {log.last} in {where}; there is nothing at {position} yet")
+            raise PositionBeyondEnd(
+                f"{topic.name} ends at {log.last} in {where}; there is nothing at {position} yet: ask for a position "
+                "up to the end"
+            )
         if position not in log:
             if position <= log.trimmed:
                 raise self._trimmed(topic, position)
             raise PositionUnknown(
-                f"{topic.name} has no entry {position} in {where}; the one before is {log.clamp(position)}"
+                f"{topic.name} has no entry {position} in {where}; the entry before is {log.clamp(position)}: ask for "
+                "the position of an entry"
             )
         if position in log.markers:
             raise PositionIsMarker(

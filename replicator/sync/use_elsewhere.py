@@ -72,8 +72,8 @@ class UseQuestion:
                 check_subscription_name(subscription)
                 return cls(subscription, tuple(str(parse_topic(topic)) for topic in topics))
         raise ValueError(
-            f"malformed question: expected a subscription, and a list of at most {TOPICS_MAX} topic names, not "
-            f"{body!r:.80}; run the same version in all clusters"
+            "a cluster's question how many consumers a subscription has is malformed: expected a subscription, and a "
+            f"list of at most {TOPICS_MAX} topic names, not {body!r:.80}; run the same version in all clusters"
         )
 
 
@@ -96,8 +96,8 @@ class UseAnswer:
             ):
                 return cls(cluster, consumers)
         raise ValueError(
-            f"malformed answer: expected a cluster, and numbers of consumers by topic, not {body!r:.80}; run the same "
-            "version in all clusters"
+            "a cluster's answer to the question how many consumers a subscription has is malformed: expected a "
+            f"cluster, and numbers of consumers by topic, not {body!r:.80}; run the same version in all clusters"
         )
 
 
@@ -181,7 +181,7 @@ class UseElsewhere:
                     topic, count = next(iter(answer.items()))
                     raise SubscriptionBusy(
                         f"cluster {cluster} has {count} consumers of subscription {question.subscription!r} of "
-                        f"{topic}, which would lose their place: disconnect them, or use force"
+                        f"{topic}, and a deletion would lose how far they are: disconnect them, or use force"
                     )
         finally:
             for task in tasks:
@@ -231,7 +231,10 @@ class UseElsewhere:
         async with self._session.post(url, json=question.to_json()) as response:
             body = await response.json()
         if response.status == 404:
-            raise ValueError("its worker is of an earlier release, which cannot answer")
+            raise ValueError(
+                "its worker is of an earlier release, which cannot tell whether a subscription has consumers: upgrade "
+                "it"
+            )
         if response.status != 200:
             raise ValueError(f"status {response.status}: {body}"[:300])
         return UseAnswer.from_json(body)

@@ -104,7 +104,9 @@ def test_a_job_that_fails_is_one_line_of_the_thing_that_was_wrong(spark: Any) ->
         us.topic(ORDERS).publish(single_entry(b"payload"))
         at, entries, block = us.topic(ORDERS).blocks[0]
         us.topic(ORDERS).blocks[0] = (at, entries, bytes(block[:-1] + b"!"))
-        with pytest.raises(SparkFailed, match=r"^[^\n]*checksum of the block at us-east 3:0[^\n]*$"):
+        with pytest.raises(
+            SparkFailed, match=r"^[^\n]*block at us-east 3:0 \(1 entries\) is damaged: its checksum[^\n]*$"
+        ):
             make_report(spark, {"us-east": us.url}, Wanted())
 
 

@@ -68,7 +68,7 @@ def test_what_was_lost_comes_back_below_what_was_confirmed_since(tmp_path: Path)
             with pytest.raises(WorkerNotAsked, match="replicator backup reclaim"):
                 await found.reclaim()
             async with opened(found.data) as engine:
-                with pytest.raises(StoreUnusable, match="has not come to its end"):
+                with pytest.raises(StoreUnusable, match="has not finished"):
                     check_settled(found.data, "us-east", restored_mark(engine.store))
             one.gone = False
             done = await found.reclaim()

@@ -157,7 +157,7 @@ def test_a_log_that_has_gone_on_takes_nothing_back(tmp_path: Path) -> None:
             with pytest.raises(NotReclaimed, match="has gone on"):
                 await engine.writer.reclaim(topic.tail, loaded, rows, holes=(), upto=lost.last, numbered=False)
             other = make_block(lost.position, [message()], origin="us-east", incarnation=3)
-            with pytest.raises(NotReclaimed, match="is not of this log"):
+            with pytest.raises(NotReclaimed, match="does not belong in this log"):
                 await engine.writer.reclaim(
                     topic.tail, loaded, [(verify_block(other), other)], holes=(), upto=lost.last, numbered=False
                 )

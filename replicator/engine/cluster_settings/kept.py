@@ -93,18 +93,21 @@ class KeptSettings:
                 rows = {name: text for name, text in told.changes.items() if text is not None}
                 if digest_of(rows) != head.digest:
                     raise SettingsRefused(
-                        f"the settings of {head.cluster} are not those that their digest names: run the same version "
-                        "in all clusters"
+                        f"the settings that {head.cluster} sent do not match the checksum (digest) that it sent with "
+                        "them: run the same version in all clusters"
                     )
                 if len(rows) > ROWS_MAX:
                     raise SettingsRefused(
-                        f"{head.cluster} has {len(rows)} settings; at most {ROWS_MAX} are kept: run the same version "
-                        "in all clusters"
+                        f"{head.cluster} sent {len(rows)} settings, more than the {ROWS_MAX} that this cluster keeps "
+                        "of another one: run the same version in all clusters, or take some settings away there"
                     )
             elif changed_digest(told.base, self._before(head, list(told.changes)), told.changes) != head.digest:
                 return Verdict.WHOLE
             if kept is None and len({name for name, _ in self.heads} | {head.cluster}) > CLUSTERS_MAX:
-                raise SettingsRefused(f"settings of more than {CLUSTERS_MAX} clusters are not kept")
+                raise SettingsRefused(
+                    f"the settings of {head.cluster} are not kept here: this cluster keeps those of {CLUSTERS_MAX} "
+                    "other clusters already, the limit; link fewer clusters"
+                )
             gone = dropped(self.of(head.cluster), head)
             cleared += [(TABLE, _prefix(self.heads[head.cluster, store])) for store in gone]
             writes: list[tuple[str, bytes, bytes | None]] = [(TABLE, prefix, json.dumps(head.as_json()).encode())]

@@ -145,7 +145,10 @@ async def _put_back(
         kind in SET_BY_OPERATORS for kind, _ in own.changed.keys
     )
     if unless_set_since is not None and set_since:
-        raise NotAllowedError("settings of an earlier store are not put back: somebody just set something here")
+        raise NotAllowedError(
+            "the earlier settings of this cluster, which another cluster kept, are not put back: somebody has just "
+            "changed settings here, and these count. Look at the settings, and set again what they lack"
+        )
     note = _note(taken, head, read, without, engine, silent)
     writes: list[tuple[str, bytes, bytes | None]] = [
         *(("tenants", name.encode(), b"") for name in read.tenants),
@@ -293,10 +296,12 @@ def _read_row(read: _Read, key: Key, text: str) -> None:
     elif kind == Kind.LINKS:
         if text != PAUSED_TEXT:
             raise ValueError(
-                "this version knows nothing of a link but its pause: upgrade this cluster to the version that wrote it"
+                f"another cluster kept a setting of link {name} that this version does not know; it knows only that a "
+                "link is paused: upgrade this cluster to the version that wrote it"
             )
         read.paused.add(name)
     else:
         raise ValueError(
-            f"this version knows no settings of kind {kind!r}: upgrade this cluster to the version that wrote them"
+            f"another cluster kept settings of kind {kind!r}, which this version does not know: upgrade this cluster "
+            "to the version that wrote them"
         )

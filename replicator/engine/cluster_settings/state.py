@@ -138,15 +138,15 @@ class SettingsHead:
         if len(earlier) > EARLIER_MAX or len(digest) != 2 * _HASH_BYTES or not 0 < int(row["version"]) < 1 << 63:
             raise ValueError(
                 f"settings of {cluster!r} have {len(earlier)} earlier stores (at most {EARLIER_MAX}), version "
-                f"{row['version']!r:.40} and digest {digest[:80]!r}, of which one cannot be; run the same version in "
-                "all clusters"
+                f"{row['version']!r:.40} and digest {digest[:80]!r}, one of which is not possible; run the same "
+                "version in all clusters"
             )
         int(digest, 16)
         set_at, set_in = row.get("set_at"), str(row.get("set_in", ""))[:NAME_CHARS_MAX]
         if set_at is not None and not 0 <= int(set_at) <= int(row["version"]):
             raise ValueError(
-                f"settings of {cluster!r} of version {row['version']!r:.40} say that they were set in version "
-                f"{set_at!r:.40}; run the same version in all clusters"
+                f"settings of {cluster!r} have version {row['version']!r:.40}, and say that they were set in version "
+                f"{set_at!r:.40}, which is not possible; run the same version in all clusters"
             )
         f"{cluster}{store}{set_in}{''.join(earlier)}".encode()
         return cls(

@@ -117,8 +117,8 @@ class Compactor:
                 self._newest[digest] = _identity(position, index, metadata)
         if len(self._newest) > self._keys_max:
             raise NotAllowedError(
-                f"the topic has more than {self._keys_max} keys, too many to be compacted: spread them over a topic "
-                "with more partitions, or compact this one no more"
+                f"the topic cannot be compacted, because its messages have more than {self._keys_max} different keys: "
+                "spread them over a topic with more partitions, or do not compact this one"
             )
 
     def horizon(self, end: Position, now_ms: int) -> Position:

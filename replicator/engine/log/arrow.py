@@ -109,9 +109,15 @@ def decode_block_list(answer: bytes) -> pa.Array:
     """
     stream = read_stream(answer)
     if not stream.schema.equals(BLOCK_LIST_SCHEMA):
-        raise ValueError(f"schema is {stream.schema.names}, expected {BLOCK_LIST_SCHEMA.names}")
+        raise ValueError(
+            f"the Arrow stream of blocks has columns {stream.schema.names}, not {BLOCK_LIST_SCHEMA.names}: run the "
+            "same version at both ends"
+        )
     if len(stream.batches) != 1:
-        raise ValueError(f"the stream has {len(stream.batches)} batches, expected 1")
+        raise ValueError(
+            f"the Arrow stream of blocks has {len(stream.batches)} record batches, not 1: run the same version at both "
+            "ends"
+        )
     return stream.batches[0].column(0)
 
 
@@ -132,7 +138,9 @@ def read_stream(body: bytes | memoryview) -> ReadStream:
             batches = list(stream)
             schema = stream.schema
     except OSError as error:  # pyarrow's, for a message that is shorter than it says
-        raise StreamCutOff(f"the Arrow stream ends early: {str(error)[:200]}") from None
+        raise StreamCutOff(
+            f"the Arrow stream ends early, because it was cut off on the way: {str(error)[:200]}"
+        ) from None
     for batch in batches:
         batch.validate(full=True)
     return ReadStream(schema, batches)
@@ -142,7 +150,9 @@ def _without_end(body: bytes | memoryview) -> memoryview:
     """Return a stream without its end mark. Bytes of a block may look like the mark: then what is left is too short."""
     content = memoryview(body)
     if bytes(content[-len(END_OF_STREAM) :]) != END_OF_STREAM:
-        raise StreamCutOff(f"the Arrow stream ends early, after {len(content)} bytes: its end mark is missing")
+        raise StreamCutOff(
+            f"the Arrow stream ends early, after {len(content)} bytes without its end mark: it was cut off on the way"
+        )
     return content[: -len(END_OF_STREAM)]
 
 
@@ -201,8 +211,8 @@ def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
     for topic, ledger, entry, left_out, block in _rows(body):
         if topic is None or ledger is None or entry is None or left_out is None or block is None:
             raise BlockCorrupt(
-                f"the Arrow stream has a row of topic {topic!r:.80} with a missing value: whoever sends it must fill "
-                "all columns"
+                f"the Arrow stream that a link sent has a row of topic {topic!r:.80} with a missing value: its sender "
+                "must fill all columns"
             )
         topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block, left_out))
     return topics
@@ -214,16 +224,22 @@ def _rows(
     try:
         messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(_without_end(body))))
         if not messages or messages[0].type != "schema":
-            raise BlockCorrupt("the body is not a whole Arrow IPC stream: it does not begin with a schema")
+            raise BlockCorrupt(
+                "what a link sent is not a whole Arrow IPC stream: it does not begin with a schema. Run the same "
+                "version at both ends"
+            )
         schema = pa.ipc.read_schema(messages[0])
         if not schema.equals(APPEND_SCHEMA):
             raise BlockCorrupt(
-                f"the Arrow stream has columns {schema.names}, not {APPEND_SCHEMA.names}: run the same version at "
-                "both ends"
+                f"the Arrow stream that a link sent has columns {schema.names}, not {APPEND_SCHEMA.names}: run the "
+                "same version at both ends"
             )
         for message in messages[1:]:
             if message.type != "record batch" or _is_compressed(message.metadata):
-                raise BlockCorrupt("the Arrow stream is compressed or holds more than record batches; send it plain")
+                raise BlockCorrupt(
+                    "the Arrow stream that a link sent is compressed or holds more than record batches: send record "
+                    "batches only, uncompressed"
+                )
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             yield from zip(
@@ -236,7 +252,7 @@ def _rows(
             )
     except (pa.ArrowException, OSError, StreamCutOff, UnicodeDecodeError) as error:
         raise BlockCorrupt(
-            f"the body is not a whole Arrow IPC stream, or was cut off: {str(error)[:200]}; send it again"
+            f"what a link sent is not a whole Arrow IPC stream, or was cut off: {str(error)[:200]}; send it again"
         ) from None
 
 

@@ -245,7 +245,9 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     Only the head of the block is needed, unless it has parts.
     """
     if len(block) < _ORIGIN_AT or bytes(block[:4]) != MAGIC:
-        raise BlockCorrupt("these bytes are no block: they do not begin as one, or are too few")
+        raise BlockCorrupt(
+            "these bytes are damaged, or not a block of messages: they do not begin like one, or are too few"
+        )
     kind, origin_length, entries, messages, incarnation, ledger, first, publish_time_ms = _HEADER.unpack_from(
         block, _HEADER_AT
     )
@@ -269,7 +271,7 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     ):
         raise BlockCorrupt(
             f"the header of a block is not plausible: kind {kind}, {entries} entries from {ledger}:{first}, in "
-            f"{size_bytes} bytes"
+            f"{size_bytes} bytes; it is damaged, or another version wrote it"
         )
     payload_bytes = int.from_bytes(block[columns_at + 4 * entries - 4 : columns_at + 4 * entries], "little")
     parts_bytes = _PARTS_SIZE.size + int.from_bytes(block[-_PARTS_SIZE.size :], "little") if has_parts else 0
@@ -282,7 +284,8 @@ def read_head(block: Buffer, size_bytes: int) -> BlockHeader:
     origin = bytes(block[_ORIGIN_AT:only_at])
     if _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(
-            f"the block from {ledger}:{first} names the origin {origin[:80]!r}, as no cluster can be called"
+            f"the block from {ledger}:{first} is damaged: the origin that it names, {origin[:80]!r}, is no possible "
+            "name of a cluster"
         )
     return BlockHeader(
         BlockKind(kind),
@@ -305,7 +308,8 @@ def verify_block(block: Buffer) -> BlockHeader:
     (expected,) = _BODY_CHECKSUM.unpack_from(block, _PREAMBLE.size)
     if crc32c(block[header.columns_at :]) != expected:
         raise BlockCorrupt(
-            f"checksum of the block at {header.origin} {header.origin_first} ({header.entries} entries) is wrong"
+            f"the block at {header.origin} {header.origin_first} ({header.entries} entries) is damaged: its checksum "
+            "is wrong"
         )
     _check_columns(block, header)
     return header
@@ -333,12 +337,14 @@ def _check_columns(block: Buffer, header: BlockHeader) -> None:
             or bool(many_sizes.any() if is_marker else not many_sizes.all())
         )
     if wrong:
-        raise BlockCorrupt(f"columns of the block at {header.origin} {header.origin_first} contradict each other")
+        raise BlockCorrupt(
+            f"the block at {header.origin} {header.origin_first} is damaged: its columns contradict each other"
+        )
     if header.parts_bytes:
         if is_marker:
             raise BlockCorrupt(
-                f"the block at {header.origin} {header.origin_first} has markers, of which no filter leaves parts "
-                "out, and says so: it is damaged"
+                f"the block at {header.origin} {header.origin_first} is damaged: it holds markers, and says that a "
+                "filter removed messages from them"
             )
         decode_parts(_parts(block, header), np.frombuffer(block, "<u4", count, at + 4 * count))
 
@@ -443,7 +449,7 @@ def _check_limits(entries: int, payload_bytes: int) -> None:
     if entries > BLOCK_ENTRIES_MAX or payload_bytes > BLOCK_BYTES_MAX:
         raise BlockCorrupt(
             f"a block of {entries} entries and {payload_bytes} bytes is too large; the limits are {BLOCK_ENTRIES_MAX} "
-            f"entries and {BLOCK_BYTES_MAX} bytes"
+            f"entries and {BLOCK_BYTES_MAX} bytes: its writer must put fewer messages into one block"
         )
 
 

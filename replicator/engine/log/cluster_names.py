@@ -25,8 +25,8 @@ def decode_only(names: bytes) -> frozenset[str]:
     only = names.split(b",") if names else []
     if len(names) > ONLY_BYTES_MAX or not all(map(_CLUSTER.fullmatch, only)):
         raise BlockCorrupt(
-            f"a block is for clusters with names that none can have: {names[:80]!r}: the client that published it, "
-            "or the other end of the link, is wrong"
+            f"the names of clusters that may have a block are {names[:80]!r}, which are not all possible names: the "
+            "client that published it, or the other end of the link, is wrong"
         )
     return frozenset(each.decode("ascii") for each in only)
 
@@ -47,6 +47,7 @@ def encode_only(only: frozenset[str] | None) -> bytes:
     names = ",".join(sorted(only)).encode("ascii")
     if len(names) > ONLY_BYTES_MAX:
         raise BlockCorrupt(
-            f"a block is for {len(only)} clusters, more than its header has room for: name fewer in the message"
+            f"the message names {len(only)} clusters that may have it, and their names need more than {ONLY_BYTES_MAX} "
+            "bytes: name fewer clusters in the message"
         )
     return ONLY_LENGTH.pack(len(names)) + names

@@ -53,14 +53,14 @@ def decompress(
         whole = bytes(pa.decompress(payload, decompressed_size=uncompressed_bytes, codec=name, asbytes=True))
     except (OSError, pa.ArrowInvalid):
         raise EntryCorrupt(
-            f"a payload of {len(payload)} bytes is not {uncompressed_bytes} bytes in {name}, as its metadata says: "
-            "its client is wrong, or it was damaged"
+            f"a payload of {len(payload)} bytes cannot be uncompressed by {name} to the {uncompressed_bytes} bytes "
+            "that its metadata says: its client is wrong, or it was damaged"
         ) from None
     if codec in (LZ4, SNAPPY) and uncompressed_bytes and _fits(payload, name, uncompressed_bytes - 1):
         # These two codecs leave the rest of a buffer that is too long as it was: with memory of this process.
         raise EntryCorrupt(
-            f"a payload in {name} has fewer than the {uncompressed_bytes} bytes that its metadata says: its client is "
-            "wrong, or it was damaged"
+            f"a payload in {name} has fewer bytes uncompressed than the {uncompressed_bytes} that its metadata says: "
+            "its client is wrong, or it was damaged"
         )
     return whole
 
@@ -88,7 +88,8 @@ def _inflate(payload: Buffer, uncompressed_bytes: int) -> bytes:
         whole = stream.decompress(payload, uncompressed_bytes + 1)
     except zlib.error as error:
         raise EntryCorrupt(
-            f"a payload of {len(payload)} bytes is not in zlib's format, as its metadata says: {error}"
+            f"a payload of {len(payload)} bytes is not in zlib's format, though its metadata says so ({error}): its "
+            "client is wrong, or it was damaged"
         ) from None
     if len(whole) != uncompressed_bytes or not stream.eof or stream.unused_data:
         raise EntryCorrupt(

@@ -110,7 +110,8 @@ def read_head(read: Callable[[int], bytes]) -> dict[str, Any]:
     kind, content = _read_frame(read, HEAD_BYTES_MAX)
     if kind != b"H":
         raise StoreCopyFailed(
-            "the copy of the store does not begin with what it is: is the address that of a worker of this version?"
+            "what came is not a copy of a store, because it does not begin like one: see that the address is that of a "
+            "worker of this version"
         )
     try:
         head: dict[str, Any] = json.loads(content)

@@ -64,13 +64,13 @@ class ForeignPositions:
             if foreign is None or foreign.here is None:
                 return None
             raise MessageIdUnknown(
-                f"{position} of {self._name} is a message of this cluster and another one of {foreign.origin}: it "
-                "cannot be told which one is meant; give a position of this cluster"
+                f"position {position} of {self._name} can be of two messages, one that this cluster published and one "
+                f"of {foreign.origin}. For that of {foreign.origin}, give the position that it has in this cluster"
             )
         if foreign is None and not self._log.has_ledger(position.ledger):
             raise MessageIdUnknown(
-                f"{position}: its ledger is not one of {self._name}, nor of a cluster whose messages are here: see "
-                "that it is of this topic"
+                f"position {position} is in a ledger that {self._name} does not have here, neither of this cluster nor "
+                "of one whose messages were copied: see that the position is of this topic"
             )
         return foreign
 
@@ -97,8 +97,9 @@ class ForeignPositions:
             return foreign.here
         self.check_arrived(foreign)
         raise MessageIdUnknown(
-            f"{foreign.position} of {self._name} at {foreign.origin} is no message that {foreign.origin} published and "
-            "that is here: it came there from another cluster, or was left out on the way, or is trimmed here"
+            f"position {foreign.position} of {self._name} in {foreign.origin} is not of a message that "
+            f"{foreign.origin} published and that is here: another cluster published it, a link left it out, or it was "
+            "trimmed here. Give the position of a message that is here"
         )
 
     def check_arrived(self, foreign: ForeignPosition) -> None:
@@ -132,8 +133,8 @@ class ForeignPositions:
                 continue
             if found is not None:
                 raise MessageIdUnknown(
-                    f"{position} of {self._name}: {found.origin} and {origin} have such a ledger, so it is not clear "
-                    "which message is meant: give a position of this cluster"
+                    f"position {position} of {self._name} can be of a message of {found.origin} or of {origin}, which "
+                    "both have a ledger of that number: give the position that the message has in this cluster"
                 )
             here = self._store.translate(self._topic_id, origin, incarnation, position)
             found = ForeignPosition(origin, incarnation, position, here)

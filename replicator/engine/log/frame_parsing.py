@@ -77,9 +77,11 @@ class FrameParser:
         """Note that no more bytes come. Raise :class:`BlockCorrupt` inside a frame."""
         if self._header is not None:
             length = self._header.length_bytes
-            raise damaged_frame(f"the stream ends inside a frame: {length - self._missing} of {length} bytes")
+            raise damaged_frame(
+                f"the link's stream ends inside a frame, after {length - self._missing} of its {length} bytes"
+            )
         if self._filled:
-            raise damaged_frame("the stream ends inside a frame's header")
+            raise damaged_frame("the link's stream ends inside a frame's header")
 
     def _whole(self, header: FrameHeader) -> RawFrame:
         content, self._content, self._header = self._content.toreadonly(), memoryview(b""), None

@@ -62,13 +62,14 @@ def decode_frame(body: Buffer) -> tuple[dict[str, list[CopiedBlock]], bytes]:
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return decode_append(view), notes_of(view)
     if len(view) < _HEAD.size:
-        raise damaged_frame(f"a frame of {len(view)} bytes ends inside its head")
+        raise damaged_frame(f"the link's frame of {len(view)} bytes ends inside its head")
     _, rows, table_bytes, notes_bytes = _HEAD.unpack_from(view)
     notes_at = _HEAD.size + table_bytes
     at = notes_at + notes_bytes
     if at > len(view) or rows * _ROW.size > table_bytes:
         raise damaged_frame(
-            f"a frame of {len(view)} bytes says that it has a table of {rows} rows, {table_bytes} bytes"
+            f"the link's frame of {len(view)} bytes has no room for the table that it says it has, of {rows} rows and "
+            f"{table_bytes} bytes"
         )
     topics: dict[str, list[CopiedBlock]] = {}
     size, row_bytes, unpack_from = len(view), _ROW.size, _ROW.unpack_from  # once, for there may be thousands of rows
@@ -77,21 +78,21 @@ def decode_frame(body: Buffer) -> tuple[dict[str, list[CopiedBlock]], bytes]:
     for _ in range(rows):
         name_at = row_at + row_bytes
         if name_at > notes_at:
-            raise damaged_frame("the table of a frame ends inside a row")
+            raise damaged_frame("the table of the link's frame ends inside a row")
         name_bytes, ledger, entry, left_out, block_bytes = unpack_from(view, row_at)
         row_at = name_at + name_bytes
         block_at, at = at, at + block_bytes
         if row_at > notes_at or at > size or left_out >= len(_LEFT_OUT):
-            raise damaged_frame("a row of a frame's table is wrong, or says more than the frame has")
+            raise damaged_frame("a row in the table of the link's frame is wrong, or says more than the frame has")
         if name_bytes:
             try:
                 name = str(view[name_at:row_at], "utf-8")
             except UnicodeDecodeError:
-                raise damaged_frame("a row of a frame's table has a topic that is no text") from None
+                raise damaged_frame("a row in the table of the link's frame has a topic that is no text") from None
             of_topic = topics.setdefault(name, [])
         elif of_topic is None:
-            raise damaged_frame("the first row of a frame's table has no topic")
+            raise damaged_frame("the first row in the table of the link's frame has no topic")
         of_topic.append(CopiedBlock(Position(ledger, entry), view[block_at:at], _LEFT_OUT[left_out]))
     if row_at != notes_at or at != size:
-        raise damaged_frame("a frame has more bytes than its table says")
+        raise damaged_frame("the link's frame has more bytes than its table says")
     return topics, bytes(view[notes_at : notes_at + notes_bytes])

@@ -74,19 +74,20 @@ def decode_note(block: bytes | bytearray | memoryview) -> LeftOutNote:
     origin = content[_ORIGIN_AT:]
     if len(block) > len(content) or _ORIGIN.fullmatch(origin) is None:
         raise BlockCorrupt(
-            f"a link's note of {len(block)} bytes on what was left out names no origin: run the same version at both "
-            "ends"
+            f"a link's note of {len(block)} bytes, which says up to where messages were left out, names no cluster as "
+            "their origin: run the same version at both ends"
         )
     (expected,) = _CHECKSUM.unpack_from(content, len(_NOTE_MAGIC))
     if google_crc32c.value(content[len(_NOTE_MAGIC) + _CHECKSUM.size :]) != expected:
         raise BlockCorrupt(
-            "the checksum of a link's note on what was left out is wrong: it was damaged on the way, and is sent again"
+            "a link's note that says up to where messages were left out has a wrong checksum: it was damaged on the "
+            "way, and is sent again"
         )
     incarnation, ledger, entry = _NOTE.unpack_from(content, len(_NOTE_MAGIC) + _CHECKSUM.size)
     if entry >= 1 << 32 or ledger >= 1 << 63:
         raise BlockCorrupt(
-            f"a link's note on what was left out ends at {ledger}:{entry}, where no message can be: run the same "
-            "version at both ends"
+            f"a link's note says that messages were left out up to {ledger}:{entry}, where no message can be: run the "
+            "same version at both ends"
         )
     return LeftOutNote(origin.decode("ascii"), incarnation, Position(ledger, entry))
 

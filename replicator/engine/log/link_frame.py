@@ -109,11 +109,19 @@ def read_header(header: Buffer) -> FrameHeader:
     length_bytes, codec, raw_bytes = _HEADER.unpack(header)
     for size_bytes in (length_bytes, raw_bytes):
         if size_bytes > FRAME_BYTES_MAX:
-            raise FrameTooLarge(f"a frame of {size_bytes} bytes is over the limit of {FRAME_BYTES_MAX}")
+            raise FrameTooLarge(
+                f"a link's frame of {size_bytes} bytes is over the limit of {FRAME_BYTES_MAX}: it was damaged on the "
+                "way, or its sender is of another version"
+            )
     if codec >= len(CODECS):
-        raise damaged_frame(f"a frame has compression {codec}, which is not known; known are 0 to {len(CODECS) - 1}")
+        raise damaged_frame(
+            f"the link's frame has compression {codec}, which this version does not know; it knows 0 to "
+            f"{len(CODECS) - 1}"
+        )
     if codec == 0 and length_bytes != raw_bytes:
-        raise damaged_frame(f"a frame that is not compressed has {length_bytes} bytes and says {raw_bytes}")
+        raise damaged_frame(
+            f"the link's frame is not compressed and has {length_bytes} bytes, but says that it has {raw_bytes}"
+        )
     return FrameHeader(length_bytes, CODECS[codec], raw_bytes)
 
 
@@ -125,7 +133,8 @@ def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
         return decompress(content, _TYPES[header.codec], header.raw_bytes, bytes_max=FRAME_BYTES_MAX)
     except EntryCorrupt:
         raise damaged_frame(
-            f"a frame of {header.length_bytes} bytes is not {header.raw_bytes} bytes in {header.codec}"
+            f"the link's frame of {header.length_bytes} bytes cannot be uncompressed by {header.codec} to the "
+            f"{header.raw_bytes} bytes that it says"
         ) from None
 
 

@@ -44,8 +44,8 @@ def check_not_restoring(path: Path) -> None:
     """
     if is_there(path / RESTORING):
         raise StoreUnusable(
-            f"data directory {path}: a backup is being restored here, or its restore was cut off: "
-            f"run `replicator backup restore` again (or delete {path / RESTORING} to go on without)"
+            f"data directory {path}: a backup is being restored here, or its restore was cut off: run `replicator "
+            f"backup restore` again (or delete {path / RESTORING} to go on without the backup)"
         )
 
 

@@ -183,7 +183,10 @@ class TopicReading:
         if position not in self._log:
             if (compacted := self._find_compacted(position)) is not None:
                 return compacted.batch_size
-            raise InvalidAck(f"position {position} does not exist in {self._name} (its last entry is {self._log.last})")
+            raise InvalidAck(
+                f"position {position} does not exist in {self._name} (its last entry is {self._log.last}): see that it "
+                "is of this topic and this cluster"
+            )
         first, view = self._block_at(position)
         index = position.entry - first.entry
         return view.sizes(index, index + 1)[0]
@@ -250,7 +253,7 @@ class TopicReading:
         if stored is None:
             raise BlockCorrupt(
                 f"{self._name}: the block that holds {position} is missing from the store; `replicator store check` "
-                "says what else is"
+                "says what else is missing or damaged"
             )
         # A copy: a slice would keep a buffer of many blocks in memory for as long as this one is in the cache.
         view = BlockView(bytes(stored.block), stored.header)

@@ -98,8 +98,8 @@ class ProducerRegistry:
             raise NotAllowedError(f"topic epoch {epoch} is not in 0..{EPOCH_MAX}: connect without an epoch")
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
             raise ProducerFenced(
-                f"producer {name!r} owned the topic in epoch {epoch}, and it is in {self.epoch}: another producer has "
-                "owned it since; connect without an epoch to own it again"
+                f"producer {name!r} owned the topic in epoch {epoch}, and the topic is in epoch {self.epoch} now: "
+                "another producer has owned it since; connect without an epoch to own it again"
             )
         if (
             epoch is not None
@@ -151,7 +151,7 @@ class ProducerRegistry:
     def _connect_shared(self, session: int, name: str, producers_max: int | None) -> list[Decision]:
         if self._owner is not None or self._waiting:
             raise ProducerBusy(
-                f"the topic has {self._others()}: producer {name!r} cannot share it; connect again when it has left"
+                f"producer {name!r} cannot share the topic with {self._others()}: connect again when that has left"
             )
         self._check_name_is_free(name)
         limit = PRODUCERS_MAX if producers_max is None else min(producers_max, PRODUCERS_MAX)
@@ -215,6 +215,7 @@ def check_producer_name(name: str) -> str:
     length = len(name.encode("utf-8", "surrogatepass"))
     if not 0 < length <= PRODUCER_NAME_BYTES_MAX or "\0" in name:
         raise NotAllowedError(
-            f"producer name {name[:60]!r} must have 1 to {PRODUCER_NAME_BYTES_MAX} bytes, none of them 0"
+            f"producer name {name[:60]!r} must have 1 to {PRODUCER_NAME_BYTES_MAX} bytes, and none of them may be a "
+            "zero byte"
         )
     return name

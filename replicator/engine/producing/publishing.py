@@ -84,7 +84,9 @@ def check_entries(
             )
         metadata, payload = decode_entry(entry)
         if metadata.HasField("marker_type"):
-            raise EntryCorrupt("a producer sent a marker; only workers write markers")
+            raise EntryCorrupt(
+                "a producer sent an entry with a marker type, which only workers write: publish messages without one"
+            )
         if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
             # If it were stored, it would be delivered before the transaction commits, and even if it is aborted.
             raise NotAllowedError("the message belongs to a transaction; there are none here: send it without one")
@@ -199,8 +201,8 @@ class PublishGate:
         """Raise :class:`BacklogQuotaHolds` if a new producer's messages would have to wait."""
         if self._policy is QuotaPolicy.PRODUCER_REQUEST_HOLD:
             raise BacklogQuotaHolds(
-                f"{self._topic}: the backlog is over its quota, and publishes wait: consume or skip messages, or raise "
-                "the quota"
+                f"{self._topic}: its backlog is over its quota (backlog_quota), so that new producers have to wait: "
+                "consume or skip messages, or raise the quota"
             )
 
     async def enter(self, size_bytes: int, whose: object = None) -> None:
@@ -211,8 +213,8 @@ class PublishGate:
         self.check()
         if len(self._held) >= HELD_PUBLISHES_MAX or self._held_bytes + size_bytes > HELD_BYTES_MAX:
             raise BacklogQuotaHolds(
-                f"{self._topic}: {len(self._held)} publishes wait for the backlog to come under its quota, the limit: "
-                "consume or skip messages, or raise the quota"
+                f"{self._topic}: its backlog is over its quota (backlog_quota), and {len(self._held)} publishes wait "
+                "for that already, as many as the limit allows: consume or skip messages, or raise the quota"
             )
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()

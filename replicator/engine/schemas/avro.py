@@ -41,7 +41,9 @@ def problem(reader: Any, writer: Any) -> str | None:
     try:
         return _Comparison(reader, writer).compare(reader, writer, "", 0)
     except (KeyError, TypeError, AttributeError):
-        raise IncompatibleSchema("the definition of a schema does not have the shape of an Avro schema") from None
+        raise IncompatibleSchema(
+            "a schema's definition does not have the shape of an Avro schema: correct the schema"
+        ) from None
 
 
 class _Comparison:
@@ -56,7 +58,10 @@ class _Comparison:
     def compare(self, reader: Any, writer: Any, at: str, depth: int) -> str | None:
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
-            raise IncompatibleSchema("the schemas are nested too deeply, or too large, to be compared")
+            raise IncompatibleSchema(
+                "the client's schema and the topic's are nested too deeply, or are too large, to be compared: make the "
+                "client's schema simpler, or use another topic"
+            )
         reader, writer = _resolved(reader, self._readers), _resolved(writer, self._writers)
         if isinstance(writer, list):
             return next((why for each in writer if (why := self.compare(reader, each, at, depth + 1))), None)
@@ -112,7 +117,7 @@ def _type(schema: Any) -> str:
     found = schema.get("type") if isinstance(schema, dict) else schema
     if isinstance(found, str) and (found in _PRIMITIVES or found in _NAMED or found in ("array", "map")):
         return found
-    raise IncompatibleSchema(f"the schema has {found!r:.100} for a type, which Avro does not know")
+    raise IncompatibleSchema(f"the schema has {found!r:.100} for a type, which Avro does not know: correct the schema")
 
 
 def _resolved(schema: Any, named: dict[str, Any]) -> Any:
@@ -120,7 +125,10 @@ def _resolved(schema: Any, named: dict[str, Any]) -> Any:
     for _ in range(DEPTH_MAX):
         if isinstance(schema, str) and schema not in _PRIMITIVES:
             if _local(schema) not in named:
-                raise IncompatibleSchema(f"the schema uses the type {schema!r:.100} is not defined")
+                raise IncompatibleSchema(
+                    f"the schema uses the type {schema!r:.100}, which it does not define: define it in the schema, or "
+                    "correct the name"
+                )
             return named[_local(schema)]
         if isinstance(schema, dict) and not (isinstance(inner := schema.get("type"), str) and _is_type(inner)):
             schema = schema.get("type")
@@ -136,7 +144,7 @@ def _is_type(name: str) -> bool:
 def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:
     """Add all named types in ``schema`` to ``named``, by their unqualified names."""
     if depth > DEPTH_MAX:
-        raise IncompatibleSchema(f"the schema is nested more than {DEPTH_MAX} deep")
+        raise IncompatibleSchema(f"the schema is nested more than {DEPTH_MAX} deep, the limit: make it flatter")
     if isinstance(schema, list):
         for each in schema:
             _collect(each, named, depth + 1)

@@ -31,8 +31,8 @@ def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStr
         return
     if strategy is SchemaStrategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchema(
-            "the topic's schema may not change: its strategy is ALWAYS_INCOMPATIBLE; use the one it has, or change "
-            "the strategy"
+            "the topic's schema may not change, because its compatibility strategy is ALWAYS_INCOMPATIBLE; use the "
+            "schema that it has, or change the strategy"
         )
     for old in existing if strategy in _TRANSITIVE else existing[-1:]:
         if new.type is not old.type:
@@ -43,7 +43,10 @@ def check(new: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStr
         if why is None and strategy not in _BACKWARD_ONLY:
             why = _unread(old, new)
         if why is not None:
-            raise IncompatibleSchema(f"incompatible by strategy {strategy.value}: {why}")
+            raise IncompatibleSchema(
+                f"the schema is incompatible with one of the topic's by strategy {strategy.value}: {why}; change the "
+                "schema, or the strategy (schema_compatibility)"
+            )
 
 
 def check_consumer(wanted: TopicSchema, existing: Sequence[TopicSchema], strategy: SchemaStrategy) -> None:
@@ -82,7 +85,9 @@ def _parsed(definition: bytes) -> Any:
     try:
         return json.loads(definition)
     except (ValueError, RecursionError):
-        raise IncompatibleSchema("the definition of a schema is not JSON") from None
+        raise IncompatibleSchema(
+            "the definition of a schema that is compared, the client's or the topic's, is not JSON: correct the schema"
+        ) from None
 
 
 def _parts(schema: TopicSchema) -> list[tuple[str, TopicSchema]]:
@@ -93,7 +98,7 @@ def _parts(schema: TopicSchema) -> list[tuple[str, TopicSchema]]:
         size = max(0, int.from_bytes(schema.definition[at : at + 4], "big", signed=True))
         at += 4
         if at + size > len(schema.definition):
-            raise IncompatibleSchema("the definition of a schema of key and value is cut short")
+            raise IncompatibleSchema("the definition of a schema of key and value is cut short: correct the schema")
         name = schema.properties.get(f"{part}.schema.type", "NONE")
         found.append((part, TopicSchema(_type_named(name), schema.definition[at : at + size])))
         at += size

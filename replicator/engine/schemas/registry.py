@@ -76,7 +76,8 @@ class RegisteredSchema:
         registered_at_ms = row["registered_at_ms"]
         if type(registered_at_ms) is not int or not 0 <= registered_at_ms < REGISTERED_AT_MS_MAX:
             raise ValueError(
-                "the time of a schema must be a number of milliseconds from 0 on; run the same version in all clusters"
+                "the time at which a schema was registered must be a number of milliseconds from 0 on; run the same "
+                "version in all clusters"
             )
         return cls(TopicSchema.from_json(row), registered_at_ms)
 
@@ -179,7 +180,8 @@ class SchemaRegistry:
             policies = self._policies(topic)
             if not policies.schema_auto_update:
                 raise IncompatibleSchema(
-                    f"topic {topic} has no such schema, and its clients may not register any (isAllowAutoUpdateSchema)"
+                    f"topic {topic} does not have this schema, and its clients may not register new ones "
+                    "(isAllowAutoUpdateSchema): use a schema that it has, or let an operator register this one"
                 )
             await self._compare(topic, rows, schema, policies.schema_compatibility)
             await self._append(topic, rows, schema, SCHEMAS_MAX)
@@ -258,7 +260,10 @@ class SchemaRegistry:
                 if row is None or each.registered_at_ms < row.registered_at_ms:
                     news.append(each)
             if len(rows.keys() | {each.schema.version for each in news}) > ANNOUNCED_MAX:
-                raise IncompatibleSchema(f"topic {topic} would have over {ANNOUNCED_MAX} schemas, the limit")
+                raise IncompatibleSchema(
+                    f"topic {topic} would have over {ANNOUNCED_MAX} schemas with those of another cluster, the limit: "
+                    "use fewer schemas for this topic"
+                )
             if news:
                 await self._put(topic, rows, news)
             return len(news)

@@ -77,7 +77,10 @@ class TopicSchema:
         try:
             "".join([*self.properties, *self.properties.values(), self.name]).encode()
         except UnicodeEncodeError:
-            raise IncompatibleSchema("a name or property of the schema is no text: it has half a character") from None
+            raise IncompatibleSchema(
+                "a name or property of the schema is no text, because it has half a character (a lone surrogate): "
+                "correct it"
+            ) from None
         size = len(self.definition) + sum(len(key) + len(value) for key, value in self.properties.items())
         if size > SCHEMA_BYTES_MAX:
             raise IncompatibleSchema(f"the schema has {size} bytes; {SCHEMA_BYTES_MAX} are allowed: make it smaller")
@@ -85,7 +88,9 @@ class TopicSchema:
             try:
                 json.loads(self.definition)
             except (ValueError, RecursionError):
-                raise IncompatibleSchema(f"the definition of a schema of type {self.type.name} is no JSON") from None
+                raise IncompatibleSchema(
+                    f"the definition of a schema of type {self.type.name} is no JSON: correct the schema"
+                ) from None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -101,5 +106,7 @@ class TopicSchema:
         definition, properties, name = base64.b64decode(stored["definition"]), stored["properties"], stored["name"]
         texts = [*properties.values(), name] if isinstance(properties, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("the properties and the name of a schema are text")
+            raise TypeError(
+                "the properties and the name of a schema must be text; run the same version in all clusters"
+            )
         return cls(SchemaType(stored["type"]), definition, properties, name)

@@ -208,34 +208,45 @@ def _read_frame(read: Callable[[int], bytes], path: Path) -> bytes:
     if not head:
         return b""
     if len(head) < _HEAD.size:
-        raise BlockCorrupt(f"{path} ends inside a frame's head: run the batch again, which stages it anew")
+        raise BlockCorrupt(
+            f"the staged file {path} ends inside a frame's head, so it is cut short: run the batch again, which stages "
+            "it anew"
+        )
     topic_bytes, block_bytes = _HEAD.unpack(head)
     if block_bytes > BLOCK_BYTES_MAX:
         raise BlockCorrupt(
-            f"{path} has a frame of {block_bytes} bytes, more than {BLOCK_BYTES_MAX}: run the batch again, which "
-            "stages it anew"
+            f"the staged file {path} is damaged: it has a frame of {block_bytes} bytes, more than {BLOCK_BYTES_MAX}. "
+            "Run the batch again, which stages it anew"
         )
     return head + read(topic_bytes + block_bytes)
 
 
 def _frame_at(view: memoryview, at: int) -> tuple[StagedRun, int]:
     if at + _HEAD.size > len(view):
-        raise BlockCorrupt("what a task staged ends inside a frame's head: run the batch again")
+        raise BlockCorrupt(
+            "what a Spark task sent to be staged is cut short, because it ends inside a frame's head: run the batch "
+            "again"
+        )
     topic_bytes, block_bytes = _HEAD.unpack_from(view, at)
     at += _HEAD.size
     if block_bytes > FRAME_BYTES_MAX or at + topic_bytes + block_bytes > len(view):
         raise BlockCorrupt(
-            f"a staged frame of {block_bytes} bytes is cut short or over the limit of {FRAME_BYTES_MAX}: run the "
-            "batch again"
+            f"what a Spark task sent to be staged has a frame of {block_bytes} bytes that is cut short or over the "
+            f"limit of {FRAME_BYTES_MAX}: run the batch again"
         )
     try:
         topic = str(view[at : at + topic_bytes], "utf-8")
     except UnicodeDecodeError:
-        raise BlockCorrupt("what a task staged names a topic that is not UTF-8: correct the column of topics") from None
+        raise BlockCorrupt(
+            "what a Spark task sent to be staged names a topic that is not UTF-8: correct the stream's column of topics"
+        ) from None
     at += topic_bytes
     block = view[at : at + block_bytes]
     header = verify_block(block)
     if header.kind is not BlockKind.MESSAGES:
-        raise BlockCorrupt("a staged frame holds markers; only workers write markers")
+        raise BlockCorrupt(
+            "what a Spark task sent to be staged holds markers, which only workers write: run the worker's version in "
+            "Spark too"
+        )
     contents = BlockView(block, header)
     return StagedRun(topic, list(contents.entries()), contents.batch_sizes.tolist()), at + block_bytes

@@ -205,24 +205,25 @@ class StagingCore:
             )
         attempt = self._touch(key, now_ms)
         if attempt.busy:
-            raise TooBusy(f"attempt {key.attempt!r} is being written by an earlier request: try again later")
+            raise TooBusy(f"task attempt {key.attempt!r} is being written by an earlier request: try again later")
         if at > attempt.bytes:
             raise StagedMissing(
-                f"attempt {key.attempt!r} has {attempt.bytes} bytes here and goes on at {at}: what was before was "
-                "swept or lost; run the task again"
+                f"the worker has {attempt.bytes} bytes of task attempt {key.attempt!r}, and the next ones begin at "
+                f"{at}: those between were deleted as too old, or lost; run the task again"
             )
         if at + length_bytes <= attempt.bytes:
             return False
         if attempt.sealed:
             raise StagedMissing(
-                f"attempt {key.attempt!r} is sealed with {attempt.bytes} bytes, and takes no more: run the task again"
+                f"task attempt {key.attempt!r} is finished (sealed) with {attempt.bytes} bytes, and takes no more: run "
+                "the task again"
             )
         more = at + length_bytes - attempt.bytes
         if self.staged_bytes + more > self.limits.staged_bytes_max:
             raise StagingFull(
-                f"{self.staged_bytes} bytes are staged, {more} more are over the limit of "
-                f"{self.limits.staged_bytes_max}: they go with the commits they are for; let batches be smaller "
-                "(the source's limits for a trigger), or wait"
+                f"{self.staged_bytes} bytes are staged, and {more} more would be over the limit of "
+                f"{self.limits.staged_bytes_max}: wait until batches are committed, or let batches be smaller (the "
+                "source's limits for a trigger)"
             )
         attempt.busy = True
         self.staged_bytes += more
@@ -250,7 +251,10 @@ class StagingCore:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.busy or attempt.bytes != size_bytes:
             here = 0 if attempt is None else attempt.bytes
-            raise StagedMissing(f"attempt {key.attempt!r} has {here} bytes here, not {size_bytes}: run the task again")
+            raise StagedMissing(
+                f"the worker has {here} bytes of task attempt {key.attempt!r}, and the task says that it sent "
+                f"{size_bytes}: run the task again"
+            )
         return attempt.recovered and not attempt.sealed
 
     def sealed(self, key: AttemptKey, size_bytes: int, now_ms: int) -> None:
@@ -318,7 +322,10 @@ class StagingCore:
             )
         if key.writer not in self.writers:
             if len(self.writers) >= self.limits.writers_max:
-                raise StagingFull(f"{len(self.writers)} writers are remembered, the limit: use fewer names of writers")
+                raise StagingFull(
+                    f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit: use fewer "
+                    "different names as `writer`"
+                )
             self.writers[key.writer] = state
         receipts = tuple(sorted(request.receipts, key=lambda receipt: receipt.partition))
         state.pending = PendingCommit(key, receipts, dict(request.marks), request.kept)

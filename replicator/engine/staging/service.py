@@ -175,8 +175,10 @@ class StagingService:
     def open(self, key: AttemptKey) -> Opened:
         """Begin an attempt as :meth:`StagingCore.open` does. Raise an error while the cluster takes no producers, and
         if its clients use another cluster and would not get the messages."""
-        if (elsewhere := self._engine.admission.clients_elsewhere) is not None:
-            raise NotAllowedError(f"{elsewhere}, which would not get what is written here: {WRITE_ELSEWHERE}")
+        if (why_it_serves_no_clients := self._engine.admission.clients_elsewhere) is not None:
+            raise NotAllowedError(
+                f"clients would not get what is written to this worker ({why_it_serves_no_clients}): {WRITE_ELSEWHERE}"
+            )
         self._engine.admission.check_producer()
         return self.core.open(key, self._clock())
 
@@ -208,7 +210,7 @@ class StagingService:
         Raises the errors of :meth:`StagingCore.begin_append`, and errors for malformed frames.
         """
         if self._body_bytes + len(body) > REQUESTS_BYTES_MAX:
-            raise TooBusy(f"{self._body_bytes} bytes of tasks are being written: try again later")
+            raise TooBusy(f"this worker is busy with {self._body_bytes} bytes that Spark tasks send: try again later")
         self._body_bytes += len(body)
         try:
             for name, entry_bytes in (await asyncio.to_thread(_check_frames, body)).items():
@@ -219,7 +221,10 @@ class StagingService:
             try:
                 await to_the_end(asyncio.to_thread(self.files.append, key, at, body))
             except OSError as error:
-                raise StoreFull(f"{self.files.path}: nothing more can be staged: {error.strerror}") from None
+                raise StoreFull(
+                    f"{self.files.path}: nothing more can be staged, because the disk refuses it: {error.strerror}; "
+                    "look at that disk"
+                ) from None
             finally:
                 self.core.end_append(key, self.files.size(key))
                 del self._appending[key]
@@ -233,10 +238,14 @@ class StagingService:
     def _check_topic(self, name: str, entry_bytes_max: int) -> None:
         """Raise an error if entries of ``entry_bytes_max`` could not be published to the topic."""
         if (full_name := str(parse_topic(name))) != name:
-            raise NotAllowedError(f"staged frames name topics in full: {full_name}, not {name}")
+            raise NotAllowedError(
+                f"a staged frame must name its topic in full, as {full_name}, not as {name}: run the worker's version "
+                "in Spark too"
+            )
         if self._engine.partitioned.count(name):
             raise NotAllowedError(
-                f"{name} is partitioned: frames are for one of its partitions: run the worker's version in Spark too"
+                f"a staged frame names {name}, which is partitioned; it must name one of its partitions: run the "
+                "worker's version in Spark too"
             )
         topic = self._engine.find(name)
         self._engine.admission.check_entry(entry_bytes_max)
@@ -366,7 +375,7 @@ class StagingService:
             step = await asyncio.to_thread(self.files.read_step, commit, progress)
             await self._publish_step(commit, step, outcome)
         if not self._is_done(key):
-            raise StoreFailed(f"the commit of {key} was not stored: ask again")
+            raise StoreFailed(f"the commit of {key} was not stored: send the commit again")
         self.counters.commits += 1
         self.counters.messages += commit.messages
         self.counters.bytes += commit.bytes

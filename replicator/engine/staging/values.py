@@ -161,10 +161,14 @@ def check_commit(request: CommitRequest) -> None:
         ):
             raise InvalidWriter(
                 f"writer {name!r}: a receipt of its commit has partition, bytes, entries and messages {counts!r:.80} "
-                f"and last sequence id {receipt.sequence_last!r:.40}, of which one cannot be"
+                f"and last sequence id {receipt.sequence_last!r:.40}, one of which is out of range: run the worker's "
+                "version in Spark too"
             )
     if request.base is not None and type(request.base) is not int:
-        raise InvalidWriter(f"writer {name!r}: the base of its commit is {request.base!r:.80}, not a whole number")
+        raise InvalidWriter(
+            f"writer {name!r}: the base of its commit is {request.base!r:.80}, and must be a whole number: run the "
+            "worker's version in Spark too"
+        )
     for origin, mark in request.marks.items():
         check_mark(origin, mark)
 
@@ -172,14 +176,15 @@ def check_commit(request: CommitRequest) -> None:
 def check_mark(origin: Origin, mark: SourceMark) -> None:
     """Raise :class:`InvalidWriter` for an invalid origin or place, because they become a part of the store's keys."""
     if not isinstance(origin.cluster, str) or _CLUSTER.fullmatch(origin.cluster) is None:
-        raise InvalidWriter(f"origin {str(origin.cluster)[:80]!r}: it must be the name of a cluster")
+        raise InvalidWriter(f"the origin {str(origin.cluster)[:80]!r} of a message must be the name of a cluster")
     numbers = (origin.incarnation, mark.ledger, mark.entry)
     if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in numbers) or not (
         type(mark.batch_index) is int and 0 <= mark.batch_index <= BATCH_INDEX_MAX
     ):
         place = ", ".join(map(str, (origin.incarnation, *mark)))[:120]
         raise InvalidWriter(
-            f"origin {origin.cluster!r}: incarnation, ledger, entry and batch index are {place}, of which one cannot be"
+            f"origin {origin.cluster!r}: incarnation, ledger, entry and batch index are {place}, one of which is out "
+            "of range"
         )
 
 

@@ -62,7 +62,10 @@ class Backlog:
             size = reading.batch_size(position)
             wrong = [index for index in batch_indexes or () if not 0 <= index < size]
             if wrong:
-                raise InvalidAck(f"{position} has {size} messages, not index {wrong[0]}")
+                raise InvalidAck(
+                    f"batch index {wrong[0]} is not in the entry at {position}, which has {size} messages from index 0 "
+                    "on: acknowledge one of these"
+                )
             sizes.append(size)
         return sizes
 

@@ -121,7 +121,9 @@ class EngineConsumer:
     def flow(self, permits: int) -> None:
         """Allow ``permits`` more messages. Raise :class:`NotAllowedError` for a number out of range."""
         if not 0 < permits <= PERMITS_MAX:
-            raise NotAllowedError(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
+            raise NotAllowedError(
+                f"a consumer can ask for 1 to {PERMITS_MAX} messages at once (permits), not for {permits}"
+            )
         self._check_open()
         self._dispatching.flow(self, permits)
 

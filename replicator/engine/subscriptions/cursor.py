@@ -208,7 +208,7 @@ class Cursor(FollowsDuplicates):
             return
         prefix = self._indexes(position, range(batch_index + 1), batch_size)
         if not prefix:
-            raise InvalidAck(f"batch index {batch_index} of {position} is negative")
+            raise InvalidAck(f"batch index {batch_index} of {position} is negative: give one from 0 on")
         self._consume_through(self.clamp(place_before(position)), but=position)
         self.acknowledge(position, prefix, batch_size)
 
@@ -442,14 +442,23 @@ class Cursor(FollowsDuplicates):
         if position not in self._log:
             if BEFORE_ALL < position <= self._log.trimmed:
                 return  # late: the entry was consumed, or expired, and is trimmed
-            raise InvalidAck(f"position {position} does not exist in this topic (its last is {self._log.last})")
+            raise InvalidAck(
+                f"position {position} does not exist in this topic (its last is {self._log.last}): see that it is of "
+                "this topic and this cluster"
+            )
         if position in self._log.markers:
-            raise InvalidAck(f"position {position} is a marker; markers are not acknowledged")
+            raise InvalidAck(
+                f"position {position} is a marker, which consumers do not receive and cannot acknowledge: acknowledge "
+                "messages only"
+            )
 
     @staticmethod
     def _indexes(position: Position, batch_indexes: Iterable[int], batch_size: int) -> BitMap:
         indexes = list(batch_indexes)
         wrong = [index for index in indexes if not 0 <= index < batch_size]
         if wrong:
-            raise InvalidAck(f"batch index {wrong[0]} of {position}: the batch has {batch_size} messages")
+            raise InvalidAck(
+                f"batch index {wrong[0]} is not in the batch at {position}, which has {batch_size} messages from index "
+                "0 on: acknowledge one of these"
+            )
         return BitMap(indexes)

@@ -330,5 +330,6 @@ def _decode_format_1(stored: bytes) -> CursorState:
 def _check_format(head: Mapping[str, Any], expected: int) -> None:
     if head["format"] != expected:
         raise StoreUnusable(
-            f"a cursor has format {head['format']}, this version reads up to {FORMAT}: use a newer version"
+            f"the stored cursor of a subscription has format {head['format']}, and this version reads up to {FORMAT}: "
+            "use a newer version"
         )

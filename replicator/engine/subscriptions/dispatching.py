@@ -291,11 +291,14 @@ class Dispatching:
                 "use another subscription"
             )
         if options.read_compacted and not options.type.one_active:
-            raise NotAllowedError(f"read_compacted needs Exclusive or Failover, not {options.type.value}")
+            raise NotAllowedError(
+                f"read_compacted needs a subscription of type Exclusive or Failover, not {options.type.value}: change "
+                "the type, or subscribe without read_compacted"
+            )
         if options.durable is not self._subscription.durable:
             raise NotAllowedError(
-                f"subscription {self._subscription.name!r} is {'' if self._subscription.durable else 'not '}durable; "
-                "use another name, or ask for the same"
+                f"subscription {self._subscription.name!r} is {'' if self._subscription.durable else 'not '}durable, "
+                "and the consumer asks for the opposite: use another name, or ask for the same"
             )
         other = next(iter(self.consumers.values()), None)  # those that are here agree
         if other is not None and other.options.read_compacted is not options.read_compacted:

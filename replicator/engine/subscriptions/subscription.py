@@ -336,7 +336,10 @@ class Subscription:
         Raises :class:`NotAllowedError` if the subscription is not durable.
         """
         if replicated and not self.durable:
-            raise NotAllowedError(f"subscription {self.name!r}: one that is not durable cannot be replicated")
+            raise NotAllowedError(
+                f"subscription {self.name!r} is not durable, and only durable ones can be replicated: use a durable "
+                "one, or do not replicate it"
+            )
         self.deleting.check_there()
         if replicated != self.replicated:
             self.cursor.state.set_replicated(replicated)

@@ -129,7 +129,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """Return the non-durable subscription ``name``, which ends with its last consumer. Create it if there is
         none."""
         if options.replicated:  # with None it is not, whatever the policies say
-            raise NotAllowedError(f"subscription {name!r}: one that is not durable cannot be replicated")
+            raise NotAllowedError(
+                f"subscription {name!r} is not durable, and only durable ones can be replicated: make it durable, or "
+                "do not replicate it"
+            )
         check_subscription_name(name)
         existing = self._by_name.get(name)
         if existing is None:
@@ -147,7 +150,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         if options.start is not None:
             if options.start > self._topic.log.last and options.start.ledger < END_LEDGER:
                 raise InvalidSeek(
-                    f"{self._topic.name} ends at {self._topic.log.last}; a subscription cannot start at {options.start}"
+                    f"{self._topic.name} ends at {self._topic.log.last}; a subscription cannot start at "
+                    f"{options.start}: give a position up to the end"
                 )
             if options.read_compacted and options.start < self._topic.log.trimmed:
                 return self._topic.log.view.clamp(options.start)
@@ -186,8 +190,9 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         buried = tombstones.get(name)
         if generation is not None and buried is not None and generation <= buried:
             raise SubscriptionNotFound(
-                f"subscription {name!r} of {self._topic.name} was deleted (generation {buried}); "
-                f"an update of generation {generation} is older and is ignored"
+                f"subscription {name!r} of {self._topic.name} was deleted, and an update of it from another cluster is "
+                f"of a time before that (generation {generation}, deleted in {buried}): the update is ignored, and "
+                "nothing is to be done"
             )
         replicated = self._topic.policies.effective.replicate_subscription_state if replicated is None else replicated
         state = CursorState(

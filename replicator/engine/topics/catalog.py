@@ -239,7 +239,9 @@ class Catalog:
     def check_takes_topics(self, namespace: str) -> None:
         """Raise :class:`NamespaceNotFound` while the namespace or its tenant is being deleted."""
         if namespace in self._closing or namespace.partition("/")[0] in self._closing:
-            raise NamespaceNotFound(f"namespace {namespace!r} is being deleted")
+            raise NamespaceNotFound(
+                f"namespace {namespace!r} or its tenant is being deleted: wait until that has ended, and try again"
+            )
 
     def _namespace(self, name: str) -> Namespace:
         found = self.index.namespace(parse_namespace(name))

@@ -46,10 +46,10 @@ def namespace_policies_to_json(policies: NamespacePolicies) -> dict[str, Any]:
 def namespace_policies_from_json(stored: Any) -> NamespacePolicies:
     """Return the policies of a JSON object. Raise :class:`InvalidPolicies`."""
     if not isinstance(stored, dict):
-        raise InvalidPolicies(f"namespace policies must be an object, not {stored!r}")
+        raise InvalidPolicies(f"namespace policies must be a JSON object, not {stored!r}")
     known = NamespacePolicies.__slots__
     if unknown := [name for name in stored if name not in known]:
-        raise InvalidPolicies(f"namespace policies have no {unknown[0]!r}; they have {', '.join(known)}")
+        raise InvalidPolicies(f"namespace policies have no field {unknown[0]!r}; their fields are {', '.join(known)}")
     topic_policies, clusters = stored.get("topic_policies"), stored.get("replication_clusters")
     if clusters is not None and not isinstance(clusters, list):
         raise InvalidPolicies(f"replication_clusters must be a list of names, not {clusters!r}")

@@ -124,7 +124,10 @@ class PartitionedTopics:
         async def create() -> None:
             existing = self._catalog.index.partitioned(parse_topic(wanted.name))
             if existing is not None and existing != wanted:
-                raise NotAllowedError(f"{wanted.name} has {existing.partitions} partitions already")
+                raise NotAllowedError(
+                    f"{wanted.name} exists with {existing.partitions} partitions, not {partitions}: use it as it is, "
+                    "or take another name"
+                )
             await self._make(wanted, existing)
 
         await self._changes.alone(create)
@@ -143,7 +146,8 @@ class PartitionedTopics:
                 raise TopicNotFound(f"cluster {self._cluster!r} has no partitioned topic {wanted.name!r}")
             if partitions < existing.partitions:
                 raise InvalidPartitions(
-                    f"{wanted.name} has {existing.partitions} partitions; it cannot get fewer, not {partitions}"
+                    f"{wanted.name} has {existing.partitions} partitions and cannot get fewer: give at least as many, "
+                    f"not {partitions}"
                 )
             await self._make(wanted, existing)
 

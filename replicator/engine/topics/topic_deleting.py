@@ -133,7 +133,10 @@ class TopicDeleting:
         if not force:
             for topic in topics:
                 if (busy := topic.busy) is not None:
-                    raise TopicBusy(f"{busy} connected: disconnect them first, or use force")
+                    raise TopicBusy(
+                        f"a topic that is to be deleted is in use, as {busy} connected: disconnect them first, or use "
+                        "force"
+                    )
         for topic in topics:
             topic.leave()
         try:

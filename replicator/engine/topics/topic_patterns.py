@@ -62,7 +62,9 @@ def parse_pattern(text: str) -> TopicPattern:
             f"the pattern has {len(text)} characters; {PATTERN_CHARACTERS_MAX} are allowed: make it shorter"
         )
     if "\0" in text or not _is_unicode(text):
-        raise InvalidPattern(f"pattern {text!r:.80} has a character that no topic name and no regex can have")
+        raise InvalidPattern(
+            f"pattern {text!r:.80} has a character that no topic name and no regex can have: take it out"
+        )
     start = 1 if text.startswith("^" + _SCHEME) else 0  # as some write it who think of the whole name
     start += len(_SCHEME) if text.startswith(_SCHEME, start) else 0
     scheme_end = text.find("://", start)

@@ -218,7 +218,7 @@ async def the_database_takes_no_tables(broken: Broken) -> None:
         connection.execute(f"alter database {connection.info.dbname} set search_path to nowhere")
 
 
-@case("database", "it is of PostgreSQL 9")
+@case("database", "its files are of PostgreSQL 9")
 async def the_embedded_database_is_of_another_version(broken: Broken) -> None:
     broken.cluster["database"] = "embedded"
     (broken.data / "postgres").mkdir(parents=True)

@@ -340,7 +340,7 @@ def test_invariant_1_nothing_is_confirmed_that_was_written_to_a_segment_which_no
             entries = await published(topic, 3)
             (file,) = sorted(segments_of(tmp_path).glob("*.segment"))
             harm(file)
-            with pytest.raises(StoreFailed, match=rf"{file.name} was {how} while the worker runs"):
+            with pytest.raises(StoreFailed, match=rf"{file.name}, a segment .*, was {how} while the worker runs"):
                 await topic.publish([content(20_000, 3)])
             with pytest.raises(StoreFailed):
                 await topic.publish([message(b"small")])

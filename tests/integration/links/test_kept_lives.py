@@ -214,9 +214,9 @@ async def test_a_destination_takes_up_no_life_that_is_earlier_or_its_own(tmp_pat
         assert mark is not None
         writer = made.engines["b"].writer
         for incarnation in (mark.incarnation - 1, mark.position.ledger):
-            with pytest.raises(IncarnationMismatch, match="not later than what is here"):
+            with pytest.raises(IncarnationMismatch, match="is not later than incarnation"):
                 await writer.keep_both(topic.tail, {"a": HighWater(incarnation, BEFORE_ALL)})
-        with pytest.raises(NotAllowedError, match="this cluster is 'b' itself"):
+        with pytest.raises(NotAllowedError, match="made anew in 'b', which is this cluster itself"):
             await writer.keep_both(topic.tail, {"b": HighWater(mark.position.ledger + 1, BEFORE_ALL)})
         assert topic.origins.high_water("a") == mark
         await made.links["a>b"].stop()

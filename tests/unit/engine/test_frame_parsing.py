@@ -98,7 +98,7 @@ def test_invariant_11_an_oversized_frame_is_refused_before_memory_is_taken(lengt
     ("sent", "error"),
     [
         (struct.pack(">IBI", 5, 3, 5), "compression 3"),
-        (struct.pack(">IBI", 5, 0, 4), "5 bytes and says 4"),
+        (struct.pack(">IBI", 5, 0, 4), "5 bytes, but says that it has 4"),
         (b"GET / HTTP/1.1\r\n\r\n", "over the limit"),
     ],
 )
@@ -115,7 +115,7 @@ def test_an_end_inside_a_frame_is_an_error(cut: int) -> None:
     if cut == 1_000 + HEADER_BYTES:
         parser.end()
         return
-    with pytest.raises(BlockCorrupt, match="the stream ends inside a frame"):
+    with pytest.raises(BlockCorrupt, match="the link's stream ends inside a frame"):
         parser.end()
 
 

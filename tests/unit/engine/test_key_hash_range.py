@@ -85,7 +85,7 @@ def test_every_slot_can_have_its_own_consumer_and_one_more_is_refused() -> None:
     # The tiling that 65,536 joins lead to, made directly: they would take a minute.
     selector._starts = list(range(SLOTS))
     selector._owners = list(range(SLOTS))
-    with pytest.raises(InvalidHashRanges, match="each of the 65536 slots has its own consumer: 'late'"):
+    with pytest.raises(InvalidHashRanges, match=r"'late' cannot .* each of its 65536 has its own consumer"):
         selector.add(SLOTS, "late", AUTO)
     assert selector.version == 0
     assert selector._starts == selector._owners == list(range(SLOTS))

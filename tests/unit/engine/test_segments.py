@@ -326,7 +326,9 @@ def test_a_block_whose_segment_is_gone_is_named_and_others_are_served(tmp_path: 
         (tmp_path / "log" / SEGMENTS / segments_of(tmp_path)[1]).unlink()
         async with opened(tmp_path, settings=ENGINE) as live:
             topic = await live.topic(TOPIC)
-            with pytest.raises(BlockCorrupt, match=r"topic \d+ at .*0000000002.segment, which holds it, "):
+            with pytest.raises(
+                BlockCorrupt, match=r"topic \d+ at .*: the segment .*0000000002.segment, which holds messages, "
+            ):
                 topic.reading.blocks(BEFORE_ALL, bytes_max=10**9)
             assert entries_of(await live.topic(OTHER), "us-east") == [message(b"small")]
             await publish(topic, [21])
@@ -411,7 +413,7 @@ def test_a_body_is_copied_once_and_read_back_without_a_copy(tmp_path: Path) -> N
         found = [segments.read(place, memoryview(block)[:50]) for place in places]
         assert [bytes(each) for each in found] == [block] * 3
         assert len({id(each.obj) for each in found}) == 1, "they are slices of one buffer"
-        with pytest.raises(BlockCorrupt, match="other bytes lie"):
+        with pytest.raises(BlockCorrupt, match="has other bytes than the store wrote there"):
             segments.read(places[0], memoryview(b"x" * 50))
     finally:
         segments.close()

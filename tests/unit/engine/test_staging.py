@@ -126,8 +126,8 @@ def test_nothing_is_staged_where_clients_would_not_get_it(tmp_path: Path) -> Non
             with pytest.raises(NotAllowedError) as caught:
                 await stage(service, b"a")
             assert str(caught.value) == (
-                "the worker of a serves no clients: see b, which would not get what is written here: write to the "
-                "brokers, by a connector of Spark for them, or to an embedded cluster with a link"
+                "clients would not get what is written to this worker (the worker of a serves no clients: see b): "
+                "write to the brokers, by a connector of Spark for them, or to an embedded cluster with a link"
             )
             assert service.files.scan() == {}
 
@@ -148,10 +148,10 @@ def test_what_could_not_be_published_is_refused_when_it_is_staged(tmp_path: Path
                 (whole[:-1] + b"x", BlockCorrupt, "checksum"),
                 (encode_frame(TOPIC, [b"no entry"], [1], 1), EntryCorrupt, "shorter than its frame"),
                 (encode_frame(TOPIC, [message()], [2], 1), EntryCorrupt, "other batch sizes"),
-                (encode_frame(TOPIC, [marker()], [1], 1), EntryCorrupt, "only workers write markers"),
+                (encode_frame(TOPIC, [marker()], [1], 1), EntryCorrupt, "with a marker type, which only workers write"),
                 (encode_frame(TOPIC, [message(b"x" * 2_000)], [1], 1), MessageTooLarge, "max_message_bytes"),
                 (encode_frame(OTHER, [message()], [1], 1), NotAllowedError, "is partitioned"),
-                (encode_frame("orders", [message()], [1], 1), NotAllowedError, "name topics in full"),
+                (encode_frame("orders", [message()], [1], 1), NotAllowedError, "must name its topic in full"),
             ]
             for body, error, text in cases:
                 with pytest.raises(error, match=text):
@@ -255,7 +255,7 @@ def test_an_attempt_that_a_worker_finds_at_its_start_is_verified_before_it_is_se
         file.write_bytes(content)
         async with staging_over(tmp_path) as service:
             await service.seal(attempt, len(frame))
-            with pytest.raises(StagedMissing, match="is sealed"):
+            with pytest.raises(StagedMissing, match="is finished"):
                 await service.append(attempt, len(frame), frame)
 
     asyncio.run(main())

@@ -157,7 +157,7 @@ def _entry_too_high() -> bytes:
         (MarkerType.SNAPSHOT_RESPONSE, b"\n\x011", "cluster"),
         (MarkerType.LOCAL_SNAPSHOT, b"\n\x011", "local_message_id"),
         (MarkerType.LOCAL_SNAPSHOT, _entry_too_high(), "9223372036854775808"),
-        (MarkerType.SUBSCRIPTIONS_UPDATE, _update_in_update_in_update(), "nests"),
+        (MarkerType.SUBSCRIPTIONS_UPDATE, _update_in_update_in_update(), "has updates within updates"),
         (MarkerType.SUBSCRIPTIONS_UPDATE, _cluster_twice(), "twice"),
         (MarkerType.SUBSCRIPTIONS_UPDATE, _generation_too_high(), "generation 4611686018427387905"),
     ],

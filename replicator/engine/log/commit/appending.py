@@ -156,7 +156,10 @@ class LogAppender:
         """Add a new row to table ``blocks``. Raise :class:`PositionTaken` if the position has a row."""
         if not txn.put(key, row, overwrite=False, db=self._dbs["blocks"]):
             position = Position(*tables.BLOCK_KEY.unpack(key)[1:])
-            raise PositionTaken(f"position {position} of topic {tail.name!r} is taken")
+            raise PositionTaken(
+                f"position {position} of topic {tail.name!r} is taken by another block, and would be used twice: run "
+                "`replicator store check`; if that finds nothing, it is a bug"
+            )
         if header.kind is not BlockKind.MESSAGES:
             txn.put(key, tables.MARKER_RUN.pack(header.entries), db=self._dbs["markers"])
 

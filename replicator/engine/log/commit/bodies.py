@@ -91,7 +91,10 @@ class GroupBodies:
                 key = BLOCK_KEY.pack(topic_id, *first)
                 value = txn.get(key, db=self._store.tables["blocks"])
                 if value is None:
-                    raise BlockCorrupt(f"there is no block at {first}")
+                    raise BlockCorrupt(
+                        f"the log has no block at {first} any more that could be given to the new incarnation of the "
+                        "topic: run the command again"
+                    )
                 view = self._store.block_for_writer(value, topic_id, first)
                 if change:
                     relabelled = with_incarnation(bytes(view.block), incarnation)

@@ -90,17 +90,18 @@ class BlockCopies(BlockWriting):
         for origin, life in request.lives.items():
             if origin == self._cluster:
                 raise NotAllowedError(
-                    f"{tail.name}: this cluster is {origin!r} itself, and no link may tell it of a new life of its "
-                    "own messages: see that no other cluster has its name"
+                    f"{tail.name}: a link says that the topic was deleted and made anew in {origin!r}, which is this "
+                    "cluster itself and knows its own messages: see that no other cluster has its name"
                 )
             here = tail.high_water.get(origin)
             if here is None or here.incarnation == life.incarnation:
                 continue
             if here.incarnation > life.incarnation or not _lies_below(here.position, life):
                 raise IncarnationMismatch(
-                    f"topic {tail.name!r}, origin {origin!r}: life {life.incarnation}, which is at {life.position}, is "
-                    f"not later than what is here, life {here.incarnation} up to {here.position}, so that keep-both "
-                    "changes nothing: see whether the gap is still there (`replicator links list`)"
+                    f"topic {tail.name!r}, origin {origin!r}: keep-both changes nothing, because incarnation "
+                    f"{life.incarnation} at {life.position}, which the link copies, is not later than incarnation "
+                    f"{here.incarnation} here, which reaches up to {here.position}. See whether the link still has its "
+                    "gap (`replicator links list`)"
                 )
             raised[origin] = HighWater(life.incarnation, here.position)
         self._appender.remember(tail)

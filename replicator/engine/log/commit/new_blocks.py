@@ -55,7 +55,10 @@ def select_new(
             continue
         header, block = verify_block(copied.block), copied.block
         if header.origin == cluster:
-            raise NotAllowedError(f"a block of {header.origin!r} was sent back to where it comes from")
+            raise NotAllowedError(
+                f"a link sent a block of {header.origin!r} back to {header.origin!r} itself: see that no other cluster "
+                "has its name, and run the same version in all clusters"
+            )
         if header.kind is BlockKind.LOCAL_MARKERS:
             raise NotAllowedError(
                 f"a link sent a block of local markers, which only cluster {header.origin!r} itself may have in its "
@@ -111,12 +114,13 @@ def _check_follows(where: str, previous: Position, sent: BlockHeader | LeftOutNo
     if have.incarnation != sent.incarnation and not is_earlier and not is_next:
         raise IncarnationMismatch(
             f"{where}: incarnation {sent.incarnation} was sent, {have.incarnation} is here: the topic was deleted and "
-            "made anew in one of the two clusters. `replicator links resolve --policy keep-both` goes on, and keeps "
-            "what is here"
+            "made anew in one of the two clusters. `replicator links resolve --policy keep-both` lets the link go on, "
+            "and keeps what is here"
         )
     if previous > have.position:
         raise CopyGap(
-            f"{where}: {previous} was sent before {place}, here is {have.position}: the link asks again where to go on"
+            f"{where}: entries are missing. The link sent {place} as the next after {previous}, and the last one here "
+            f"is {have.position}. Nothing is to be done: the link asks again where to go on"
         )
 
 
@@ -125,7 +129,10 @@ def _new_hole(copied: CopiedBlock, *, cluster: str, topic: str, high_water: Mapp
     :func:`select_new`."""
     note = decode_note(copied.block)
     if note.origin == cluster:
-        raise NotAllowedError(f"a note on messages of {note.origin!r} was sent back to where they come from")
+        raise NotAllowedError(
+            f"a link sent a note on left-out messages of {note.origin!r} back to {note.origin!r} itself: see that no "
+            "other cluster has its name, and run the same version in all clusters"
+        )
     have = high_water.get(note.origin) or HighWater(note.incarnation, BEFORE_ALL)
     _check_follows(f"topic {topic!r}, origin {note.origin!r}", copied.previous, note, have)
     return NewHole(note, have.position) if note.upto > have.position else None

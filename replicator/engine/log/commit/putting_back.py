@@ -146,9 +146,9 @@ class PutsBack(BlockWriting):
             if not same_life or header.parts_bytes or header.origin_first <= next_at:
                 raise NotReclaimed(
                     f"{request.tail.name}: another cluster gave the block at {header.origin} {header.origin_first}, "
-                    f"of life {header.incarnation}, which is not of this log: whole blocks of {self._cluster}, life "
-                    f"{request.incarnation}, after {next_at} are wanted. See what `replicator verify` says of the "
-                    "topic"
+                    f"incarnation {header.incarnation}, which does not belong in this log: it takes back whole blocks "
+                    f"of {self._cluster}, incarnation {request.incarnation}, after {next_at}. See what `replicator "
+                    "verify` says of the topic"
                 )
             next_at = header.origin_last
 
@@ -170,9 +170,9 @@ class PutsBack(BlockWriting):
             found_topic, ledger, entry = tables.BLOCK_KEY.unpack(cursor.key())
             if found_topic == topic_id and ledger <= request.upto.ledger:
                 raise NotReclaimed(
-                    f"{request.tail.name}: another message is at {Position(ledger, entry)} already, so that what was "
-                    f"lost up to {request.upto} has no place: it was put back before, or the log went on "
-                    "(docs/backup.md)"
+                    f"{request.tail.name}: what was lost up to {request.upto} cannot be put back, because another "
+                    f"message is at {Position(ledger, entry)} already: it was put back before, or the log got new "
+                    "messages (docs/backup.md)"
                 )
         if not (cursor.prev() if found else cursor.last()):
             return None, None
@@ -184,8 +184,8 @@ class PutsBack(BlockWriting):
         at = Position(ledger, entry + header.entries)
         if at > first:
             raise NotReclaimed(
-                f"{request.tail.name}: another message is at {first} already: it was put back before, or the log went "
-                "on (docs/backup.md)"
+                f"{request.tail.name}: a lost message cannot be put back at {first}, because another message is at "
+                "that position already: it was put back before, or the log got new messages (docs/backup.md)"
             )
         entries, messages = tables.LOCAL_PREFIX.unpack_from(value)
         return (entries + header.entries, messages + header.messages), at

@@ -79,14 +79,15 @@ class Reclaims(BlockWriting):
         for header, _ in request.blocks:
             if header.origin != self._cluster or header.incarnation != tail.incarnation or header.parts_bytes:
                 raise NotReclaimed(
-                    f"{tail.name}: another cluster gave the block at {header.origin} {header.origin_first}, of life "
-                    f"{header.incarnation}, which is not of this log: whole blocks of {self._cluster}, life "
-                    f"{tail.incarnation}, are wanted. See what `replicator verify` says of the topic"
+                    f"{tail.name}: another cluster gave the block at {header.origin} {header.origin_first}, "
+                    f"incarnation {header.incarnation}, which does not belong in this log: it takes back whole blocks "
+                    f"of {self._cluster}, incarnation {tail.incarnation}. See what `replicator verify` says of the "
+                    "topic"
                 )
             if header.origin_first < next_at:
                 raise NotReclaimed(
-                    f"{tail.name}: the log has gone on to {next_at} since it was restored, so that "
-                    f"{header.origin_first} has no place in it any more"
+                    f"{tail.name}: the lost message at {header.origin_first} cannot be put back, because the log has "
+                    f"gone on to {next_at} since it was restored (docs/backup.md)"
                 )
             next_at = Position(header.origin_last.ledger, header.origin_last.entry + 1)
 

@@ -160,7 +160,8 @@ class SegmentFile:
             written -= written % PAGE_BYTES  # the rest has to begin aligned
             if written <= 0:
                 raise OSError(
-                    f"{self.path}: the disk takes no more than a part of a page at {offset}: see that it has room"
+                    f"{self.path}: the disk takes no more than a part of a page at {offset}, so that it is probably "
+                    "full: make room on it"
                 )
             offset, content = offset + written, content[written:]
 
@@ -168,8 +169,11 @@ class SegmentFile:
         """Make all written bytes durable. After :class:`OSError` or :class:`SegmentGone` the file must not be used any
         more."""
         os.fdatasync(self._writing)
-        if (gone := self.gone()) is not None:
-            raise SegmentGone(f"segment {self.path} was {gone} while the worker runs")
+        if (deleted_or_replaced := self.gone()) is not None:
+            raise SegmentGone(
+                f"the file {self.path}, a segment of the store with messages, was {deleted_or_replaced} while the "
+                "worker runs: see that nothing else changes files in the data directory"
+            )
 
     def gone(self) -> str | None:
         """Return "deleted" or "replaced" if the file in the directory is not this one any more, else None."""
@@ -189,14 +193,15 @@ class SegmentFile:
                 if not read:
                     raise BlockCorrupt(
                         f"the segment {self.path}, which holds messages, is cut short: it ends before byte "
-                        f"{offset + size}"
+                        f"{offset + size}; `replicator store check` says what is missing"
                     )
                 done += read
             if ahead:
                 self._read_ahead(offset, offset + size)
         except OSError as error:
             raise BlockCorrupt(
-                f"the segment {self.path}, which holds messages, cannot be read at {offset}: {error.strerror}"
+                f"the segment {self.path}, which holds messages, cannot be read at byte {offset}: {error.strerror}; "
+                "look at its disk"
             ) from None
 
     def _read_ahead(self, begin: int, end: int) -> None:

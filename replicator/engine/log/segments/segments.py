@@ -340,8 +340,8 @@ class Segments:
         block = self.read_unchecked(place, ahead=ahead)
         if block[: len(head)] != head:
             raise BlockCorrupt(
-                f"other bytes lie at {place.offset} of {self._directory / files.segment_name(place.segment)} than the "
-                "store wrote there"
+                f"the segment {self._directory / files.segment_name(place.segment)} is damaged: at byte {place.offset} "
+                "it has other bytes than the store wrote there"
             )
         return block
 
@@ -357,7 +357,10 @@ class Segments:
                 return block.toreadonly()
         except OSError as error:
             path = self._directory / files.segment_name(place.segment)
-            raise BlockCorrupt(f"{path}, which holds it, cannot be opened: {error.strerror}") from None
+            raise BlockCorrupt(
+                f"the segment {path}, which holds messages, cannot be opened: {error.strerror}; see that the file is "
+                "there and that the worker's user may read it"
+            ) from None
 
     def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
         """Return the block at ``place`` on the writer's thread, even if the running transaction has put it there. Read

@@ -254,13 +254,14 @@ class KeySharedDispatcher(ManyActiveDispatcher):
                         "subscription"
                     )
                 raise ConsumerBusy(
-                    "the consumers of a Key_Shared subscription either all bring sticky ranges or none does: "
-                    f"{other.options.consumer_name!r} {'does not' if theirs.sticky_ranges is None else 'does'}"
+                    "this consumer brings sticky ranges, and those connected to this Key_Shared subscription, such as "
+                    f"{other.options.consumer_name!r}, bring none: connect without ranges, or use another subscription"
                 )
             if theirs.allow_out_of_order_delivery != policy.allow_out_of_order_delivery:
                 raise ConsumerBusy(
-                    "the consumers of a Key_Shared subscription must agree on allow_out_of_order_delivery: it is "
-                    f"{theirs.allow_out_of_order_delivery} for {other.options.consumer_name!r}"
+                    "the consumers of a Key_Shared subscription must agree on allow_out_of_order_delivery: give it the "
+                    f"value {theirs.allow_out_of_order_delivery}, which it has for the connected "
+                    f"{other.options.consumer_name!r}"
                 )
         if not self.consumers or self._selector is None:
             # The kind of selector is settled by the first consumer, and can change only when all have gone.

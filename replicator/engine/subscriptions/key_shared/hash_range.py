@@ -34,7 +34,8 @@ class HashRangeSelector(Tiling):
         largest = max(range(len(self._owners)), key=self._size)
         if self._size(largest) == 1:
             raise InvalidHashRanges(
-                f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one; close another consumer first"
+                f"consumer {name!r} cannot get hash slots of this Key_Shared subscription, because each of its {SLOTS} "
+                "has its own consumer: close another consumer first"
             )
         self._split(largest, consumer_id, newcomer_is_lower=True)
 

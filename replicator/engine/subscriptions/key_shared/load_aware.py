@@ -56,7 +56,8 @@ class LoadAwareSelector(Tiling):
         index = max(range(len(self._owners)), key=self._relief)
         if self._size(index) == 1:
             raise InvalidHashRanges(
-                f"each of the {SLOTS} slots has its own consumer: {name!r} cannot get one; close another consumer first"
+                f"consumer {name!r} cannot get hash slots of this Key_Shared subscription, because each of its {SLOTS} "
+                "has its own consumer: close another consumer first"
             )
         relieved = self._sent[self._owners[index]]
         self._sent[consumer_id] = [messages // 2 for messages in relieved]

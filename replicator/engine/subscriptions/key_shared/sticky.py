@@ -93,14 +93,15 @@ def _checked(name: str, policy: KeySharedPolicy) -> list[HashRange]:
     for brought in policy.sticky_ranges:
         if not 0 <= brought.start <= brought.end < SLOTS:
             raise InvalidHashRanges(
-                f"sticky range {_text(brought)} of consumer {name!r} is not start..end with "
-                f"0 <= start <= end <= {SLOTS - 1}"
+                f"sticky range {_text(brought)} of consumer {name!r} must be start..end with 0 <= start <= end <= "
+                f"{SLOTS - 1}"
             )
     wanted = sorted(policy.sticky_ranges)
     for before, after in pairwise(wanted):
         if after.start <= before.end:
             raise InvalidHashRanges(
-                f"sticky ranges {_text(before)} and {_text(after)} of consumer {name!r} overlap each other"
+                f"sticky ranges {_text(before)} and {_text(after)} of consumer {name!r} overlap each other: give "
+                "ranges that do not"
             )
     return wanted
 
