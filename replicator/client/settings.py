@@ -356,7 +356,10 @@ class ConsumerSettings:
         for name in ("negative_ack_backoff", "ack_timeout_backoff"):
             backoff = getattr(self, name)
             if backoff is not None and not (hasattr(backoff, "min_delay_ms") and hasattr(backoff, "next_delay_ms")):
-                raise InvalidConfiguration(f"{name} is {backoff!r:.80}; it must be a redelivery back-off")
+                raise InvalidConfiguration(
+                    f"{name} is {backoff!r:.80}; it must be a FixedRedeliveryBackoff, a MultiplierRedeliveryBackoff, "
+                    "or an object with their methods"
+                )
         self._check_type()
 
     def _check_type(self) -> None:

@@ -291,7 +291,7 @@ class _Connections:
                 "and can be reached"
             ) from None
         except OSError as error:
-            raise ConnectError(f"{address}: {why_no_answer(error, remedy='')}") from error
+            raise ConnectError(f"no connection to {address}: {why_no_answer(error, remedy='')}") from error
         except BaseException as error:
             connection.end(ConnectError(f"{address}: {error or type(error).__name__}"))
             raise

@@ -102,7 +102,7 @@ def of_another(certificate: Path, key: Path) -> None:
         (lambda certificate, _: certificate.unlink(), "No such file"),
         (lambda certificate, _: certificate.write_text("nothing"), "PEM"),
         (of_another, "(?i)key.values.mismatch"),
-        (encrypted, "the key is encrypted; give one without a passphrase"),
+        (encrypted, "the private key is encrypted; give one without a passphrase"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_named_and_one_that_takes_its_place_is_used(
