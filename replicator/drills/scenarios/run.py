@@ -213,8 +213,8 @@ class Run:
                 confirmed, since = self._publisher.confirmed, time.monotonic()
             elif time.monotonic() - since > STALLED_SECONDS_MAX:
                 raise DrillError(
-                    f"nothing was confirmed for {STALLED_SECONDS_MAX:.0f} s ({self._operator.phase}); see the logs in "
-                    "the drill's directory"
+                    f"no published message was confirmed for {STALLED_SECONDS_MAX:.0f} s (phase: "
+                    f"{self._operator.phase}); see the logs in the drill's directory"
                 )
             await asyncio.sleep(PROGRESS_SECONDS)
 
