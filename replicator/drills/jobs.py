@@ -209,7 +209,7 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     if Need.OWN_STORES in setting.scenario.needs and (setting.kind != EMBEDDED_KIND or setting.topology is not None):
         raise ScenarioImpossible(
             f"--scenario {setting.scenario.name} removes a data directory, so it needs {Need.OWN_STORES.value} that "
-            "the drill makes itself: leave --topology and --kind away"
+            "the drill makes itself: leave --topology and --kind out"
         )
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)

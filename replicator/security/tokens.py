@@ -282,7 +282,7 @@ def show_token(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         whole = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError):
-        raise SecurityError("this is not a token: it has three parts of base64 with dots between them") from None
+        raise SecurityError("this is not a token: a token has three parts of base64 with dots between them") from None
     return dict(whole["header"]), dict(whole["payload"])
 
 

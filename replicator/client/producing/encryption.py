@@ -198,7 +198,9 @@ def _wrap(name: str, pem: bytes, data_key: bytes, padding: OAEP) -> bytes:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise CryptoError(f"public key {name!r} is not a public key in PEM: {error}") from None
     if not isinstance(key, RSAPublicKey):
-        raise CryptoError(f"public key {name!r} is not an RSA key")
+        raise CryptoError(
+            f"public key {name!r} is not an RSA key; give one, because messages are encrypted with RSA keys only"
+        )
     try:
         return key.encrypt(data_key, padding)
     except ValueError as error:
@@ -217,7 +219,9 @@ def _unwrap(name: str, pem: bytes, wrapped: bytes) -> bytes:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CryptoError(f"private key {name!r} is not a private key in PEM: {error}") from None
     if not isinstance(key, RSAPrivateKey):
-        raise CryptoError(f"private key {name!r} is not an RSA key")
+        raise CryptoError(
+            f"private key {name!r} is not an RSA key; give one, because messages are encrypted with RSA keys only"
+        )
     try:
         return key.decrypt(wrapped, _oaep())
     except ValueError:

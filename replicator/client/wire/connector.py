@@ -185,8 +185,9 @@ class BrokerConnector:
             self._cluster = connection.cluster
         elif self._cluster != connection.cluster and len(self._addresses) > 1:
             raise InvalidUrl(
-                f"{self._url}: {address} is of the cluster {connection.cluster or 'of brokers'!r}, another address of "
-                f"{self._cluster or 'of brokers'!r}; a list of addresses is not a failover: give those of one cluster"
+                f"{self._url}: {address} is of the cluster {connection.cluster or 'of brokers'!r}, and another "
+                f"address of {self._cluster or 'of brokers'!r}; a list of addresses is not a failover: give only "
+                "addresses of one cluster"
             )
 
     async def _serving(self, topic: str) -> Connection:
