@@ -70,10 +70,10 @@ async def acknowledge_at_broker(
 class Acknowledger:
     """Acknowledges by one consumer that grants no permits. ``lost`` says why the consumer has ended."""
 
-    def __init__(self, channel: ConsumerChannel, what: str, news: asyncio.Event | None = None) -> None:
-        """Start the consumer on ``channel``. Errors call it ``what``; ``news`` is set when it ends."""
+    def __init__(self, channel: ConsumerChannel, acknowledgements: str, news: asyncio.Event | None = None) -> None:
+        """Start the consumer on ``channel``. Errors name its ``acknowledgements``; ``news`` is set when it ends."""
         self._channel = channel
-        self._what = what
+        self._acknowledgements = acknowledgements
         self._events = _Confirmations(news)
         channel.start(self._events)
 
@@ -87,7 +87,7 @@ class Acknowledger:
         for at in range(0, len(chosen), IDS_PER_COMMAND):
             self._events.asked += 1
             self._channel.acknowledge(self._events.asked, [Ack(each) for each in chosen[at : at + IDS_PER_COMMAND]])
-        await self._events.all(self._what)
+        await self._events.all(self._acknowledgements)
         return chosen
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class _Confirmations:
         self._news = asyncio.Event()
         self._over = over
 
-    async def all(self, what: str) -> None:
+    async def all(self, acknowledgements: str) -> None:
         """Wait until all are confirmed. Raises :class:`BridgeError`, or the error that ended the channel."""
         try:
             async with timeout(ANSWER_SECONDS_MAX):
@@ -115,8 +115,8 @@ class _Confirmations:
                     await self._news.wait()
         except TimeoutError:
             raise BridgeError(
-                f"{what}: the brokers have not confirmed them within {ANSWER_SECONDS_MAX:g} s, and may have stored "
-                "them all the same. The bridge sends them again; if this goes on, see the brokers' log"
+                f"{acknowledgements}: the brokers have not confirmed them within {ANSWER_SECONDS_MAX:g} s, and may "
+                "have stored them all the same. The bridge sends them again; if this goes on, see the brokers' log"
             ) from None
 
     def on_ack_confirmed(self, request_id: int) -> None:

@@ -361,9 +361,9 @@ class BrokerAdmin(ClosedAtExit):
     async def _send_to(self, base: str, method: str, path: str, body: Any) -> _Answer:
         """Send a request, and follow redirects with the same credentials, which an HTTP client would drop."""
         url = f"{base}/admin/v2/{path}"
-        what = f"{method} {url}"
+        request = f"{method} {url}"
         for sent_on in range(REDIRECTS_MAX + 1):
-            by = f"{what} (sent on to {url})" if sent_on else what
+            sent = f"{request} (sent on to {url})" if sent_on else request
             # Another host would send on to the same one.
             over: type[Exception] = AdminFailed if sent_on else _Broken
             try:
@@ -376,43 +376,44 @@ class BrokerAdmin(ClosedAtExit):
                     allow_redirects=False,
                 ) as response:
                     if response.status not in _REDIRECTS:
-                        return await self._answer(what, response)
+                        return await self._answer(request, response)
                     sent_to = urljoin(url, response.headers.get("Location", ""))
             except AuthenticationError as error:
-                raise AdminFailed(f"{what}: {error}") from None
+                raise AdminFailed(f"{request}: {error}") from None
             except TimeoutError:
                 raise over(
-                    f"{by}: no answer within {REQUEST_SECONDS_MAX:g} s; see that this broker runs and is not overloaded"
+                    f"{sent}: no answer within {REQUEST_SECONDS_MAX:g} s; see that this broker runs and is not "
+                    "overloaded"
                 ) from None
             except aiohttp.ClientError as error:
-                text = f"{by}: {error or type(error).__name__}{self._refused_by_tls(error)}"
+                text = f"{sent}: {error or type(error).__name__}{self._refused_by_tls(error)}"
                 if isinstance(error, aiohttp.ClientConnectorError) and not sent_on:
                     raise _Unreachable(text) from None
                 raise over(text) from None
             if urlsplit(sent_to).scheme != urlsplit(url).scheme:
                 raise AdminFailed(
-                    f"{what}: sent on to {sent_to}, which is not asked: it has another scheme. Give the address that "
-                    "the brokers send to as `admin_url`"
+                    f"{request}: the broker redirects it to {sent_to}, which is not asked, because it has another "
+                    "scheme (http or https). Set `admin_url` to the address to which the brokers redirect"
                 )
             url = sent_to
         raise AdminFailed(
-            f"{what}: sent on {REDIRECTS_MAX} times, last to {url}: see that the brokers' own addresses "
+            f"{request}: it was redirected {REDIRECTS_MAX} times, last to {url}; see that the brokers' own addresses "
             "(webServiceUrl) do not lead in a circle"
         )
 
-    async def _answer(self, what: str, response: aiohttp.ClientResponse) -> _Answer:
+    async def _answer(self, request: str, response: aiohttp.ClientResponse) -> _Answer:
         said = await response.content.read(ANSWER_BYTES_MAX + 1)
         while len(said) <= ANSWER_BYTES_MAX and (more := await response.content.read(ANSWER_BYTES_MAX)):
             said += more
         if len(said) > ANSWER_BYTES_MAX:
             raise AdminFailed(
-                f"{what}: the answer has more than {ANSWER_BYTES_MAX} bytes, more than the bridge reads; see that "
+                f"{request}: the answer has more than {ANSWER_BYTES_MAX} bytes, more than the bridge reads; see that "
                 "`admin_url` leads to a Pulsar broker"
             )
         status = response.status
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return _Answer(dict(response.headers), said)
-        text = f"{what}: {status} {_reason(said, response.reason)}"
+        text = f"{request}: {status} {_reason(said, response.reason)}"
         said_seconds = retry_after(response.headers)
         if tells_to_wait(status, said_seconds):
             raise AdminLimited(text, status, said_seconds)

@@ -134,8 +134,9 @@ class Applying:
             done = await acknowledge_at_broker(self._connector, self._cluster, self._topic, name, kind, positions)
             if done is None:
                 raise BridgeError(
-                    f"{len(positions)} entries that are acknowledged elsewhere wait: a broker lets nobody else into "
-                    f"the {kind or 'Exclusive'} subscription while its consumer is connected"
+                    f"{len(positions)} entries that are acknowledged in other clusters cannot be acknowledged here "
+                    f"yet: a broker lets nobody else into the {kind or 'Exclusive'} subscription while its consumer "
+                    "is connected. The bridge tries again until that consumer has left"
                 )
             return done
 

@@ -93,14 +93,14 @@ class BrokerClients:
                     await asyncio.gather(*(each.compared() for each in waits))
                 await self._all_known()
                 if renewed := [each.topic.name for each in waits if self._is_renewed(each)]:
-                    raise ClientsRemain(f"the reading of {renewed[0]} was renewed meanwhile; try again")
+                    raise ClientsRemain(f"the worker began to read {renewed[0]} anew meanwhile (a renewal); try again")
                 await self._engine.remember("failover_barrier", operation)
         except TimeoutError:
             named = [text for each in waits if (text := each.in_the_way(consumers=not keep_consumers))]
-            why = "; ".join(named[:NAMED_MAX]) or self.unknown() or self._limited() or "the brokers are slow"
+            in_the_way = "; ".join(named[:NAMED_MAX]) or self.unknown() or self._limited() or "the brokers are slow"
             raise ClientsRemain(
-                f"the clients of {self._engine.cluster}'s brokers could not be kept out within "
-                f"{SETTLE_SECONDS_MAX:g} s: {why}; remove what is in the way, and try again"
+                f"the clients of {self._engine.cluster}'s brokers could not be kept out within {SETTLE_SECONDS_MAX:g} "
+                f"s: {in_the_way}; remove what is in the way, and try again"
             ) from None
         except BridgeError as error:
             raise ClientsRemain(

@@ -168,8 +168,8 @@ class ConsumerFence:
             unloading.cancel()
             self._unloaded()
         raise BridgeError(
-            f"{self._name} was unloaded and is not back within {COME_BACK_SECONDS_MAX:g} s: {error}; see that the "
-            "brokers run, and try again"
+            f"{self._name}: the brokers unloaded this topic, and have not loaded it again within "
+            f"{COME_BACK_SECONDS_MAX:g} s: {error}; see that the brokers run, and try again"
         )
 
     async def _hold(self, names: Collection[str]) -> set[str]:

@@ -57,7 +57,7 @@ class BrokerPassword(_OfFile):
         line = super().credentials()
         name, _, password = line.partition(b":")
         if not name or not password or b"\n" in line:
-            raise AuthenticationError(f"{self.source}: it must be one line, NAME:PASSWORD")
+            raise AuthenticationError(f"{self.source}: the file must hold one line, NAME:PASSWORD")
         return line
 
 

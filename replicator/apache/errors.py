@@ -88,12 +88,12 @@ class BrokersPutBack(BridgeHalted):
         self.subscription: int | None = None
 
 
-def entries_hidden(topic: str) -> str:
-    """Return a sentence that says that the brokers show the worker no entries of ``topic``, and what to do."""
+def entries_hidden(topic: str, afterwards: str) -> str:
+    """Return a text: the brokers show the worker no entries of ``topic``, what to do, and ``afterwards``."""
     return (
         f"{topic} may be another one at the brokers, and they do not show the worker's role its entries, so nobody can "
         "tell which of them were read. Let the role view messages (`GET "
-        "/admin/v2/persistent/…/ledger/…/entry/…`)"
+        f"/admin/v2/persistent/…/ledger/…/entry/…`){afterwards}"
     )
 
 

@@ -113,7 +113,7 @@ async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, inter
         if was is None:
             return False
         if (found := await admin.seen_entry(topic.name, place)) is None:
-            raise BridgeHalted(f"{entries_hidden(topic.name)}; reading goes on by itself then")
+            raise BridgeHalted(entries_hidden(topic.name, "; reading goes on by itself then"))
         return was.is_same(found)
 
     ledgers = [(ledger, each) for ledger, each in known.by_ledger() if ledger in internals.ledgers]

@@ -61,9 +61,10 @@ async def check_positions_are_free(
         )
     if taken or unknown > same:
         raise BrokersPutBack(
-            f"{topic}: another cluster has messages of these brokers up to {max([*taken, unknown])}, "
-            "and neither they nor the store of this worker has those, as far as anybody knows. They were put back "
-            "to an older copy of their data, or set up anew. A new life of their data begins",
+            f"{topic}: another cluster has messages of these brokers up to {max([*taken, unknown])}, and neither they "
+            "nor the store of this worker has those, as far as anybody knows. They were put back to an older copy of "
+            "their data, or set up anew. The worker goes on by itself: a new life of their data begins, with "
+            "positions of its own",
             HighWater(max(each.mark.incarnation for each in copies), max(each.mark.position for each in copies)),
         )
 
@@ -75,7 +76,7 @@ async def _has(admin: BrokerAdmin, topic: str, at: Position, content: Expected) 
     """
     found = await admin.seen_entry(topic, at)
     if found is None:
-        raise BridgeHalted(f"{entries_hidden(topic)}; reading goes on by itself then")
+        raise BridgeHalted(entries_hidden(topic, "; reading goes on by itself then"))
     return content.is_same(found)
 
 

@@ -106,7 +106,7 @@ class ReadingCursor:
         if (found := self.incarnation_of(shown)) is None:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
-                "before",
+                "before. Its reading must be renewed",
                 renewing_command(topic),
             )
         incarnation = found
@@ -193,8 +193,8 @@ class ReadingCursor:
                 copied = min(each.mark.position for each in copies.known)
                 await self._note_not_copied(Position(copied.ledger - life, copied.entry), at, internals)
                 raise BrokersPutBack(
-                    f"{topic}: the store of this worker has nothing of it, and the other clusters have the life {life} "
-                    "of these brokers' data, which goes on",
+                    f"{topic}: the store of this worker has nothing of it, and the other clusters have messages of "
+                    f"these brokers (life {life} of their data). The worker goes on with that life by itself",
                     goes_on=life,
                 )
         await check_positions_are_free(self._admin, topic, copies.known, internals, moved=moved)
@@ -205,7 +205,8 @@ class ReadingCursor:
         if other and (moved or other[0].incarnation > incarnation):
             raise BridgeHalted(
                 f"{topic}: the store of this worker has nothing of it, and another cluster has messages up to "
-                f"{other[0].position} of another life of the topic",
+                f"{other[0].position} of another life of the topic (a life is from being made to being deleted). Its "
+                "reading must be renewed",
                 renewing_command(topic),
             )
         if missed is not None:
@@ -267,7 +268,7 @@ class ReadingCursor:
         missed = await self._missed(gaps, internals, moved_to)
         if missed is not None:
             self._left_out = missed
-            raise BridgeError(self._passed_over(missed, moved_to))
+            raise BridgeError(self._says_messages_were_passed_over(missed, moved_to))
 
     async def left_behind(self, internals: TopicInternals) -> BridgeError | None:
         """Return an error if the cursor has passed over messages, and neither it nor reading moved since the last call.
@@ -286,7 +287,7 @@ class ReadingCursor:
             return None  # what was read may be on its way into the store
         missed = await self._missed([Gap(reached, moved_to)], internals, moved_to)
         if missed is not None:
-            return BridgeError(self._passed_over(missed, moved_to))
+            return BridgeError(self._says_messages_were_passed_over(missed, moved_to))
         self._harmless = self._ahead
         return None
 
@@ -339,8 +340,9 @@ class ReadingCursor:
                 self._ends = LedgerEnds()  # of ledgers that are others now, as are these positions
                 self._put_back_to = self._ahead = self._harmless = self._left_out = None
                 raise BrokersPutBack(
-                    f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They were "
-                    "put back to an older copy of their data, or set up anew. A new life of their data begins"
+                    f"{self._topic.name}: the brokers do not have what was read from them at {at}: {reason}. They "
+                    "were put back to an older copy of their data, or set up anew. The worker goes on by itself: a "
+                    "new life of their data begins, with positions of its own"
                 )
         self._same_load = internals.load
 
@@ -405,7 +407,8 @@ class ReadingCursor:
         there |= self._nothing_read()
         if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
-                f"{self._passed_over(missed, at)}, and brokers may not have them any more",
+                f"{self._says_messages_were_passed_over(missed, at)}, and brokers may not have them any more. The "
+                "topic's reading must be renewed",
                 renewing_command(self._topic.name),
             )
         log.warning("reading again what the brokers have passed over", topic=self._topic.name, first=str(missed))
@@ -421,7 +424,7 @@ class ReadingCursor:
             renewing_command(self._topic.name),
         )
 
-    def _passed_over(self, missed: Position, at: Position) -> str:
+    def _says_messages_were_passed_over(self, missed: Position, at: Position) -> str:
         return (
             f"{self._topic.name}: the subscription {self._name!r} at the brokers stands at {at}, and this worker has "
             f"not read {missed}: an expiry, a backlog quota or an operator passed over messages, or the worker's store "

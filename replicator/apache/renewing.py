@@ -133,7 +133,7 @@ class Renewing:
         same = shown is not None and self._cursor.incarnation_of(shown) is not None
         there = reached.entry >= 0 and reached.ledger in internals.ledgers
         if there and not same and await self._admin.seen_entry(topic, reached) is None:
-            raise RenewalRefused(f"{entries_hidden(topic)}, and renew again")
+            raise RenewalRefused(entries_hidden(topic, ", and renew again"))
         return plan_of(topic, reached, internals, same=same, matches=await self._cursor.matches(internals))
 
     async def carry_out(self, renewal: Renewal) -> None:

@@ -71,7 +71,9 @@ class RequestTurns:
         async for attempt in retrying:
             with attempt:
                 return await self._sent_in_turn(send, deadline)
-        raise AssertionError("tenacity ended without a result or an error")
+        raise AssertionError(
+            "tenacity (the library that tries again) ended without a result or an error; this is a bug"
+        )
 
     def _too_late(self, deadline: float) -> bool:
         """Return whether no request can go out before ``deadline``."""

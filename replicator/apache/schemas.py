@@ -47,7 +47,9 @@ class BrokerSchemas:
             try:
                 self._here[version] = await self._registry.adopt(self._topic, schema)
             except NotKept as error:
-                raise BridgeHalted(f"{self._topic}: a schema of the brokers cannot be kept: {error}") from None
+                raise BridgeHalted(
+                    f"{self._topic}: the worker cannot keep a schema that the brokers' messages have: {error}"
+                ) from None
 
     def here(self, version: bytes) -> bytes:
         """Return the engine's version for a fetched version; empty if the brokers no longer have its schema."""
@@ -61,12 +63,16 @@ class BrokerSchemas:
         try:
             schema = self._registry.find(self._topic, version)
         except SchemaNotFound as error:
-            raise BridgeError(f"{error}: no link has announced it yet; the bridge tries again when one has") from None
+            raise BridgeError(
+                f"{error}: a message needs this schema, and no link has announced it yet; the bridge tries again when "
+                "one has"
+            ) from None
         try:
             found = await self._connector.register_schema(self._topic, schema)
         except IncompatibleSchema as error:
             raise BridgeHalted(
-                f"{self._topic}: the brokers refuse a schema that messages of another cluster have: {error}"
+                f"{self._topic}: the brokers refuse a schema that messages of another cluster have: {error}. "
+                "Register it there, or change the compatibility strategy of the namespace"
             ) from None
         self._there[version] = found
         return found

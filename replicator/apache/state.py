@@ -262,8 +262,8 @@ class SubscriptionStates:
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
             raise BridgeError(
-                "the cluster's own store has a subscription of that name that is not replicated: delete that one, "
-                "or take another name at the brokers"
+                f"the worker's own store has a subscription {name!r} of this topic that is not replicated: delete it "
+                "there, or take another name at the brokers"
             )
         shown = internals.cursors.get(name)
         engines = None if subscription is None else self._side.engines(subscription)
@@ -434,7 +434,7 @@ class SubscriptionStates:
         passed = min(position, internals.last)
         if passed > internals.gone and not await self._has_read(passed, internals):
             raise BridgeError(
-                f"its start is {position} of the brokers, and not all up to there is read yet; it goes on by itself "
-                "when that is read"
+                f"the subscription starts at {position} of the brokers, and the worker has not read all up to there "
+                "yet; it goes on by itself when it has"
             )
         return self._side.starts_below(position)

@@ -225,10 +225,10 @@ class TopicBridge:
                 return known.shown()
         refused = self._outgoing.refused
         if refused is None or not refused.is_named(cluster, position):
-            now = "none" if refused is None else f"{refused.identity.position} of {refused.identity.origin}"
+            refused_now = "none" if refused is None else f"{refused.identity.position} of {refused.identity.origin}"
             raise EntryNotRefused(
-                f"{self.topic.name}: the brokers do not refuse the entry {position} of {cluster}; the refused entry "
-                f"is: {now}"
+                f"{self.topic.name}: the brokers do not refuse the entry {position} of {cluster}, so it is not left "
+                f"out; the entry that they refuse now is: {refused_now}"
             )
         left_out = refused._replace(at_ms=time.time_ns() // 1_000_000)
         await self.topic.writer.put_many([left_out_row(self.topic.topic_id, left_out)])

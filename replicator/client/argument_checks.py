@@ -40,7 +40,7 @@ READER_OFF: Final[Mapping[str, object]] = {"subscription_role_prefix": None}
 def full_topic_name(topic: object) -> str:
     """Return the canonical name of ``topic``. Raises :class:`InvalidTopicName`."""
     if not isinstance(topic, str):
-        raise InvalidTopicName(f"topic {topic!r} is not a str")
+        raise InvalidTopicName(f"topic is {topic!r}; it must be the topic's name, a str")
     try:
         return str(parse_topic(topic))
     except EngineError as error:
@@ -58,12 +58,17 @@ def topic_pattern(topic: object, is_pattern: object) -> str | None:
         if not is_pattern:
             return None
         if not isinstance(topic, str):
-            raise InvalidConfiguration(f"topic is {topic!r:.80}; with is_pattern_topic it must be one pattern")
+            raise InvalidConfiguration(
+                f"topic is {topic!r:.80}; with is_pattern_topic=True it must be one pattern: a str, or a compiled "
+                "regular expression"
+            )
         text, ignore_case = topic, False
     elif isinstance(topic.pattern, str) and not topic.flags & re.VERBOSE:
         text, ignore_case = topic.pattern, bool(topic.flags & re.IGNORECASE)
     else:
-        raise InvalidConfiguration(f"topic is {topic!r:.80}; a pattern is text, without the flag VERBOSE")
+        raise InvalidConfiguration(
+            f"topic is {topic!r:.80}; a compiled pattern must be of text, not of bytes, and without the flag re.VERBOSE"
+        )
     try:
         regex = parse_pattern(text).regex
         if ignore_case:
@@ -84,69 +89,71 @@ def refuse_unsupported(method: str, given: Mapping[str, object], off: Mapping[st
             raise OperationNotSupported(f"{method}: {name}={value!r} is not supported yet; leave it out")
 
 
-def check_range(name: str, value: object, low: int, high: int) -> None:
+def check_range(argument: str, value: object, low: int, high: int) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is an int within ``low..high``."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidConfiguration(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+        raise InvalidConfiguration(f"{argument} is {value!r}; it must be a whole number from {low} to {high}")
 
 
-def check_seconds(name: str, value: object, low: float, high: float) -> None:
+def check_seconds(argument: str, value: object, low: float, high: float) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is a number of seconds within ``low..high``."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidConfiguration(f"{name} is {value!r}; it must be a number of seconds from {low:g} to {high:g}")
+        raise InvalidConfiguration(f"{argument} is {value!r}; it must be a number of seconds from {low:g} to {high:g}")
 
 
-def check_flag(name: str, value: object) -> None:
+def check_flag(argument: str, value: object) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is True or False."""
     if not isinstance(value, bool):
-        raise InvalidConfiguration(f"{name} is {value!r}; it must be True or False")
+        raise InvalidConfiguration(f"{argument} is {value!r}; it must be True or False")
 
 
-def check_callable(name: str, value: object) -> None:
+def check_callable(argument: str, value: object) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is None or can be called."""
     if value is not None and not callable(value):
-        raise InvalidConfiguration(f"{name} is {value!r:.80}; it must be a function")
+        raise InvalidConfiguration(f"{argument} is {value!r:.80}; it must be a function")
 
 
-def check_methods(name: str, value: object, *methods: str) -> None:
+def check_methods(argument: str, value: object, *methods: str) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is None or has all of ``methods``."""
     for method in methods:
         if value is not None and not callable(getattr(value, method, None)):
-            raise InvalidConfiguration(f"{name} has no method {method}")
+            raise InvalidConfiguration(f"{argument} has no method {method}(); give an object that has it")
 
 
 def check_subscription(name: object) -> None:
     """Raise :class:`InvalidConfiguration` unless ``name`` can be a subscription's."""
     if not isinstance(name, str):
-        raise InvalidConfiguration(f"subscription name {name!r:.80} is not a str")
+        raise InvalidConfiguration(f"the subscription name is {name!r:.80}; it must be a str")
     try:
         check_subscription_name(name)
     except EngineError as error:
         raise from_engine(error) from None
 
 
-def check_enum(name: str, value: object, kind: type[Enum]) -> None:
+def check_enum(argument: str, value: object, kind: type[Enum]) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is a member of ``kind``."""
     if not isinstance(value, kind):
-        raise InvalidConfiguration(f"{name} is {value!r}; it must be a member of {kind.__name__}")
+        raise InvalidConfiguration(f"{argument} is {value!r}; it must be a member of {kind.__name__}")
 
 
-def check_instance(name: str, value: object, kind: type) -> None:
+def check_instance(argument: str, value: object, kind: type) -> None:
     """Raise :class:`InvalidConfiguration` unless ``value`` is None or a ``kind``."""
     if value is not None and not isinstance(value, kind):
-        raise InvalidConfiguration(f"{name} is {value!r:.80}; it must be a {kind.__name__}")
+        raise InvalidConfiguration(f"{argument} is {value!r:.80}; it must be a {kind.__name__}")
 
 
-def check_name(what: str, name: object) -> None:
-    """Raise :class:`InvalidConfiguration` unless ``name`` is a short, non-empty text."""
-    if not isinstance(name, str) or not 0 < len(name) <= 200:
-        raise InvalidConfiguration(f"{what} is {name!r:.80}; it must be text of 1 to 200 characters")
+def check_name(argument: str, value: object) -> None:
+    """Raise :class:`InvalidConfiguration` unless ``value`` is a short, non-empty text."""
+    if not isinstance(value, str) or not 0 < len(value) <= 200:
+        raise InvalidConfiguration(f"{argument} is {value!r:.80}; it must be text of 1 to 200 characters")
 
 
 def check_properties(properties: object) -> None:
     """Raise :class:`InvalidConfiguration` unless every property is text to text."""
     if not isinstance(properties, Mapping) or len(properties) > PROPERTIES_MAX:
-        raise InvalidConfiguration(f"properties must be a dict of at most {PROPERTIES_MAX} strings")
+        raise InvalidConfiguration(
+            f"properties must be a dict of at most {PROPERTIES_MAX} entries, whose keys and values are text"
+        )
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidConfiguration(f"property {key!r:.80} is {value!r:.80}; both must be text")

@@ -76,13 +76,16 @@ class AuthenticationTLS(Authentication):
         try:
             context.load_cert_chain(self.certificate_path, self.private_key_path, _no_passphrase)
         except OSError as error:
-            named = self.source or f"{self.certificate_path}, {self.private_key_path}"
-            raise AuthenticationError(f"TLS: {error.strerror or error}: {named}") from error
+            setting_or_files = self.source or f"{self.certificate_path}, {self.private_key_path}"
+            raise AuthenticationError(
+                f"the client certificate or its private key cannot be used for TLS: {error.strerror or error}: "
+                f"correct {setting_or_files}"
+            ) from error
 
 
 def _no_passphrase() -> str:
     """Raise an error instead of letting OpenSSL wait for a passphrase at the terminal."""
-    raise OSError("the key is encrypted; give one without a passphrase")
+    raise OSError("the private key is encrypted; give one without a passphrase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,10 @@ class Showing:
         try:
             context = ssl.create_default_context(cafile=self.trust_certs_file_path)
         except OSError as error:
-            raise AuthenticationError(f"TLS: {error.strerror or error}: {self.trust_certs_file_path}") from error
+            raise AuthenticationError(
+                f"the trusted certificates in {self.trust_certs_file_path} cannot be used for TLS: "
+                f"{error.strerror or error}"
+            ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.validate_hostname and not self.allow_insecure_connection
         if self.allow_insecure_connection:

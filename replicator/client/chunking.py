@@ -100,9 +100,9 @@ def chunk_of(
         )
     if not len(chunk.payload) <= chunk.total_bytes <= CHUNKED_MESSAGE_BYTES_MAX:
         raise InvalidMessage(
-            f"entry {position}{of_topic} has {len(chunk.payload)} bytes of a message that says it has "
-            f"{chunk.total_bytes}; "
-            f"the limit is {CHUNKED_MESSAGE_BYTES_MAX}"
+            f"entry {position}{of_topic} is a chunk of {len(chunk.payload)} bytes, and says that its whole message "
+            f"has {chunk.total_bytes}, which cannot be: a message has no fewer bytes than its chunk, and at most "
+            f"{CHUNKED_MESSAGE_BYTES_MAX}. Its producer is wrong; a seek behind the entry goes on without it"
         )
     return chunk
 

@@ -159,7 +159,9 @@ class Client(ClosedAtExit):
             self._connector = EmbeddedConnector(Path(), engine.cluster, engine)
         elif service_url_provider is None:
             if service_url is None:
-                raise InvalidUrl("give a service_url, or a service_url_provider")
+                raise InvalidUrl(
+                    "the client needs an address to connect to: give a service_url, or a service_url_provider"
+                )
             self._connector = connector_of(
                 service_url, cluster, connection_timeout_ms / 1000, operation_timeout_seconds, showing
             )
@@ -343,7 +345,8 @@ class Client(ClosedAtExit):
         check_enum("regex_subscription_mode", regex_subscription_mode, RegexSubscriptionMode)
         if regex_subscription_mode is RegexSubscriptionMode.NonPersistentOnly:
             raise OperationNotSupported(
-                "regex_subscription_mode: there are no topics that are not persistent; leave it out"
+                "regex_subscription_mode=NonPersistentOnly selects nothing, because all topics are persistent here: "
+                "leave it out"
             )
         pattern = topic_pattern(topic, is_pattern_topic)
         if pattern is None:

@@ -293,7 +293,10 @@ class Message:
         except SchemaError as error:
             if self.has_null_value():
                 return None
-            raise SchemaError(f"message {self.message_id()} of {self._entry.topic}: {error}") from None
+            raise SchemaError(
+                f"the payload of message {self.message_id()} of {self._entry.topic} does not fit the consumer's "
+                f"schema: {error}"
+            ) from None
 
     def is_chunked(self) -> bool:
         """Return whether the message came in chunks. Its id is then a :class:`ChunkMessageId`."""
@@ -444,7 +447,7 @@ def _opened(
         except DecryptionFailed as error:
             if opening.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
                 return replace(entry, encrypted=True), payload
-            raise DecryptionFailed(f"entry {position} of {entry.topic}: {error}") from error
+            raise DecryptionFailed(f"entry {position} of {entry.topic} cannot be decrypted: {error}") from error
     chunk = chunk_of(metadata, clear, position, entry.topic)
     if chunk is None:
         return entry, clear
@@ -462,7 +465,8 @@ def _opened(
 def _decrypted(metadata: MessageMetadata, payload: memoryview, decryptor: EntryDecryptor | None) -> bytes:
     if decryptor is None:
         raise DecryptionFailed(
-            "it is encrypted, and the consumer has no crypto_key_reader: subscribe with one that has the private key"
+            "the message is encrypted, and the consumer has no crypto_key_reader: subscribe with one that has the "
+            "private key"
         )
     return decryptor.decrypt(metadata, payload)
 

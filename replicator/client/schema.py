@@ -32,7 +32,7 @@ class BytesSchema:
 
     def encode(self, obj: Any) -> bytes:
         if not isinstance(obj, bytes):
-            raise SchemaError(f"the value is {type(obj).__name__}; it must be bytes")
+            raise SchemaError(f"BytesSchema: the value is {type(obj).__name__}; it must be bytes")
         return obj
 
     def decode(self, data: bytes) -> bytes:
@@ -44,17 +44,20 @@ class StringSchema:
 
     def encode(self, obj: Any) -> bytes:
         if not isinstance(obj, str):
-            raise SchemaError(f"the value is {type(obj).__name__}; it must be str")
+            raise SchemaError(f"StringSchema: the value is {type(obj).__name__}; it must be str")
         try:
             return obj.encode()
         except UnicodeEncodeError as error:
-            raise SchemaError(f"the value is not text that UTF-8 can hold: {error.reason}") from None
+            raise SchemaError(f"StringSchema: the value is not text that UTF-8 can hold: {error.reason}") from None
 
     def decode(self, data: bytes) -> str:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise SchemaError(f"the payload is not UTF-8 at byte {error.start}") from None
+            raise SchemaError(
+                f"the payload is not UTF-8 at byte {error.start}: StringSchema cannot read it; read the topic with "
+                "its producers' schema"
+            ) from None
 
 
 class JsonSchema:
@@ -83,24 +86,28 @@ class JsonSchema:
 
     def encode(self, obj: Any) -> bytes:
         if not isinstance(obj, self._record_cls):
-            raise SchemaError(f"the value is {type(obj).__name__}; it must be {self._record_cls.__name__}")
+            raise SchemaError(f"JsonSchema: the value is {type(obj).__name__}; it must be {self._record_cls.__name__}")
         try:
             return self._adapter.dump_json(self._adapter.validate_python(self._read(obj)))
         except ValidationError as error:
-            raise SchemaError(f"{self._record_cls.__name__}: {_faults(error)}") from None
+            raise SchemaError(f"the value does not fit {self._record_cls.__name__}: {_faults(error)}") from None
         except PydanticSerializationError as error:
-            raise SchemaError(f"{self._record_cls.__name__}: {error}") from None
+            raise SchemaError(
+                f"the value of type {self._record_cls.__name__} cannot be written as JSON: {error}"
+            ) from None
 
     def decode(self, data: bytes) -> Any:
         try:
             return self._make(self._adapter.validate_json(data))
         except ValidationError as error:
-            raise SchemaError(f"{self._record_cls.__name__}: {_faults(error)}") from None
+            raise SchemaError(
+                f"the payload is not JSON that fits {self._record_cls.__name__}: {_faults(error)}"
+            ) from None
 
     def _describe_record(self, record_cls: type) -> None:
         hints = get_type_hints(record_cls)
         if not hints:
-            raise TypeError("it has no annotated attributes; write them as NAME: TYPE")
+            raise TypeError("the class has no annotated attributes; write them as NAME: TYPE")
         fields: dict[str, Any] = {
             name: (hint, getattr(record_cls, name)) if hasattr(record_cls, name) else (hint, ...)
             for name, hint in hints.items()

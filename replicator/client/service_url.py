@@ -55,11 +55,11 @@ def connector_of(
     showing: Showing = NOTHING,
 ) -> Connector:
     if not isinstance(service_url, str):
-        raise InvalidUrl(f"{service_url!r:.80} is not a str")
+        raise InvalidUrl(f"service_url is {service_url!r:.80}; it must be a str")
     if service_url.startswith(EMBEDDED):
         path = service_url.removeprefix(EMBEDDED)
         if not path:
-            raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing")
+            raise InvalidUrl(f"{service_url!r}: the path of the data directory is missing; write embedded:PATH")
         return EmbeddedConnector(Path(path), cluster)
     return _broker_connector(service_url, connection_timeout_seconds, operation_timeout_seconds, showing)
 
@@ -77,7 +77,7 @@ def _broker_connector(
 
 def _check_provider(url: str) -> None:
     if not isinstance(url, str):
-        raise InvalidUrl(f"{url!r:.80} is not a str")
+        raise InvalidUrl(f"service_url_provider is {url!r:.80}; it must be a str, or a list of them")
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -218,7 +218,10 @@ class ConsumerKeySharedPolicy:
             check_range("the start of a sticky range", start, 0, HASH_SLOTS - 1)
             check_range("the end of a sticky range", end, start, HASH_SLOTS - 1)
             if start <= last_taken:
-                raise InvalidConfiguration(f"sticky range {start}..{end} overlaps the one that ends at {last_taken}")
+                raise InvalidConfiguration(
+                    f"sticky range {start}..{end} overlaps the one that ends at {last_taken}; give ranges that do not "
+                    "overlap"
+                )
             last_taken = end
 
     def engine_policy(self) -> KeySharedPolicy:
@@ -353,10 +356,13 @@ class ConsumerSettings:
             check_flag("replicate_subscription_state_enabled", self.replicated)
         check_flag("enable_retry", self.retry_enabled)
         check_flag("auto_ack_oldest_chunked_message_on_queue_full", self.auto_ack_oldest_chunked_message_on_queue_full)
-        for name in ("negative_ack_backoff", "ack_timeout_backoff"):
-            backoff = getattr(self, name)
+        for argument in ("negative_ack_backoff", "ack_timeout_backoff"):
+            backoff = getattr(self, argument)
             if backoff is not None and not (hasattr(backoff, "min_delay_ms") and hasattr(backoff, "next_delay_ms")):
-                raise InvalidConfiguration(f"{name} is {backoff!r:.80}; it must be a redelivery back-off")
+                raise InvalidConfiguration(
+                    f"{argument} is {backoff!r:.80}; it must be a FixedRedeliveryBackoff, a "
+                    "MultiplierRedeliveryBackoff, or an object with their methods"
+                )
         self._check_type()
 
     def _check_type(self) -> None:

@@ -103,7 +103,9 @@ class OwnBrokers:
         try:
             await started_together(broker.start)
         except PeerFailed as error:
-            raise WorkerFailed(f"the broker of {name} did not come back after its kill: {error}") from error
+            raise WorkerFailed(
+                f"the broker of {name} did not start again after the drill had killed it: {error}"
+            ) from error
 
     async def stop(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(broker.stop) for broker in self._brokers.values()))

@@ -47,7 +47,7 @@ async def check_namespace(topology: Topology, namespace: str) -> None:
         if foreign := foreign_topics(names):
             raise DrillError(
                 f"--namespace {namespace}: {cluster.name} has topics there that are not a drill's, such as "
-                f"{foreign[0]}; drills want a namespace of their own"
+                f"{foreign[0]}; give a namespace that only drills use"
             )
 
 
@@ -77,7 +77,9 @@ async def make_topic(topology: Topology, topic: str) -> None:
                 async with BrokerAdmin(cluster.apache) as brokers:
                     await brokers.create_topic(topic)
             except BridgeError as error:
-                raise DrillError(f"{cluster.name}: {error}") from None
+                raise DrillError(
+                    f"the drill's topic cannot be made at the brokers of {cluster.name}: {error}"
+                ) from None
 
 
 async def _topics(cluster: Cluster, namespace: str) -> list[str]:
@@ -89,10 +91,12 @@ async def _topics(cluster: Cluster, namespace: str) -> list[str]:
         except AdminFailed as error:
             if error.status == NOT_FOUND:
                 raise DrillError(
-                    f"--namespace {namespace}: the brokers of {cluster.name} have none of that name; make it there "
+                    f"--namespace {namespace}: the brokers of {cluster.name} have no such namespace; make it there "
                     "first, with some retention"
                 ) from None
-            raise DrillError(f"{cluster.name}: {error}") from None
+            raise DrillError(
+                f"the topics of --namespace {namespace} cannot be listed at the brokers of {cluster.name}: {error}"
+            ) from None
     async with AdminClient(cluster.url) as admin:
         try:
             found: list[str] = await admin.call("GET", topics_path(namespace))

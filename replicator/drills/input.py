@@ -103,7 +103,9 @@ class Flights:
         columns = content[: content.find(b"\n")].decode(errors="replace").strip().split(",")
         for name in _FLIGHTS_COLUMNS_NEEDED:
             if name not in columns:
-                raise InputError(f"{self._place()}: {_FLIGHTS_MEMBER} has no column {name!r}")
+                raise InputError(
+                    f"{self._place()}: {_FLIGHTS_MEMBER} has no column {name!r}; install {_FLIGHTS_PACKAGE} again"
+                )
         types = {name: pa.string() if name in _FLIGHTS_TEXT_COLUMNS else pa.int64() for name in columns}
         as_null = arrow_csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True, column_types=types)
         try:
@@ -191,7 +193,7 @@ class JsonLines:
         try:
             # Read twice, to check and to replay: a pipe would be empty the second time.
             if not stat.S_ISREG(self._path.stat().st_mode):
-                raise InputError(f"{self._path}: not a regular file; the drill reads its input twice")
+                raise InputError(f"{self._path}: not a regular file; give one, because the drill reads its input twice")
             with self._path.open("rb") as file:
                 number = 0
                 while line := file.readline(LINE_BYTES_MAX + 2):

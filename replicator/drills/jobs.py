@@ -150,11 +150,11 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     kind = _kind(options, topology)
     subscriptions = _subscriptions(options, kind)
     if options.links not in ("both-ways", "one-way"):
-        raise DrillError(f"--links is both-ways or one-way, not {options.links!r}")
+        raise DrillError(f"--links must be both-ways or one-way, not {options.links!r}")
     if options.sync not in (None, *SYNC_MODES, BOTH):
-        raise DrillError(f"--sync is {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
+        raise DrillError(f"--sync must be {', '.join(SYNC_MODES)} or {BOTH}, not {options.sync!r}")
     if options.engine not in (None, *ENGINES):
-        raise DrillError(f"--engine is {' or '.join(ENGINES)}, not {options.engine!r}")
+        raise DrillError(f"--engine must be {' or '.join(ENGINES)}, not {options.engine!r}")
     if options.client is not None:
         check_client(options.client)
     scenarios = _scenarios(options)
@@ -183,7 +183,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
                     raise
                 left_out.append(f"{scenario.name}: {error}")
     if not jobs:
-        raise DrillError(f"no scenario can be run: {left_out[0]}")
+        raise DrillError(f"no scenario can be run with these options; the first one cannot: {left_out[0]}")
     return jobs, left_out
 
 
@@ -209,7 +209,7 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     if Need.OWN_STORES in setting.scenario.needs and (setting.kind != EMBEDDED_KIND or setting.topology is not None):
         raise ScenarioImpossible(
             f"--scenario {setting.scenario.name} removes a data directory, so it needs {Need.OWN_STORES.value} that "
-            "the drill makes itself: leave --topology and --kind away"
+            "the drill makes itself: leave --topology and --kind out"
         )
     if Need.DATABASES in setting.scenario.needs:
         check_databases(topology)
@@ -220,7 +220,8 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     for each in topics:
         if choose_cast(topology, setting.scenario, each) != cast:
             raise DrillError(
-                f"--topics {len(topics)}: the links of {topology.path} do not carry all of {topic}-N alike"
+                f"--topics {len(topics)}: the links of {topology.path} do not carry all of {topic}-N alike; correct "
+                "their `topics`, or give --topics 1"
             )
     if setting.is_running:
         canary.check_bridged(topology, topic, [each.name for each in subscriptions])
@@ -235,7 +236,7 @@ def _check_topics(
     if topics == 1:
         return
     if setting.kind != EMBEDDED_KIND:
-        raise DrillError(f"--topics {topics}: clusters beside brokers are drilled with one topic")
+        raise DrillError(f"--topics {topics}: a drill of clusters beside brokers has one topic; leave --topics out")
     if topics * TOPIC_MESSAGES_MIN > options.messages:
         needed = topics * TOPIC_MESSAGES_MIN
         raise DrillError(f"--topics {topics}: each needs {TOPIC_MESSAGES_MIN} messages; give --messages {needed}")
@@ -269,27 +270,31 @@ def _kind(options: DrillOptions, topology: Topology | None) -> str:
     Raises :class:`DrillError` for options that do not fit the kind.
     """
     if options.kind not in KINDS:
-        raise DrillError(f"--kind is {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {options.kind!r}")
+        raise DrillError(f"--kind must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {options.kind!r}")
     kind = options.kind if topology is None else kind_of(topology)
     if options.kind not in (EMBEDDED_KIND, kind):
         file = options.against_file or options.topology_file
-        raise DrillError(f"--kind {options.kind}: the clusters of {file} are {kind}")
+        raise DrillError(
+            f"--kind {options.kind}: the clusters of {file} are {kind}; leave --kind out, or give another file"
+        )
     if kind == EMBEDDED_KIND:
         return kind
     if options.topology_file is not None:
         raise DrillError(
-            f"--topology {options.topology_file}: its workers run beside brokers, which a drill does not start; "
-            "--against takes them as they run"
+            f"--topology {options.topology_file}: its workers run beside brokers, which a drill does not start; start "
+            "them, and give the file with --against"
         )
     given = {
         "--secure": options.secure,
         "--client own": options.client == OWN,
         "--engine spark": options.engine == SPARK,
     }
-    what = f"--kind {kind}" if topology is None else f"--against {options.against_file}, whose clusters are {kind}"
+    these_clusters = (
+        f"--kind {kind}" if topology is None else f"--against {options.against_file}, whose clusters are {kind}"
+    )
     for option, is_given in given.items():
         if is_given:
-            raise DrillError(f"{option} does not go with {what}: see docs/drills.md")
+            raise DrillError(f"{option} does not go with {these_clusters}: leave it out (docs/drills.md)")
     check_client(PULSAR)
     if topology is None:
         check_brokers(kind)
@@ -329,9 +334,13 @@ def _topology(options: DrillOptions) -> Topology | None:
         raise DrillError("--topology starts workers and --against leaves those that run alone: give one of them")
     if options.against_file is not None:
         if options.sync is not None:
-            raise DrillError("--sync: the workers of a running topology sync as they were started")
+            raise DrillError(
+                "--sync: leave it out, because the workers of a running topology sync as they were started"
+            )
         if options.engine is not None:
-            raise DrillError("--engine: the links of a running topology are carried as its file says")
+            raise DrillError(
+                "--engine: leave it out, because the links of a running topology are carried as its file says"
+            )
         return load_topology(options.against_file)
     return None if options.topology_file is None else load_topology(options.topology_file)
 
@@ -339,7 +348,10 @@ def _topology(options: DrillOptions) -> Topology | None:
 def input_of(options: DrillOptions) -> InputSource:
     if options.input_file is None:
         if options.key is not None:
-            raise InputError("--key goes with --input FILE.jsonl; without, messages have keys of their own")
+            raise InputError(
+                "--key goes with --input FILE.jsonl; without that file, messages have keys of their own: leave --key "
+                "out"
+            )
         return Flights(options.messages) if is_installed("demo") else MadeUp(options.messages)
     if options.key is None:
         raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")

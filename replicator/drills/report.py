@@ -58,7 +58,9 @@ def build_report(
     """
     missing = [name for name in EXTRAS_NEEDED if name not in extras]
     if missing:
-        raise ValueError(f"the report needs {', '.join(missing)}")
+        raise ValueError(
+            f"the drill's report needs the fields {', '.join(missing)} in its extras; this is a bug of the drill"
+        )
     found = dict(verify or {})
     faults = {name: found.pop(name, None) for name in VERIFY_FAULTS}
     faults |= {name: found.pop(name) for name in _VERIFY_FAULTS_MORE if name in found}
@@ -93,7 +95,9 @@ def build_report(
     }
     replaced = sorted(set(report) & set(extras) - set(EXTRAS_NEEDED))
     if replaced:
-        raise ValueError(f"extras must not replace what was measured: {', '.join(replaced)}")
+        raise ValueError(
+            f"extras must not replace what was measured: {', '.join(replaced)}; this is a bug of the drill"
+        )
     report |= {name: value for name, value in extras.items() if name not in report}
     report.setdefault("messages", measures.published)
     report["verify_details"] = found

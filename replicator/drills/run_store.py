@@ -98,9 +98,13 @@ async def find_run(repository: SnapshotRepository, wanted: str) -> DrillRun:
         found = [run for run in runs if run.id == wanted]
         if not found and len(wanted) >= ID_PREFIX_CHARS_MIN:
             found = [run for run in runs if run.id.startswith(wanted)]
-    if len(found) != 1:
-        problem = f"{len(found)} drills have an id that begins" if found else "there is no drill whose id begins"
-        raise DrillError(f"{problem} with {wanted[:60]!r}; see `replicator drills list`")
+    if not found:
+        raise DrillError(f"there is no drill whose id begins with {wanted[:60]!r}; see `replicator drills list`")
+    if len(found) > 1:
+        raise DrillError(
+            f"{len(found)} drills have an id that begins with {wanted[:60]!r}; give more of it, as `replicator drills "
+            "list` shows it"
+        )
     run = await repository.drill_run(found[0].id)
     if run is None:
         raise DrillError(f"drill {wanted[:60]!r} is not there any more; `replicator drills list` shows those there are")

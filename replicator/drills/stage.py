@@ -147,15 +147,20 @@ def make_topology(setting: Setting) -> Topology:
     if topology is None:
         topology = _own_topology(setting)
     elif setting.secure:
-        raise DrillError("--secure goes with the drill's own clusters; --topology FILE says how its clusters are")
+        raise DrillError(
+            "--secure goes with the drill's own clusters; leave it out, because --topology FILE says how its "
+            "clusters are"
+        )
     elif setting.one_way:
-        raise DrillError("--links goes with the drill's own clusters; --topology FILE says how its links go")
+        raise DrillError(
+            "--links goes with the drill's own clusters; leave it out, because --topology FILE says how its links go"
+        )
     if setting.engine is not None and not setting.is_running:
         topology = _carried_by(setting.engine, topology)
     if setting.sync_mode is None or setting.is_running:
         return topology
     if "mode" not in SyncSettings.model_fields:
-        raise DrillError("--sync: this version knows one way of syncing only")
+        raise DrillError("--sync: this version knows one way of syncing only; leave it out")
     sync = SyncSettings.model_validate(topology.sync.model_dump() | {"mode": setting.sync_mode})
     return replace(topology, sync=sync)
 

@@ -66,13 +66,19 @@ class RunningWorkers:
                 self.running[cluster.name].set()
 
     async def kill(self, name: str) -> None:
-        raise AssertionError(f"the worker of {name} may not be killed: the drill did not start this cluster")
+        raise AssertionError(
+            f"the worker of {name} may not be killed: the drill did not start this cluster; this is a bug of the drill"
+        )
 
     async def lose_disk(self, name: str) -> None:
-        raise AssertionError(f"the data of {name} may not be removed: the drill did not start this cluster")
+        raise AssertionError(
+            f"the data of {name} may not be removed: the drill did not start this cluster; this is a bug of the drill"
+        )
 
     async def start_again(self, name: str) -> None:
-        raise AssertionError(f"the worker of {name} may not be started: the drill did not start this cluster")
+        raise AssertionError(
+            f"the worker of {name} may not be started: the drill did not start this cluster; this is a bug of the drill"
+        )
 
     async def watch(self, name: str) -> None:
         """Watch a worker, and never return. Raise :class:`WorkerFailed` if the worker ends unexpectedly."""

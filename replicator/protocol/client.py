@@ -112,9 +112,12 @@ class ClientConnection:
         """Return the id for a request that is about to be sent. Raises :class:`OutOfOrder` before CONNECTED and past
         the limit."""
         if self.peer is None:
-            raise OutOfOrder("a request before CONNECTED")
+            raise OutOfOrder("a request was made before the server answered CONNECTED: this is a bug of the client")
         if len(self._waiting) >= REQUESTS_MAX:
-            raise OutOfOrder(f"{REQUESTS_MAX} requests wait for answers, the limit")
+            raise OutOfOrder(
+                f"{REQUESTS_MAX} requests of one connection wait for answers, the limit: wait for some of them before "
+                "you ask more"
+            )
         self._last_request_id += 1
         self._waiting.add(self._last_request_id)
         return self._last_request_id
@@ -165,7 +168,7 @@ class ClientConnection:
             return b""
         if self.peer is None or not self._heard:
             self._over = True
-            raise Unresponsive("the server does not answer")
+            raise Unresponsive("the server does not answer: see that it runs and can be reached")
         self._heard = False
         self.due = now + self._keep_alive_seconds
         return encode(BaseCommand(type=T.PING, ping=CommandPing()))

@@ -204,24 +204,37 @@ class FrameDecoder:
     def _check_size(self, total: int) -> int:
         """Return ``total``, a frame's size field, which does not count itself. Raise ProtocolError if it is wrong."""
         if total + 4 > self.bytes_max:
-            raise FrameTooLarge(f"a frame of {total + 4} bytes is over the limit of {self.bytes_max}")
+            raise FrameTooLarge(
+                f"a frame of {total + 4} bytes is over the limit of {self.bytes_max}: its sender must send smaller "
+                "messages, or does not speak the Pulsar protocol"
+            )
         if total < 4:
-            raise BadFrame(f"a frame of {total + 4} bytes has no room for a command")
+            raise BadFrame(
+                f"a frame of {total + 4} bytes has no room for a command: it is damaged, or not of the Pulsar protocol"
+            )
         return total
 
 
 def _frame(view: memoryview) -> Frame:
     (size,) = _SIZE.unpack_from(view)
     if size > len(view) - 4:
-        raise BadFrame(f"a command of {size} bytes in a frame of {len(view)}")
+        raise BadFrame(
+            f"a command of {size} bytes in a frame of {len(view)}: the frame is damaged, or not of the Pulsar protocol"
+        )
     if size > COMMAND_BYTES_MAX:
-        raise FrameTooLarge(f"a command of {size} bytes is over the limit of {COMMAND_BYTES_MAX}")
+        raise FrameTooLarge(
+            f"a command of {size} bytes is over the limit of {COMMAND_BYTES_MAX}: its sender must give it fewer or "
+            "shorter properties"
+        )
     try:
         command = BaseCommand.FromString(bytes(view[4 : 4 + size]))
     except DecodeError:
-        raise BadFrame("a command that cannot be read") from None
+        raise BadFrame("a command that cannot be read: the frame is damaged, or not of the Pulsar protocol") from None
     if not (command.IsInitialized() and command.HasField(_FIELDS[command.type])):
-        raise BadFrame("a command of an unknown type, or one that lacks what it must have")
+        raise BadFrame(
+            "a command of an unknown type, or one that lacks what it must have: the frame is damaged, or of another "
+            "version of the Pulsar protocol"
+        )
     if command.type not in _WITHOUT_TEXTS:
         inside = getattr(command, _FIELDS[command.type])
         if _check_texts(inside, PARTS_MAX) < 0:
@@ -254,11 +267,13 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
         return None, rest
     stop = _BROKER.size + int(_BROKER.unpack_from(rest)[1])
     if stop > len(rest):
-        raise BadFrame(f"broker metadata of {stop} bytes in a frame that has {len(rest)}")
+        raise BadFrame(f"broker metadata of {stop} bytes in a frame that has {len(rest)}: the frame is damaged")
     try:
         return BrokerEntryMetadata.FromString(bytes(rest[_BROKER.size : stop])), rest[stop:]
     except DecodeError:
-        raise BadFrame("broker metadata that cannot be read") from None
+        raise BadFrame(
+            "broker metadata that cannot be read: the frame is damaged, or of another version of the Pulsar protocol"
+        ) from None
 
 
 def _check_texts(message: Any, parts_left: int) -> int:
@@ -275,5 +290,7 @@ def _check_texts(message: Any, parts_left: int) -> int:
                     return parts_left
                 parts_left = _check_texts(each, parts_left)
         elif field.type == FieldDescriptor.TYPE_STRING and any(isinstance(each, bytes) for each in several):
-            raise BadFrame(f"{message.DESCRIPTOR.name}.{field.name} is not UTF-8")
+            raise BadFrame(
+                f"{message.DESCRIPTOR.name}.{field.name} of a command is not UTF-8: its sender must send text in UTF-8"
+            )
     return parts_left

@@ -146,9 +146,12 @@ class AnswerReader:
             if batched := inside.HasField("batch_size"):
                 numbers += (inside.batch_size,)
                 if not 0 < inside.batch_size <= BATCH_MESSAGES_MAX:
-                    raise BadFrame(f"an entry of {inside.batch_size} messages; one has 1 to {BATCH_MESSAGES_MAX}")
+                    raise BadFrame(
+                        f"an entry says that it has {inside.batch_size} messages, and one has 1 to "
+                        f"{BATCH_MESSAGES_MAX}: its frame is damaged"
+                    )
             if isinstance(inside.origin, bytes):  # the parser leaves a text so that is not UTF-8
-                raise BadFrame("CommandMessage.origin is not UTF-8")
+                raise BadFrame("CommandMessage.origin of a command is not UTF-8: its sender must send text in UTF-8")
             if inside.HasField("origin_entry"):
                 numbers += (inside.origin_entry,)
         elif command.type == _RECEIPT:

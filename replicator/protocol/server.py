@@ -189,7 +189,10 @@ class ServerConnection:
                     if self.over:  # the caller could not go on
                         return
                 elif kind is not None:
-                    raise OutOfOrder(f"{kind} is not for a server whose connection is: {self._state.value}")
+                    raise OutOfOrder(
+                        f"{kind} is not for a server whose connection is: {self._state.value}. The client must finish "
+                        "CONNECT first"
+                    )
                 else:
                     yield from self._introduced(frame.command, now)
         except ProtocolError:
@@ -233,7 +236,10 @@ class ServerConnection:
             return b""
         if self._state is not _State.OPEN:
             self._state = _State.OVER
-            raise Unresponsive(f"no whole handshake within {HANDSHAKE_SECONDS_MAX:g} s")
+            raise Unresponsive(
+                f"no whole handshake within {HANDSHAKE_SECONDS_MAX:g} s: the client is too slow, or does not speak "
+                "the Pulsar protocol"
+            )
         try:
             question = self._expired(now)
             ping = self._silent(now)
@@ -250,18 +256,24 @@ class ServerConnection:
         if not self.peer.understands(PING_SINCE):
             return b""
         if not self._heard:
-            raise Unresponsive(f"nothing heard for {2 * KEEP_ALIVE_SECONDS:g} s")
+            raise Unresponsive(
+                f"nothing heard from the client for {2 * KEEP_ALIVE_SECONDS:g} s: it has gone, or cannot be reached"
+            )
         self._heard = False
         return _PING
 
     def _expired(self, now: float) -> bytes:
         if self._answer_by is not None and now >= self._answer_by:
-            raise NotAuthenticated(f"no newer credentials within {REFRESH_SECONDS_MAX:g} s")
+            raise NotAuthenticated(
+                "the credentials have expired, and the client gave no newer credentials within "
+                f"{REFRESH_SECONDS_MAX:g} s: give it newer ones"
+            )
         if self._expires_at is None or now < self._expires_at:
             return b""
         if not self.peer.features.supports_auth_refresh:
             raise NotAuthenticated(
-                "the credentials have expired, and the client says that it cannot be asked for newer"
+                "the credentials have expired, and the client says that it cannot be asked for newer: connect again "
+                "with newer ones"
             )
         self._expires_at = None
         self._answer_by = now + REFRESH_SECONDS_MAX
@@ -296,7 +308,10 @@ class ServerConnection:
                 credentials = AuthData(auth_method_name=method, auth_data=command.connect.auth_data)
                 yield from self._authenticated(credentials, now)
             case state, kind:
-                raise OutOfOrder(f"{T.Name(kind)} is not for a server whose connection is: {state.value}")
+                raise OutOfOrder(
+                    f"{T.Name(kind)} is not for a server whose connection is: {state.value}. The client must send it "
+                    "at another time, or not at all"
+                )
 
     def _authenticated(self, shown: AuthData, now: float) -> Iterator[Pending | bytes]:
         """Check credentials; yield the bytes that ask for more, or that admit the client, or the check that takes a
@@ -332,7 +347,9 @@ class ServerConnection:
             return
         refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthorizationError, message=reason)
         yield encode(BaseCommand(type=T.ERROR, error=refusal))
-        raise NotAuthorized(f"{reason} It says that it is a proxy, and there are none here")
+        raise NotAuthorized(
+            f"{reason} The client says that it is a proxy, and this cluster takes none: connect to it without a proxy"
+        )
 
     def _let_in(self, answer: Admitted, now: float) -> Iterator[bytes]:
         connecting = self._state is _State.AUTHENTICATING

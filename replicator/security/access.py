@@ -102,9 +102,11 @@ class Access:
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ValueError) as error:
-            files = ", ".join(str(each) for each in (self.trust, self.certificate, self.key) if each is not None)
+            certificate_files = ", ".join(
+                str(each) for each in (self.trust, self.certificate, self.key) if each is not None
+            )
             reason = getattr(error, "strerror", None) or error
-            raise SecurityError(f"{files}: cannot be used for TLS: {reason}") from None
+            raise SecurityError(f"{certificate_files}: cannot be used for TLS: {reason}") from None
         return context
 
     def as_environment(self, *, with_secrets: bool = False) -> dict[str, str]:
@@ -122,7 +124,7 @@ class Access:
             try:
                 found[TRUST_PEM] = self.trust.read_text("ascii")
             except (OSError, ValueError) as error:
-                raise SecurityError(f"{self.trust}: cannot be read: {error}") from None
+                raise SecurityError(f"{self.trust}: the trusted certificates cannot be read: {error}") from None
         return found
 
 

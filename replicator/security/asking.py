@@ -27,8 +27,8 @@ def worker_session(*, at_once_max: int = 100, **options: Any) -> aiohttp.ClientS
         if response.status in _REDIRECTS:  # what is shown here is for nobody else
             response.close()
             raise aiohttp.ClientError(
-                f"{request.url.origin()} sends elsewhere, which no worker does: see that the address is that of a "
-                "worker, and not of a proxy that redirects"
+                f"{request.url.origin()} answered with a redirect, which no worker does: see that the address is that "
+                "of a worker, and not of a proxy that redirects"
             )
         return response
 

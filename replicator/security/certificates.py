@@ -27,7 +27,7 @@ _NAMES: Final = ("DNS", "email", "URI")
 def identify_certificate(certificate: Certificate | None, role_from: RoleFrom) -> Identity:
     """Return the identity in the certificate. Raise :class:`NotIdentified`."""
     if not certificate:
-        raise NotIdentified("no client certificate was shown")
+        raise NotIdentified("no client certificate was shown: connect with one")
     if role_from is RoleFrom.SAN:
         found = next((value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMES), "")
     else:

@@ -75,7 +75,10 @@ class PermissionGuard:
         name = parse_topic(topic)
         self._permissions().check(role, (Action.CONSUME,), name)
         if not self._permissions().allows_subscription(role, name, subscription):
-            raise NotPermitted(f"role {shown(role)} may not use subscription {shown(subscription)} of {name}")
+            raise NotPermitted(
+                f"role {shown(role)} may not use subscription {shown(subscription)} of {name}; ask an operator to "
+                "permit it"
+            )
 
     def check_superuser(self, role: str) -> None:
         if not self._permissions().is_superuser(role):
@@ -86,4 +89,7 @@ class PermissionGuard:
 
     def check_anywhere(self, role: str, actions: tuple[Action, ...]) -> None:
         if not self._permissions().allows_anywhere(role, actions, self._granted_names()):
-            raise NotPermitted(f"role {shown(role)} may not {' or '.join(actions)} anything here")
+            raise NotPermitted(
+                f"role {shown(role)} may not {' or '.join(actions)} anything in this cluster; ask an operator to "
+                "grant it"
+            )

@@ -57,7 +57,9 @@ class Identifying:
             return self.tokens.identify(token)
         if authorization is None and certificate and self.certificates is not None:
             return identify_certificate(certificate, self.certificates)
-        raise NotIdentified(f"show who you are: {' or '.join(_SHOWN[name] for name in self.methods)}")
+        raise NotIdentified(
+            f"the request does not show who sends it: send {' or '.join(_SHOWN[name] for name in self.methods)}"
+        )
 
 
 def authenticator_of(ways: Callable[[], Identifying], certificate: ShownCertificate) -> Authenticator:
@@ -102,7 +104,8 @@ class _OfConnection:
         except NotIdentified as error:
             raise NotAuthenticated(str(error)) from None
         raise NotAuthenticated(
-            f"authentication by {(method or 'none')[:40]!r} is not taken here, but by {' or '.join(self._ways.methods)}"
+            f"authentication by {(method or 'none')[:40]!r} is not taken here; authenticate by "
+            f"{' or '.join(self._ways.methods)}"
         )
 
     async def _found_out(self, passwords: Passwords, credentials: bytes, now: float) -> Admitted:
@@ -116,7 +119,10 @@ class _OfConnection:
         role.
         """
         if self._role not in (None, identity.role):
-            raise NotAuthenticated("newer credentials must be of the same role")
+            raise NotAuthenticated(
+                "newer credentials must be of the same role as those that the client connected with; to change the "
+                "role, connect again"
+            )
         self._role = identity.role
         if identity.expires_at is None:
             return Admitted(identity.role)
@@ -127,4 +133,4 @@ def _text(credentials: bytes) -> str:
     try:
         return credentials.decode("ascii")
     except UnicodeDecodeError:
-        raise NotIdentified("the token is not valid: it cannot be read") from None
+        raise NotIdentified("the token is not valid: it cannot be read; get a new one") from None

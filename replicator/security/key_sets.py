@@ -63,7 +63,10 @@ class KeySet:
                 session.get(self.url, allow_redirects=False) as response,
             ):
                 if response.status != http.HTTPStatus.OK:
-                    raise SecurityError(f"{self.url}: the keys of tokens cannot be fetched: status {response.status}")
+                    raise SecurityError(
+                        f"{self.url}: the keys that check tokens cannot be fetched: HTTP status {response.status}; "
+                        "see that auth.tokens.jwks has the right address"
+                    )
                 body = bytearray()
                 async for piece in response.content.iter_any():
                     body += piece
@@ -71,12 +74,12 @@ class KeySet:
                         break
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise SecurityError(
-                f"{self.url}: the keys of tokens cannot be fetched: {why_no_answer(error, remedy='')}"
+                f"{self.url}: the keys that check tokens cannot be fetched: {why_no_answer(error, remedy='')}"
             ) from None
         if len(body) > ANSWER_BYTES_MAX:
             raise SecurityError(
-                f"{self.url}: the keys of tokens are more than {ANSWER_BYTES_MAX} bytes: see that it is the address "
-                "of a key set"
+                f"{self.url}: the answer is over {ANSWER_BYTES_MAX} bytes, too many for keys that check tokens; see "
+                "that auth.tokens.jwks is the address of a key set"
             )
         self._keys = read_key_set(bytes(body), self.url)
 
@@ -114,5 +117,8 @@ def read_key_set(body: bytes, url: str) -> dict[str, Key]:
                 "a key of a key set is passed over", url=url, key=str(jwk.get("kid", number))[:100], reason=str(error)
             )
     if not found:
-        raise SecurityError(f"{url}: the key set has no public key of RSA or a NIST curve")
+        raise SecurityError(
+            f"{url}: the key set has no public key of RSA or a NIST curve to check tokens with; add one, or correct "
+            "the address in auth.tokens.jwks"
+        )
     return found

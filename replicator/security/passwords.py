@@ -104,13 +104,14 @@ class Passwords:
             raise SecurityError(f"{self._path}: the password file cannot be read: {error.strerror}") from None
         except (ValueError, UnicodeDecodeError):
             raise SecurityError(
-                f"{self._path}: not a password file (NAME:HASH in each line, as htpasswd writes it)"
+                f"{self._path}: not a password file: each line must be NAME:HASH, as htpasswd writes it"
             ) from None
         for name in users:
             stored = read.get_hash(name)
             if not (stored or b"").startswith((b"$2", b"$apr1$")):
                 raise SecurityError(
-                    f"{self._path}: the hash of {name!r} is neither bcrypt nor apr1: `htpasswd -B` makes it"
+                    f"{self._path}: the hash of {name!r} is neither bcrypt nor apr1; set the password again with "
+                    "`htpasswd -B`"
                 )
         return read
 
@@ -138,7 +139,7 @@ def split_credentials(credentials: bytes) -> tuple[str, str]:
     if len(password.encode()) > PASSWORD_BYTES_MAX:
         raise NotIdentified(_WRONG)
     if not colon or not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
-        raise NotIdentified("basic authentication shows NAME:PASSWORD")
+        raise NotIdentified("basic authentication must show NAME:PASSWORD, and shows something else")
     return name, password
 
 
@@ -147,4 +148,6 @@ def from_header(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise NotIdentified("basic authentication shows NAME:PASSWORD in base64") from None
+        raise NotIdentified(
+            "basic authentication must show NAME:PASSWORD in base64, and shows something else"
+        ) from None

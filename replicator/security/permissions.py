@@ -76,7 +76,9 @@ class Permissions:
     def check(self, role: str, actions: tuple[Action, ...], place: str | TopicName) -> None:
         """Raise :class:`NotPermitted` unless the role may do one of ``actions``."""
         if not self.allows(role, actions, place):
-            raise NotPermitted(f"role {shown(role)} may not {' or '.join(actions)} at {place}")
+            raise NotPermitted(
+                f"role {shown(role)} may not {' or '.join(actions)} at {place}; ask an operator to grant it"
+            )
 
     def _allows_one_of(self, role: str, actions: tuple[str, ...], places: Iterable[str]) -> bool:
         wanted = {*actions, Action.ADMIN}

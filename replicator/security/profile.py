@@ -60,9 +60,11 @@ def _profile(environment: Mapping[str, str]) -> Access:
     if content is None:
         return Access()
     if not isinstance(content, dict) or not all(isinstance(each, str) for each in content.values()):
-        raise SecurityError(f"{path}: a profile has {', '.join(_FIELDS)}, each with the path of a file")
+        raise SecurityError(
+            f"{path}: the profile must be a mapping of {', '.join(_FIELDS)}, each with the path of a file"
+        )
     if unknown := [name for name in content if name not in _FIELDS]:
-        raise SecurityError(f"{path}: {str(unknown[0])[:40]}: unknown; a profile has {', '.join(_FIELDS)}")
+        raise SecurityError(f"{path}: the field {str(unknown[0])[:40]} is unknown; a profile has {', '.join(_FIELDS)}")
     files = {name: path.parent / Path(value).expanduser() for name, value in content.items()}
     return Access(
         token_file=files.get("token_file"),

@@ -127,9 +127,11 @@ class Tokens:
                 options=_SIGNATURE_ALONE,
             )
         except jwt.PyJWTError as error:
-            raise NotIdentified(f"the token is not valid: {_reason(error)}") from None
+            raise NotIdentified(
+                f"the token is not valid: {_reason(error)}; get one from who makes tokens for this cluster"
+            ) from None
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise NotIdentified("the token is not valid: it cannot be read") from None
+            raise NotIdentified("the token is not valid: it cannot be read; get a new one") from None
         return self._identity(claims)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
@@ -147,7 +149,10 @@ class Tokens:
         if isinstance(role, list) and role:
             role = role[0]  # as upstream
         if not isinstance(role, str) or not role or len(role) > ROLE_CHARS_MAX:
-            raise NotIdentified(f"the token does not say who it is for (claim {self._settings.role_claim!r})")
+            raise NotIdentified(
+                f"the token does not say who it is for: its claim {self._settings.role_claim!r} must hold the role; "
+                "get one that has it"
+            )
         return Identity(role, expires_at)
 
 
@@ -156,7 +161,7 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 2**53:
-        raise NotIdentified(f"the token is not valid: its claim {name!r} is no time")
+        raise NotIdentified(f"the token is not valid: its claim {name!r} is no time in seconds; get a new one")
     return float(value)
 
 
@@ -177,11 +182,15 @@ def read_secret(source: str | Path) -> Key:
     """Return the secret of HS256, from bytes in a file or ``data:;base64,…``. Raise :class:`SecurityError`."""
     material = _material(source, "the secret key")
     if len(material) < SECRET_BYTES_MIN:
-        raise SecurityError(f"{_name(source)}: a secret key has at least {SECRET_BYTES_MIN} bytes")
+        raise SecurityError(
+            f"{_name(source)}: the secret key is too short; it must have at least {SECRET_BYTES_MIN} bytes"
+        )
     try:
         jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).prepare_key(material)
     except jwt.InvalidKeyError:
-        raise SecurityError(f"{_name(source)}: this is a key of a pair, and no secret; name it as public_key") from None
+        raise SecurityError(
+            f"{_name(source)}: this is a key of a pair, and no secret; give the public key as public_key"
+        ) from None
     return Key(material, SECRET_ALGORITHMS)
 
 
@@ -215,7 +224,10 @@ def _asymmetric(key: Any) -> Key:
         return Key(key, RSA_ALGORITHMS)
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVE_ALGORITHMS:
         return Key(key, CURVE_ALGORITHMS[key.curve.name])
-    raise ValueError(f"keys have at least {RSA_BITS} bits (RSA), or are of P-256, P-384 or P-521")
+    raise ValueError(
+        f"the key is too short or of another kind: it must be RSA with at least {RSA_BITS} bits, or of P-256, P-384 "
+        "or P-521"
+    )
 
 
 def key_of_jwk(jwk: Mapping[str, Any]) -> Key:
@@ -227,20 +239,22 @@ def key_of_jwk(jwk: Mapping[str, Any]) -> Key:
         raise SecurityError(f"not a public key of RSA or a NIST curve: {type(error).__name__}") from None
 
 
-def _material(source: str | Path, what: str) -> bytes:
+def _material(source: str | Path, which_key: str) -> bytes:
     text = str(source)
     if text.startswith(DATA_PREFIX):
         try:
             return base64.b64decode(text.removeprefix(DATA_PREFIX), validate=True)
         except (binascii.Error, ValueError):
-            raise SecurityError(f"{what}: what follows {DATA_PREFIX} is not base64") from None
+            raise SecurityError(f"{which_key}: what follows {DATA_PREFIX} is not base64") from None
     try:
         with Path(text.removeprefix("file://")).open("rb") as file:
             material = file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise SecurityError(f"{text}: {what} cannot be read: {error.strerror}") from None
+        raise SecurityError(f"{text}: {which_key} cannot be read: {error.strerror}") from None
     if len(material) > KEY_FILE_BYTES_MAX:
-        raise SecurityError(f"{text}: {what} is larger than {KEY_FILE_BYTES_MAX} bytes")
+        raise SecurityError(
+            f"{text}: {which_key} is larger than {KEY_FILE_BYTES_MAX} bytes; see that this file holds a key"
+        )
     return material
 
 
@@ -256,7 +270,7 @@ def create_token(
 ) -> str:
     """Return a token for ``role``, in the first algorithm of the key. Raise :class:`SecurityError`."""
     if not role or len(role) > ROLE_CHARS_MAX:
-        raise SecurityError(f"a role has 1 to {ROLE_CHARS_MAX} characters")
+        raise SecurityError(f"the role has {len(role)} characters; give one of 1 to {ROLE_CHARS_MAX}")
     content: dict[str, Any] = {**(claims or {}), "sub": role}
     if expires_at is not None:
         content["exp"] = int(expires_at)
@@ -268,7 +282,7 @@ def show_token(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         whole = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError):
-        raise SecurityError("this is not a token: it has three parts of base64 with dots between them") from None
+        raise SecurityError("this is not a token: a token has three parts of base64 with dots between them") from None
     return dict(whole["header"]), dict(whole["payload"])
 
 

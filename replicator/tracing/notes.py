@@ -151,7 +151,10 @@ def decode_notes(content: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
             at += _COUNTS.size
             left -= count
             if left < 0:
-                raise ValueError(f"more than {FRAME_NOTES_MAX} notes in a frame")
+                raise ValueError(
+                    f"more than {FRAME_NOTES_MAX} notes of traces in a frame of a link: it is damaged, or of another "
+                    "version"
+                )
             topic = content[at : at + topic_bytes].decode()
             origin = content[at + topic_bytes : at + topic_bytes + origin_bytes].decode()
             at += topic_bytes + origin_bytes
@@ -164,7 +167,9 @@ def decode_notes(content: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
                 notes.append(Note(Position(ledger, entry), index, _context(trace_id, span_id)))
             topics.setdefault(topic, []).append(CarriedNotes(topic, origin, block, notes))
     except struct.error:
-        raise ValueError("the notes of a frame are cut off") from None
+        raise ValueError(
+            "the notes of traces in a frame of a link are cut off: it is damaged, or of another version"
+        ) from None
     return topics
 
 

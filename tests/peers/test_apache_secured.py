@@ -190,7 +190,7 @@ def test_a_drill_of_clusters_that_run_uses_a_namespace_of_its_own_and_leaves_not
 ) -> None:
     refused = drill_against(pair, tmp_path / "refused")
     assert refused.returncode == 2
-    assert "the brokers of A have none of that name; make it there first" in refused.stderr
+    assert "the brokers of A have no such namespace; make it there first" in refused.stderr
     drill_of_running(pair, tmp_path / "out")
 
 

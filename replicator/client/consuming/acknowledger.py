@@ -228,7 +228,9 @@ def id_of(message: Message | MessageId, topic: str) -> MessageId:
     if isinstance(message, MessageId):
         return message
     if not isinstance(message, Message):
-        raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
+        raise InvalidMessage(
+            f"{message!r:.80} is neither a Message nor a MessageId; give one that the consumer received"
+        )
     if message.topic_name() != topic:
         raise InvalidAck(f"{message!r} is not of {topic}; acknowledge it by the consumer that received it")
     return message.message_id()

@@ -162,8 +162,8 @@ class Consumer(Receiver):
         self._check_open()
         if not self._settings.consumer_type.one_active:
             raise CumulativeAcknowledgementNotAllowedError(
-                f"subscription {self._settings.subscription!r} is {self._settings.consumer_type.value}; "
-                "acknowledge each message by itself"
+                f"subscription {self._settings.subscription!r} is {self._settings.consumer_type.value}, a type "
+                "without cumulative acknowledgement (of all messages up to one); acknowledge each message by itself"
             )
         message_id = self._own_id(message)
         self._inbox.acknowledge_cumulative(message_id)
@@ -198,9 +198,15 @@ class Consumer(Receiver):
         """
         self._check_open()
         if self._letters is None or not self._settings.retry_enabled:
-            raise NotAllowedError(f"{self._settings.topic}: subscribe with enable_retry=True to consume messages later")
+            raise NotAllowedError(
+                f"{self._settings.topic}: this consumer has no retry topic; subscribe with enable_retry=True to "
+                "consume messages later"
+            )
         if not isinstance(message, Message):
-            raise InvalidMessage(f"{message!r:.80} is not a Message; an id alone cannot be sent")
+            raise InvalidMessage(
+                f"reconsume_later got {message!r:.80}, which is not a Message; give the message that was received, "
+                "because an id alone cannot be sent again"
+            )
         check_range("delay_ms", delay_ms, 0, 2**31)
         check_properties(properties or {})
         message_id = self._own_id(message)

@@ -116,7 +116,10 @@ class ConsumerMaker:
         if settings.receiver_queue_size == 0:
             raise _without_queue()
         if settings.retry_enabled:
-            raise OperationNotSupported("enable_retry is for topics that are named: retry topics of a pattern are not")
+            raise OperationNotSupported(
+                "enable_retry does not go with a pattern of topics: subscribe to the topics by their names, or leave "
+                "enable_retry out"
+            )
 
         async def open_watch(known_hash: str) -> TopicWatchChannel:
             return await self._patiently(lambda: self.connector.open_topic_watch(pattern, known_hash), pattern)
@@ -160,7 +163,10 @@ class ConsumerMaker:
     ) -> Reader:
         """Return a connected reader of a topic. Raises :class:`OperationNotSupported` if it is partitioned."""
         if await self._partitions(settings.topic):
-            raise OperationNotSupported(f"{settings.topic} is partitioned; read its partitions, one reader each")
+            raise OperationNotSupported(
+                f"{settings.topic} is partitioned, and a reader reads one topic; make a reader for each of its "
+                "partitions"
+            )
         reader = Reader(
             settings,
             start_message_id,

@@ -242,7 +242,9 @@ class MultiTopicsConsumer(Receiver):
                 )
             return consumer
         if not isinstance(message, MessageId):
-            raise InvalidMessage(f"{message!r:.80} is neither a Message nor a MessageId")
+            raise InvalidMessage(
+                f"{message!r:.80} is neither a Message nor a MessageId; give one that the consumer received"
+            )
         partition = message.partition()
         fitting = [consumer for consumer in self._turns if consumer.partition() == partition]
         if len(fitting) != 1:

@@ -68,10 +68,12 @@ class MultiplierRedeliveryBackoff:
     multiplier: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("min_delay_ms", "max_delay_ms"):
-            value = getattr(self, name)
+        for argument in ("min_delay_ms", "max_delay_ms"):
+            value = getattr(self, argument)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _DELAY_MS_LONGEST:
-                raise InvalidConfiguration(f"{name} is {value!r}; it must be a number from 0 to {_DELAY_MS_LONGEST}")
+                raise InvalidConfiguration(
+                    f"{argument} is {value!r}; it must be a number from 0 to {_DELAY_MS_LONGEST}"
+                )
         if self.min_delay_ms > self.max_delay_ms:
             raise InvalidConfiguration(f"min_delay_ms {self.min_delay_ms} is over max_delay_ms {self.max_delay_ms}")
         if not isinstance(self.multiplier, int | float) or not 1.0 <= self.multiplier <= 1_000_000.0:

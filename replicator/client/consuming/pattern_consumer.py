@@ -396,4 +396,4 @@ async def _close(consumer: Consumer) -> None:
 
 
 async def _never(settings: ConsumerSettings, face: MultiTopicsConsumer) -> Consumer:
-    raise AssertionError("a pattern consumer opens its parts itself")
+    raise AssertionError("a pattern consumer opens its parts itself; this call is a bug of the client")

@@ -226,7 +226,10 @@ class Receiver(ClosedAtExit):
 
     def _check_no_listener(self) -> None:
         if self._listening is not None:
-            raise InvalidConfiguration(f"{self._name}: its messages go to its message_listener; none can be received")
+            raise InvalidConfiguration(
+                f"{self._name}: the messages of this consumer go to its message_listener; to receive them, subscribe "
+                "without one"
+            )
 
 
 class ConsumerEventListener(Protocol):

@@ -168,7 +168,7 @@ class EntryDecryptor:
 
 def _read(kind: str, source: str | Path | KeySource | None, name: str, metadata: Mapping[str, str]) -> bytes:
     if not source:
-        raise CryptoError(f"the key reader has no {kind} key for {name!r}: let its get_key return it")
+        raise CryptoError(f"the CryptoKeyReader has no {kind} key for {name!r}: make it with {kind}_key_path")
     if callable(source):
         pem = source(name, metadata)
         if not isinstance(pem, bytes):
@@ -198,11 +198,15 @@ def _wrap(name: str, pem: bytes, data_key: bytes, padding: OAEP) -> bytes:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise CryptoError(f"public key {name!r} is not a public key in PEM: {error}") from None
     if not isinstance(key, RSAPublicKey):
-        raise CryptoError(f"public key {name!r} is not an RSA key")
+        raise CryptoError(
+            f"public key {name!r} is not an RSA key; give one, because messages are encrypted with RSA keys only"
+        )
     try:
         return key.encrypt(data_key, padding)
     except ValueError as error:
-        raise CryptoError(f"public key {name!r} cannot wrap a data key: {error}") from None
+        raise CryptoError(
+            f"public key {name!r} cannot encrypt the data key of messages: {error}; give a longer RSA key"
+        ) from None
 
 
 def _unwrap(name: str, pem: bytes, wrapped: bytes) -> bytes:
@@ -215,8 +219,13 @@ def _unwrap(name: str, pem: bytes, wrapped: bytes) -> bytes:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CryptoError(f"private key {name!r} is not a private key in PEM: {error}") from None
     if not isinstance(key, RSAPrivateKey):
-        raise CryptoError(f"private key {name!r} is not an RSA key")
+        raise CryptoError(
+            f"private key {name!r} is not an RSA key; give one, because messages are encrypted with RSA keys only"
+        )
     try:
         return key.decrypt(wrapped, _oaep())
     except ValueError:
-        raise CryptoError(f"private key {name!r} does not unwrap the data key") from None
+        raise CryptoError(
+            f"private key {name!r} does not decrypt the data key of the message: give the one that belongs to the "
+            "producer's public key"
+        ) from None

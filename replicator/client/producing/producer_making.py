@@ -110,7 +110,9 @@ def make_encryptor(
     if not isinstance(crypto_key_reader, CryptoKeyReader):
         raise InvalidConfiguration("encryption_key needs a crypto_key_reader, a CryptoKeyReader")
     if not all(isinstance(name, str) and name for name in names):
-        raise InvalidConfiguration(f"encryption keys are {names!r:.200}; they must be names")
+        raise InvalidConfiguration(
+            f"encryption_key and encryption_keys are {names!r:.200}; each must be the name of a key, a str"
+        )
     return EntryEncryptor(names, crypto_key_reader, wall_time_ms())
 
 

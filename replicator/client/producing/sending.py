@@ -175,13 +175,13 @@ def check_message(message: OutgoingMessage, content_bytes_max: int, metadata_byt
         _check_texts(message, metadata_bytes_max)
     if message.sequence_id is message.event_timestamp is message.deliver_at is None:
         return  # as nearly all
-    for name, number in (
+    for argument, number in (
         ("sequence_id", message.sequence_id),
         ("event_timestamp", message.event_timestamp),
         ("deliver_at", message.deliver_at),
     ):
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63):
-            raise InvalidMessage(f"{name} is {number!r}; it must be a whole number from 0 to 2**63-1")
+            raise InvalidMessage(f"{argument} is {number!r}; it must be a whole number from 0 to 2**63-1")
 
 
 def wall_time_ms() -> int:

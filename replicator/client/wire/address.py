@@ -52,7 +52,7 @@ class Address:
 def parse_addresses(url: str) -> tuple[Address, ...]:
     """Return the addresses in a URL, each once. Raises :class:`InvalidUrl`."""
     if not isinstance(url, str):
-        raise InvalidUrl(f"{url!r:.80} is not a str")
+        raise InvalidUrl(f"the service URL is {url!r:.80}; it must be a str")
     scheme, separator, places = url.partition("://")
     named = places.split(",") if separator else [""]
     if len(named) == 1:

@@ -177,10 +177,10 @@ class Connection(asyncio.Protocol):
         self._answers.pop(request_id, None)
         self._state.given_up(request_id)
 
-    async def request(self, make: MakeRequest, what: str, seconds_max: float | None) -> Any:
+    async def request(self, make: MakeRequest, request_name: str, seconds_max: float | None) -> Any:
         """Send a request and wait for its answer.
 
-        Raises the error that refuses it, :class:`ConnectError`, and :class:`Timeout`, whose text has ``what``."""
+        Raises the error that refuses it, :class:`ConnectError`, and :class:`Timeout`, which names the request."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(value: Any) -> None:
@@ -196,7 +196,10 @@ class Connection(asyncio.Protocol):
             async with timeout(seconds_max):
                 return await answer
         except TimeoutError:
-            raise Timeout(f"{what}: no answer within {seconds_max:g} s") from None
+            raise Timeout(
+                f"{request_name}: no answer within {seconds_max:g} s; see that the broker or worker runs and is not "
+                "overloaded"
+            ) from None
         finally:
             self.give_up(request_id)
 

@@ -185,8 +185,9 @@ class BrokerConnector:
             self._cluster = connection.cluster
         elif self._cluster != connection.cluster and len(self._addresses) > 1:
             raise InvalidUrl(
-                f"{self._url}: {address} is of the cluster {connection.cluster or 'of brokers'!r}, another address of "
-                f"{self._cluster or 'of brokers'!r}; a list of addresses is not a failover: give those of one cluster"
+                f"{self._url}: {address} is of the cluster {connection.cluster or 'of brokers'!r}, and another "
+                f"address of {self._cluster or 'of brokers'!r}; a list of addresses is not a failover: give only "
+                "addresses of one cluster"
             )
 
     async def _serving(self, topic: str) -> Connection:
@@ -291,7 +292,7 @@ class _Connections:
                 "and can be reached"
             ) from None
         except OSError as error:
-            raise ConnectError(f"{address}: {why_no_answer(error, remedy='')}") from error
+            raise ConnectError(f"no connection to {address}: {why_no_answer(error, remedy='')}") from error
         except BaseException as error:
             connection.end(ConnectError(f"{address}: {error or type(error).__name__}"))
             raise

@@ -72,4 +72,4 @@ async def open_with_retries(
     async for trial in retrying:
         with trial:
             return await attempt()
-    raise AssertionError("tenacity ended without a result or an error")
+    raise AssertionError("tenacity (the library that tries again) ended without a result or an error; this is a bug")

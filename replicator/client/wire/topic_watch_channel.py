@@ -85,7 +85,7 @@ class BrokerTopicWatchChannel:
         """Watch, and wait for the first answer; see :meth:`Connector.open_topic_watch`."""
         if not self._connection.features.supports_topic_watchers:
             raise OperationNotSupported(
-                f"{self._connection.address}: the cluster watches no patterns of topics: name the topics to "
+                f"{self._connection.address}: the brokers there watch no patterns of topics: name the topics to "
                 "subscribe to"
             )
         try:

@@ -53,7 +53,8 @@ def choose_cast(topology: Topology, scenario: Scenario, topic: str | None = None
                 if bystander is not None or Need.THREE_CLUSTERS not in scenario.needs:
                     return Cast(primary, secondary, bystander, both_ways)
     where = f"{topology.path}: links: " if topology.path else ""
-    raise NoPair(f"{where}{_missing(scenario)}")
+    missing_links = _missing(scenario)
+    raise NoPair(f"{where}the drill cannot use these links: {missing_links}")
 
 
 def _linked(topology: Topology, source: str, destination: str, topic: str | None) -> bool:

@@ -238,8 +238,8 @@ class Operator:
                 return
             if time.monotonic() > deadline:
                 raise StepTimedOut(
-                    f"{name} had not caught up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the workers' logs "
-                    "in the drill's directory"
+                    f"cluster {name} had not caught up with cluster {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the "
+                    "workers' logs in the drill's directory"
                 )
             await asyncio.sleep(POLL_SECONDS)
 
@@ -255,8 +255,8 @@ class Operator:
                 return
             if now > deadline:
                 raise StepTimedOut(
-                    f"{name} did not keep up with {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the workers' logs in "
-                    "the drill's directory"
+                    f"cluster {name} did not keep up with cluster {behind} in {CATCH_UP_SECONDS_MAX:.0f} s; see the "
+                    "workers' logs in the drill's directory"
                 )
             await asyncio.sleep(POLL_SECONDS)
 

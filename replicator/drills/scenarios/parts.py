@@ -35,9 +35,9 @@ class Parts:
         self._ending = True
         await self._group.__aexit__(kind, error, trace)
 
-    def start(self, what: str, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a part of the drill; errors name it as ``what``."""
-        return self._group.create_task(self._run(what, part))  # bare task: see above
+    def start(self, part_name: str, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a part of the drill; errors name it as ``part_name``."""
+        return self._group.create_task(self._run(part_name, part))  # bare task: see above
 
     def end(self, *parts: asyncio.Task[None]) -> None:
         """Cancel ``parts``. From now on no end is an error."""
@@ -45,14 +45,16 @@ class Parts:
         for part in parts:
             part.cancel()
 
-    async def _run(self, what: str, part: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, part_name: str, part: Coroutine[Any, Any, None]) -> None:
         try:
             await part
         except asyncio.CancelledError as error:
             if self._ending:
                 raise
             self._ending = True
-            raise DrillError(f"a part of the drill was cancelled, which nobody asked for: {what}") from error
+            raise DrillError(
+                f"a part of the drill was cancelled, which nobody asked for: {part_name}; this is a bug of the drill"
+            ) from error
         except BaseException:
             self._ending = True  # the group cancels the others now
             raise

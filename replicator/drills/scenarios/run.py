@@ -175,11 +175,11 @@ class Run:
         """
         self._publisher.limit_first(count)
         await self._publisher.wait_until_confirmed(count)
-        while (left := await self._system.left_to_begin(self._drill)) is not None:
+        while (what_is_left := await self._system.left_to_begin(self._drill)) is not None:
             if time.monotonic() > deadline:
                 raise DrillError(
-                    f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {left}; see the workers' logs "
-                    "in the drill's directory"
+                    f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {what_is_left}; see the workers' "
+                    "logs in the drill's directory"
                 )
             await asyncio.sleep(SETTLE_POLL_SECONDS)
 
@@ -213,8 +213,8 @@ class Run:
                 confirmed, since = self._publisher.confirmed, time.monotonic()
             elif time.monotonic() - since > STALLED_SECONDS_MAX:
                 raise DrillError(
-                    f"nothing was confirmed for {STALLED_SECONDS_MAX:.0f} s ({self._operator.phase}); see the logs in "
-                    "the drill's directory"
+                    f"no published message was confirmed for {STALLED_SECONDS_MAX:.0f} s (phase: "
+                    f"{self._operator.phase}); see the logs in the drill's directory"
                 )
             await asyncio.sleep(PROGRESS_SECONDS)
 

@@ -122,13 +122,14 @@ class MirrorMaker2(PeerClusters):
         await self._until(self._has_copies, f"made {self._copy}")
         await self._until(self._warm_group_is_synced, "copied the offset of a group")
 
-    async def _until(self, is_so: Callable[[], bool], what: str) -> None:
+    async def _until(self, is_so: Callable[[], bool], done: str) -> None:
         deadline = time.monotonic() + LINKED_SECONDS_MAX
         while not await asyncio.to_thread(is_so):
             self._mirror.check_alive()
             if time.monotonic() > deadline:
                 raise PeerFailed(
-                    f"MirrorMaker 2 had not {what} after {LINKED_SECONDS_MAX:.0f} s:\n{self._mirror.log_tail()}"
+                    f"MirrorMaker 2 had not {done} after {LINKED_SECONDS_MAX:.0f} s; its log "
+                    f"ends:\n{self._mirror.log_tail()}"
                 )
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -121,8 +121,8 @@ class OwnSystem:
                 rows: Mapping[str, Any] = (await response.json())["topics"]
         except TimeoutError:
             raise StepTimedOut(
-                f"{name} did not say what it has in {HIGH_WATER_SECONDS_MAX:.0f} s; see the workers' logs in the "
-                "drill's directory"
+                f"the worker of {name} did not say in {HIGH_WATER_SECONDS_MAX:.0f} s which messages it has; see the "
+                "workers' logs in the drill's directory"
             ) from None
         found = [rows.get(topic) for topic in self.topics]
         return [Position.parse(row[field]) if row else BEFORE_ALL for row in found]
@@ -225,7 +225,7 @@ class OwnSystem:
                 check=False,
             )
         if done.returncode not in (0, 1):
-            raise DrillError(f"verify {how_it_ended(done.returncode)}; see {self._out_dir / 'verify.log'}")
+            raise DrillError(f"`replicator verify` {how_it_ended(done.returncode)}; see {self._out_dir / 'verify.log'}")
         report: dict[str, Any] = json.loads(done.stdout)
         return report
 

@@ -99,7 +99,7 @@ class PeerClusters:
         try:
             await started_together(self._start[name])
         except PeerFailed as error:
-            raise StepTimedOut(f"{name} did not come back after its kill: {error}") from error
+            raise StepTimedOut(f"{name} did not start again after the drill had killed it: {error}") from error
         self.running[name].set()
 
     async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
@@ -158,7 +158,7 @@ class PeerJob:
             async with self.kind.started(self.kind, self.out_dir.absolute() / DATA) as system:
                 yield system
         except (PeerFailed, PeerMissing) as error:
-            raise DrillError(f"--system {self.kind.name}: {error}") from error
+            raise DrillError(f"--system {self.kind.name} cannot be drilled: {error}") from error
 
 
 def plan_peer(kind: PeerKind, options: DrillOptions) -> tuple[list[PeerJob], list[str]]:
@@ -166,7 +166,7 @@ def plan_peer(kind: PeerKind, options: DrillOptions) -> tuple[list[PeerJob], lis
     _refuse_options_of_the_replicator(kind, options)
     name = options.scenario or catalog.DEFAULT
     if name not in SCENARIOS:
-        raise DrillError(f"--system {kind.name} has --scenario {', '.join(SCENARIOS)} only, not {name}")
+        raise DrillError(f"--system {kind.name} has no --scenario {name}; give {' or '.join(SCENARIOS)}")
     scenario = find_scenario(name)
     kind.check()
     return [PeerJob(kind, scenario, options.out_dir, _subscriptions(kind, options), options.keep_data)], []
@@ -189,7 +189,9 @@ def _refuse_options_of_the_replicator(kind: PeerKind, options: DrillOptions) -> 
     }
     given = [option for field, option in names.items() if getattr(options, field) != getattr(plain, field)]
     if given:
-        raise DrillError(f"{given[0]} goes with --system {plain.system}, not with {kind.name}, which runs as it is")
+        raise DrillError(
+            f"{given[0]} goes with --system {plain.system}, not with {kind.name}, which runs as it is; leave it out"
+        )
 
 
 def _subscriptions(kind: PeerKind, options: DrillOptions) -> tuple[TestedSubscription, ...]:

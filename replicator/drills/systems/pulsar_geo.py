@@ -116,8 +116,9 @@ class PulsarGeo(PeerClusters):
             while not await asyncio.to_thread(self._is_linked, name, other):
                 if time.monotonic() > deadline:
                     raise PeerFailed(
-                        f"the replicator from {name} to {other} was not there after "
-                        f"{LINKED_SECONDS_MAX:.0f} s:\n{self._brokers[name].log_tail()}"
+                        f"Pulsar's geo-replication from {name} to {other} had not started after "
+                        f"{LINKED_SECONDS_MAX:.0f} s; the log of {name}'s broker "
+                        f"ends:\n{self._brokers[name].log_tail()}"
                     )
                 await asyncio.sleep(LOOK_SECONDS)
 

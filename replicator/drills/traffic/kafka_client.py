@@ -210,7 +210,9 @@ class KafkaConsumer:
         try:
             end = self._in_order.index(last.handle) + 1
         except ValueError:
-            raise ClientLost("the partition was given to another consumer") from None
+            raise ClientLost(
+                "the partition was given to another consumer, which gets its unacknowledged messages"
+            ) from None
         self._offsets.done(self._in_order[:end])
         await self._commit()
 
@@ -244,7 +246,10 @@ class KafkaConsumer:
         while not answer.done():
             await asyncio.wait([answer], timeout=RETRY_SECONDS)
             if self._is_closed or not self._stays():
-                raise ClientLost("the cluster was left before it confirmed a commit")
+                raise ClientLost(
+                    "the drill's client left the cluster before it confirmed a commit of offsets; its messages come "
+                    "again"
+                )
         if (error := answer.result()) is not None:
             raise CommitRefused(str(error))
 

@@ -89,7 +89,10 @@ class Sends:
     async def _until_fewer_than(self, count: int) -> None:
         while self._on_its_way >= count:
             if self._active.name != self._cluster:
-                raise ClientLost(f"clients are to leave {self._cluster}")
+                raise ClientLost(
+                    f"the drill's clients are to leave {self._cluster}; its unconfirmed messages are sent again "
+                    "elsewhere"
+                )
             self._settled.clear()
             try:
                 async with timeout(RETRY_SECONDS):

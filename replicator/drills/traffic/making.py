@@ -25,7 +25,7 @@ LOG: Final = "client.log"
 def check_client(name: str) -> None:
     """Raise :class:`DrillError` for an unknown name, or :class:`ClientMissing` if the client is not installed."""
     if name not in CLIENTS:
-        raise DrillError(f"--client is {' or '.join(CLIENTS)}, not {name!r}")
+        raise DrillError(f"--client must be {' or '.join(CLIENTS)}, not {name!r}")
     if name == PULSAR:
         pulsar_client.load()
 

@@ -303,7 +303,7 @@ async def test_a_start_is_told_once_all_before_it_is_read(tmp_path: Path) -> Non
         bridge.brokers.entries += 2  # published, and not read yet
         await bridge.states.compare()
         await bridge.states.compare()
-        assert "not all up to there is read yet" in bridge.states.errors["one"]
+        assert "the worker has not read all up to there yet" in bridge.states.errors["one"]
         assert "one" not in bridge.topic.subscriptions
         bridge.brokers.entries -= 2
         await bridge.publish(2)

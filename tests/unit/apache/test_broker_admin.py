@@ -163,7 +163,7 @@ async def test_a_broker_to_which_another_one_sends_on_is_shown_the_same(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("to", "text"), [("/again", "sent on 5 times"), ("ftp://127.0.0.1/x", "it has another scheme")]
+    ("to", "text"), [("/again", "redirected 5 times"), ("ftp://127.0.0.1/x", "it has another scheme")]
 )
 @asynchronous
 async def test_nobody_is_followed_for_ever_or_to_another_scheme(to: str, text: str) -> None:

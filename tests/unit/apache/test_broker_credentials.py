@@ -45,10 +45,10 @@ def test_a_file_is_read_whenever_it_is_shown(
     [
         ("password_file", None, "cannot be read: No such file or directory; see that the worker may read the file"),
         ("password_file", "\n", "the file is empty; write the credentials into it"),
-        ("password_file", "me", "it must be one line, NAME:PASSWORD"),
-        ("password_file", ":secret", "it must be one line, NAME:PASSWORD"),
-        ("password_file", "me:", "it must be one line, NAME:PASSWORD"),
-        ("password_file", "me:secret\nyou:secret", "it must be one line, NAME:PASSWORD"),
+        ("password_file", "me", "the file must hold one line, NAME:PASSWORD"),
+        ("password_file", ":secret", "the file must hold one line, NAME:PASSWORD"),
+        ("password_file", "me:", "the file must hold one line, NAME:PASSWORD"),
+        ("password_file", "me:secret\nyou:secret", "the file must hold one line, NAME:PASSWORD"),
         ("token_file", None, "cannot be read: No such file or directory; see that the worker may read the file"),
         ("token_file", "", "the file is empty; write the credentials into it"),
     ],
@@ -102,7 +102,7 @@ def of_another(certificate: Path, key: Path) -> None:
         (lambda certificate, _: certificate.unlink(), "No such file"),
         (lambda certificate, _: certificate.write_text("nothing"), "PEM"),
         (of_another, "(?i)key.values.mismatch"),
-        (encrypted, "the key is encrypted; give one without a passphrase"),
+        (encrypted, "the private key is encrypted; give one without a passphrase"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_named_and_one_that_takes_its_place_is_used(

@@ -76,7 +76,10 @@ def test_what_the_brokers_have_not_kept_is_no_version_and_what_cannot_be_kept_he
     async def work(schemas: BrokerSchemas, engine: Engine) -> None:
         await schemas.fetch([version(7)])
         assert schemas.here(version(7)) == b""
-        with pytest.raises(BridgeHalted, match=f"{TOPIC}: a schema of the brokers cannot be kept: the schema has"):
+        with pytest.raises(
+            BridgeHalted,
+            match=f"{TOPIC}: the worker cannot keep a schema that the brokers' messages have: the schema has",
+        ):
             await schemas.fetch([version(0)])
         assert engine.schemas.schemas(TOPIC) == []
 

@@ -86,7 +86,7 @@ def test_a_producer_that_cannot_be_made_says_which_argument(
         ({"topic": re.compile("public/.*/a")}, InvalidConfiguration, "at character 7: the namespace"),
         ({"topic": re.compile("t/n/a|t/m/b")}, InvalidConfiguration, "at character 7: expected"),
         ({"topic": re.compile("a b", re.VERBOSE)}, InvalidConfiguration, "VERBOSE"),
-        ({"topic": re.compile(b"a")}, InvalidConfiguration, "a pattern is text"),
+        ({"topic": re.compile(b"a")}, InvalidConfiguration, "a compiled pattern must be of text"),
         ({"topic": "x" * 1001, "is_pattern_topic": True}, InvalidConfiguration, "1001 characters"),
         ({"topic": re.compile("a"), "pattern_auto_discovery_period": 0}, InvalidConfiguration, "discovery_period"),
         ({"topic": re.compile("a"), "receiver_queue_size": 0}, InvalidConfiguration, "receiver_queue_size=0"),

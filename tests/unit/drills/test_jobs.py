@@ -103,7 +103,7 @@ def test_of_all_scenarios_those_that_the_topology_cannot_have_are_left_out_and_n
     _, left_out = plan_jobs(replace(OPTIONS, scenario="all", topology_file=file))
     assert len(left_out) == 2
     assert left_out[0].startswith("lost-disk: --scenario lost-disk removes a data directory")
-    assert left_out[1].startswith(f"mesh-lose-one: {file}: links: no three clusters")
+    assert left_out[1].startswith(f"mesh-lose-one: {file}: links: the drill cannot use these links: no three clusters")
 
 
 def test_a_database_that_is_not_the_drills_is_not_stopped(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_database_that_is_not_the_drills_is_not_stopped(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"links": "sideways"}, "--links is both-ways or one-way"),
-        ({"sync": "some"}, "--sync is exact, mark-delete or both"),
+        ({"links": "sideways"}, "--links must be both-ways or one-way"),
+        ({"sync": "some"}, "--sync must be exact, mark-delete or both"),
         ({"scenario": "kill-each", "links": "one-way"}, "linked both ways"),
         ({"topology_file": "FILE", "links": "one-way"}, "--links goes with the drill's own clusters"),
         ({"topology_file": "FILE", "scenario": "mesh-lose-one"}, "no three clusters"),
@@ -205,7 +205,7 @@ def test_without_the_official_client_its_scenario_is_left_out_of_all_and_is_refu
     for asked in (replace(OPTIONS, client="pulsar"), replace(OPTIONS, scenario="official-clients")):
         with pytest.raises(DrillError, match="the package pulsar-client is not installed: pip install pulsar-client"):
             plan_jobs(asked)
-    with pytest.raises(DrillError, match="--client is own or pulsar, not 'kafka'"):
+    with pytest.raises(DrillError, match="--client must be own or pulsar, not 'kafka'"):
         plan_jobs(replace(OPTIONS, client="kafka"))
 
 
@@ -225,7 +225,7 @@ def test_beside_brokers_parts_of_batches_are_not_tested_and_links_are_carried_by
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "kafka"}, "--kind is embedded, pulsar or mixed, not 'kafka'"),
+        ({"kind": "kafka"}, "--kind must be embedded, pulsar or mixed, not 'kafka'"),
         ({"kind": "mixed", "subscriptions": "batch-index"}, "--subscriptions batch-index goes with --kind embedded"),
         ({"kind": "pulsar", "secure": True}, "--secure does not go with --kind pulsar"),
         ({"kind": "pulsar", "client": "own"}, "--client own does not go with --kind pulsar"),

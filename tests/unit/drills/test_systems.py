@@ -49,8 +49,8 @@ def test_each_system_has_a_name_and_one_that_is_not_known_is_refused_with_the_li
         ({"client": "own"}, "--client"),
         ({"secure": True}, "--secure"),
         ({"topics": 2}, "--topics"),
-        ({"scenario": "planned"}, "kill-primary only, not planned"),
-        ({"scenario": "all"}, "kill-primary only, not all"),
+        ({"scenario": "planned"}, "no --scenario planned; give kill-primary"),
+        ({"scenario": "all"}, "no --scenario all; give kill-primary"),
     ],
 )
 def test_what_only_the_replicator_has_is_refused(kind: PeerKind, wrong: dict[str, Any], option: str) -> None:

@@ -167,7 +167,7 @@ def test_an_entry_of_more_messages_than_one_can_have_is_refused_before_anybody_c
     if known:  # by its form; numbers of other lengths have other forms
         like = {0: 1, BATCH_MESSAGES_MAX + 1: BATCH_MESSAGES_MAX, 2**32 - 1: BATCH_MESSAGES_MAX}[batch_size]
         assert len(list(decoder.receive(sized(like)))) == 1
-    with pytest.raises(BadFrame, match=f"an entry of {batch_size} messages"):
+    with pytest.raises(BadFrame, match=f"an entry says that it has {batch_size} messages"):
         list(decoder.receive(sized(batch_size)))
 
 

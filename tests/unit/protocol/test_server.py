@@ -140,7 +140,7 @@ def test_a_silent_client_is_asked_and_then_gone_and_one_that_answers_stays() -> 
     assert connection.tick(KEEP_ALIVE_SECONDS) == PING
     list(connection.receive(PONG, KEEP_ALIVE_SECONDS + 1))
     assert connection.tick(2 * KEEP_ALIVE_SECONDS) == PING
-    with pytest.raises(Unresponsive, match="nothing heard for 60 s"):
+    with pytest.raises(Unresponsive, match="nothing heard from the client for 60 s"):
         connection.tick(3 * KEEP_ALIVE_SECONDS)
 
 
@@ -359,7 +359,7 @@ def test_both_sides_know_each_other_after_the_handshake() -> None:
 
 
 def test_a_client_asks_nothing_before_it_is_connected() -> None:
-    with pytest.raises(OutOfOrder, match="before CONNECTED"):
+    with pytest.raises(OutOfOrder, match="before the server answered CONNECTED"):
         ClientConnection(0.0, software="client").request_id()
 
 

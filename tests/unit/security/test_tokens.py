@@ -137,7 +137,7 @@ def test_whatever_is_shown_is_a_token_or_a_refusal_that_does_not_repeat_it(shown
     [
         (read_secret, b"short", "at least 32 bytes"),
         (read_secret, b"x" * 100_000, "larger"),
-        (read_secret, new_key_pair("RS256")[1], "no secret; name it as public_key"),
+        (read_secret, new_key_pair("RS256")[1], "no secret; give the public key as public_key"),
         (read_public_key, b"no key", "not a public key"),
         (read_public_key, b"-----BEGIN PUBLIC KEY-----\n", "not a public key"),
         (read_private_key, b"no key", "not a private key"),

@@ -123,7 +123,7 @@ class _Program(PeerProcess):
     def check_alive(self) -> None:
         """Raise :class:`PeerFailed` if the program ended by itself."""
         if self._process is not None and self._process.poll() is not None:
-            raise PeerFailed(f"{self._name} ended by itself:\n{self.log_tail()}")
+            raise PeerFailed(f"the drill's program {self._name} ended by itself; its log ends:\n{self.log_tail()}")
 
     def log_tail(self, lines: int = 40) -> str:
         """Return the last ``lines`` lines of the program's log."""
@@ -182,7 +182,8 @@ class KafkaBroker(_Program):
             self.check_alive()
             if time.monotonic() > deadline:
                 raise PeerFailed(
-                    f"the Kafka broker {self._name} was not ready after {READY_SECONDS_MAX:.0f} s:\n{self.log_tail()}"
+                    f"the drill's Kafka broker {self._name} was not ready after {READY_SECONDS_MAX:.0f} s; its log "
+                    f"ends:\n{self.log_tail()}"
                 )
             time.sleep(0.1)
 

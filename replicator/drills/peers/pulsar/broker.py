@@ -107,7 +107,10 @@ class PulsarBroker(PulsarProcess):
                 self.kill()
                 raise
             self.kill()
-        raise PeerFailed(f"the broker's bookie came and went after each of {STARTS_MAX} starts:\n{self.log_tail()}")
+        raise PeerFailed(
+            f"the bookie (storage) of the drill's Pulsar broker came and went after each of {STARTS_MAX} starts; the "
+            f"log ends:\n{self.log_tail()}"
+        )
 
     def kill(self) -> None:
         """Kill the broker, as ``kill -9`` does."""

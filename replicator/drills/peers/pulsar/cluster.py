@@ -258,7 +258,10 @@ class PulsarCluster:
             if owner == to:
                 return
             if time.monotonic() > deadline:
-                raise PeerFailed(f"{topic} is not at {self.brokers[to].name} within {MOVE_SECONDS_MAX:.0f} s")
+                raise PeerFailed(
+                    f"the drill's brokers did not move {topic} to {self.brokers[to].name} within "
+                    f"{MOVE_SECONDS_MAX:.0f} s; see their logs in the drill's directory"
+                )
             time.sleep(POLL_SECONDS)
 
     def _look_up(self, topic: str) -> bytes:

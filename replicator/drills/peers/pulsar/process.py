@@ -97,7 +97,7 @@ class PulsarProcess(PeerProcess):
                 stderr=subprocess.STDOUT,
             )
 
-    def wait_until_over(self, what: str) -> None:
+    def wait_until_over(self, program: str) -> None:
         """Wait until the process has ended by itself without an error. Raise :class:`PeerFailed`."""
         assert self._process is not None
         try:
@@ -106,11 +106,13 @@ class PulsarProcess(PeerProcess):
             status = None
         self.kill()
         if status is None:
-            raise PeerFailed(f"{what} did not end within {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}")
+            raise PeerFailed(
+                f"{program} did not end within {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}"
+            )
         if status:
-            raise PeerFailed(f"{what} failed with exit status {status}; its log ends:\n{self.log_tail()}")
+            raise PeerFailed(f"{program} failed with exit status {status}; its log ends:\n{self.log_tail()}")
 
-    def wait_until(self, ready: Callable[[], bool], what: str) -> None:
+    def wait_until(self, ready: Callable[[], bool], program: str) -> None:
         """Wait until ``ready`` is true; until then it may raise :class:`OSError` and :class:`ValueError`. Raise
         :class:`PeerFailed`.
         """
@@ -122,10 +124,10 @@ class PulsarProcess(PeerProcess):
             except (OSError, ValueError):  # not listening yet, or not far enough
                 pass
             if self._process is not None and self._process.poll() is not None:
-                raise PeerFailed(f"{what} ended by itself; its log ends:\n{self.log_tail()}")
+                raise PeerFailed(f"{program} ended by itself; its log ends:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise PeerFailed(
-                    f"{what} was not ready after {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}"
+                    f"{program} was not ready after {READY_SECONDS_MAX:.0f} s; its log ends:\n{self.log_tail()}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -156,4 +158,7 @@ def ask(url: str, token: str | None, method: str, body: Any = None, authority: P
             if error.code != HTTPStatus.TEMPORARY_REDIRECT:  # urllib itself follows only what reads
                 raise
             url = error.headers["Location"]
-    raise PeerFailed(f"{method} {url}: sent on {REDIRECTS_MAX} times")
+    raise PeerFailed(
+        f"{method} {url}: the drill's Pulsar brokers redirected this request {REDIRECTS_MAX} times, the limit; see "
+        "their logs in the drill's directory"
+    )
