@@ -64,7 +64,7 @@ async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
     try:
         return OriginMarks.from_json(await request.json()).origins
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body must be a JSON object with origins: {error!r:.100}") from None
+        raise BadRequest(f"the body must be a JSON object with the field origins: {error!r:.100}") from None
 
 
 async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[str, HighWater]) -> None:

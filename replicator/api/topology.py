@@ -70,8 +70,8 @@ async def _asked(request: web.Request) -> tuple[str | None, bool]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object with digest and dry_run")
+        raise BadRequest("the body must be a JSON object with the fields digest and dry_run")
     expected, dry_run = body.get("digest"), body.get("dry_run", False)
     if not (expected is None or isinstance(expected, str)) or not isinstance(dry_run, bool):
-        raise BadRequest("digest must be text, and dry_run true or false")
+        raise BadRequest("field digest must be text, and field dry_run true or false")
     return expected, dry_run

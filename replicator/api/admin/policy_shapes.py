@@ -81,7 +81,10 @@ def _read_retention(body: Any, name: str) -> Retention:
         for field in _RETENTION_FIELDS
     )
     if (minutes == 0) != (megabytes == 0):
-        raise BadRequest(f"{name}: a limit of 0 keeps nothing, whatever the other one is: set both to 0")
+        raise BadRequest(
+            f"{name}: only one of retentionTimeInMinutes and retentionSizeInMB is 0, which keeps nothing, whatever the "
+            "other one is: set both to 0, or neither"
+        )
     return Retention(
         age_seconds_max=None if minutes == NO_LIMIT else minutes * MINUTE,
         bytes_max=None if megabytes == NO_LIMIT else megabytes * MEGABYTE,
@@ -188,8 +191,8 @@ def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
         age = _quota_limit(fields, "limitTime")
     if other is not None and own.policy is not policy:
         raise PreconditionFailed(
-            f"backlogQuota.policy: the other quota has {own.policy.value}, and one policy holds for both: "
-            "remove that quota first, or use the same"
+            f"backlogQuota.policy must be {own.policy.value}, as for the other quota (of size or of time), because "
+            "one policy holds for both; to change it, remove the other quota first"
         )
     return replace(policies, backlog_quota=BacklogQuota(size, age, policy))
 
