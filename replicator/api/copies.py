@@ -34,7 +34,10 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
 
     def check(found: Topic) -> None:
         if (reason := would_lose(found, source, there)) is not None:
-            raise NotAllowedError(f"the copy of {found.name!r} at {engine.cluster!r} is not deleted: {reason}")
+            raise NotAllowedError(
+                f"the copy of {found.name!r} at {engine.cluster!r} is not deleted, because messages could be lost: "
+                f"{reason}"
+            )
 
     await engine.deleting.delete(topic.name, force=True, keeps_grants=True, check=check)
     log.warning("the copy of a topic was deleted, to be copied anew", topic=topic.name, source=source)

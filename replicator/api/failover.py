@@ -234,7 +234,7 @@ def _earlier(body: Mapping[str, Any]) -> dict[str, dict[str, list[Position]]] | 
     except (InvalidPosition, AttributeError, TypeError) as error:
         raise BadRequest(f"field earlier must be an object of positions by topic and origin: {error!r:.100}") from None
     if sum(len(positions) for lives in found.values() for positions in lives.values()) > EARLIER_MAX:
-        raise BadRequest(f"field earlier has {EARLIER_MAX} positions at most: ask in several requests")
+        raise BadRequest(f"field earlier may have at most {EARLIER_MAX} positions: ask in several requests")
     return found
 
 

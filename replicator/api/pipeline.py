@@ -186,7 +186,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
     async for piece in request.content.iter_any():
         raw += piece
         if len(raw) > BODY_BYTES_MAX:
-            raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes")
+            raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send fewer reports at once")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:

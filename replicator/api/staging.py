@@ -80,9 +80,10 @@ async def append(request: web.Request) -> web.Response:
     key, at = _attempt(request), _number(request, "at", 2**62)
     length = request.content_length
     if length is None or length > APPEND_BYTES_MAX:
-        has = "no Content-Length" if length is None else f"{length} bytes"
+        length_sent = "no Content-Length" if length is None else f"{length} bytes"
         raise FrameTooLarge(
-            f"a request that stages has {has}: give its length, and stage at most {APPEND_BYTES_MAX} bytes in each"
+            f"a request that stages rows of a Spark job has {length_sent}: send its length, and at most "
+            f"{APPEND_BYTES_MAX} bytes in each request"
         )
     body = await _body(request, length)
     return web.json_response({"bytes": await request.app[STAGING].append(key, at, body)})
@@ -179,8 +180,10 @@ def _form(name_of_request: str) -> Iterator[None]:
 async def _json(request: web.Request) -> dict[str, Any]:
     length = request.content_length
     if length is None or length > COMMIT_BYTES_MAX:
-        has = "no Content-Length" if length is None else f"{length} bytes"
-        raise FrameTooLarge(f"the request's body has {has}: give its length, at most {COMMIT_BYTES_MAX} bytes")
+        length_sent = "no Content-Length" if length is None else f"{length} bytes"
+        raise FrameTooLarge(
+            f"the request's body has {length_sent}: send its length, and at most {COMMIT_BYTES_MAX} bytes"
+        )
     try:
         body = await _body(request, length)
         told = await json_in_slices(body, Pace(request.app[STAGING].turns), marks_max=COMMIT_BYTES_MAX)

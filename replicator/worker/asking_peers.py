@@ -296,9 +296,10 @@ class MarksElsewhere:
                 return await self._rows(session, name, read, topic=topic, newest="true")
         except NoAnswer as error:
             raise BridgeError(
-                f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which "
-                f"is its newest one ({error}). The brokers keep all messages meanwhile. Start its worker, and reading "
-                "goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
+                f"{topic}: this worker's store has nothing of the topic, and cluster {name} has messages of it, but "
+                f"does not say which is the newest ({error}). The brokers keep all messages meanwhile. Start the "
+                f"worker of {name}, and reading goes on by itself. If the cluster is gone, take it out of the topology "
+                "and restart this worker"
             ) from None
 
     @asynccontextmanager

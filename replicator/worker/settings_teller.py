@@ -251,7 +251,8 @@ class _Peer:
                 return HintAnswer.of_json(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotTold(
-                f"the worker of {self.name} at {self.address} cannot be told settings: {why_no_answer(error)}"
+                f"the worker of {self.name} at {self.address} cannot be told this cluster's settings: "
+                f"{why_no_answer(error)}"
             ) from None
         except UNREADABLE as error:
             raise NotTold(
@@ -289,10 +290,14 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
         ):
             body = await response.read()
             if response.status != 200:
-                raise NotTold(f"the worker answers with an error, status {response.status}: {body[:200]!r}")  # noqa: TRY301 - one place logs all reasons
+                raise NotTold(  # noqa: TRY301 - one place logs all reasons
+                    f"the worker answers with an error, status {response.status}: {body[:200]!r}"
+                )
             kept = SettingsKept.of_json(json.loads(body))
             if kept.cluster != name:
-                raise NotTold(f"cluster {kept.cluster!r} answers there: correct the address in the topology")  # noqa: TRY301 - see above
+                raise NotTold(  # noqa: TRY301 - see above
+                    f"cluster {kept.cluster!r} answers at the address of {name!r}: correct the address in the topology"
+                )
             return kept
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))

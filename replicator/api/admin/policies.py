@@ -112,7 +112,7 @@ async def set_one(request: web.Request) -> web.Response:
     if body is None and name in request.query:
         body = number_of(request.query[name], f"parameter {name}")
     if body is None:
-        raise BadRequest(f"{name}: the body is empty; send the value of the policy as JSON")
+        raise BadRequest(f"policy {name}: the body is empty; send the value of the policy as JSON")
     value = shape.read(body, name)
     async with request.app[CHANGES]:
         level = await _level(request)

@@ -43,7 +43,7 @@ def read_object(text: str) -> Mapping[str, Any]:
         check_values(text, MARKS_MAX)
         read = json.loads(text)
     except TooManyValues as error:
-        raise BadField(f"the message is not read: {error}; send fewer properties") from None
+        raise BadField(f"the message has too many values to be read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
         raise BadField(f"the message is not JSON: {error}") from None
     if not isinstance(read, dict):
