@@ -95,9 +95,7 @@ def record_of(cluster: str, state: Any) -> FailoverEpoch:
     try:
         return from_json(state["record"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterUnreachable(
-            f"the answer of the worker of {cluster} has no valid record of a failover: {error}"
-        ) from None
+        raise ClusterUnreachable(f"the worker of {cluster} answers without a valid failover state: {error}") from None
 
 
 def _message(answer: Any) -> str:
