@@ -43,7 +43,7 @@ def read_object(text: str) -> Mapping[str, Any]:
         check_values(text, MARKS_MAX)
         read = json.loads(text)
     except TooManyValues as error:
-        raise BadField(f"the message is not read: {error}; send fewer properties") from None
+        raise BadField(f"the message has too many values to be read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
         raise BadField(f"the message is not JSON: {error}") from None
     if not isinstance(read, dict):
@@ -51,30 +51,30 @@ def read_object(text: str) -> Mapping[str, Any]:
     return read
 
 
-def text_field(fields: Mapping[str, Any], name: str) -> str | None:
-    value = fields.get(name)
+def text_field(fields: Mapping[str, Any], field: str) -> str | None:
+    value = fields.get(field)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict | list):
-        raise BadField(f"{name} must be text")
+        raise BadField(f"{field} must be text")
     return json.dumps(value)
 
 
-def texts_field(fields: Mapping[str, Any], name: str) -> dict[str, str]:
-    values = fields.get(name)
+def texts_field(fields: Mapping[str, Any], field: str) -> dict[str, str]:
+    values = fields.get(field)
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise BadField(f"{name} must be an object")
+        raise BadField(f"{field} must be an object")
     return {key: text_field(values, key) or "" for key in values}
 
 
-def number_field(fields: Mapping[str, Any], name: str) -> int:
-    value = fields.get(name)
+def number_field(fields: Mapping[str, Any], field: str) -> int:
+    value = fields.get(field)
     if value is None:
         return 0
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise BadField(f"{name} must be a whole number")
+        raise BadField(f"{field} must be a whole number")
     return value
 
 
@@ -101,8 +101,8 @@ def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(named)
 
 
-def time_field(fields: Mapping[str, Any], name: str) -> int | None:
-    text = text_field(fields, name)
+def time_field(fields: Mapping[str, Any], field: str) -> int | None:
+    text = text_field(fields, field)
     if text is None:
         return None
     try:
@@ -111,6 +111,6 @@ def time_field(fields: Mapping[str, Any], name: str) -> int | None:
         time = None
     if time is None or time.tzinfo is None or time < EPOCH:
         raise BadTime(
-            f"{name}: {text[:80]!r} is not a time since 1970 in ISO 8601 with its offset, as 2026-01-31T12:00:00Z"
+            f"{field}: {text[:80]!r} is not a time since 1970 in ISO 8601 with its offset, as 2026-01-31T12:00:00Z"
         )
     return (time - EPOCH) // timedelta(milliseconds=1)
