@@ -417,7 +417,9 @@ class LinkTopics:
         which other clusters must tell it.
         """
         start = self.start_positions.start(topic, there)
-        if self._on_lost_copy is not None and self.start_positions.lost(topic, there, mark):
+        if self._on_lost_copy is not None and self.start_positions.lost(
+            topic, there, mark, accepted=self.memory.accepted(topic.topic_id)
+        ):
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)

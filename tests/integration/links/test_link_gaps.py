@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, eventually, message
+from engine_support import TOPIC, eventually, marker, message
 from link_support import Web, link_of, web
 
 from replicator.engine.engine import EngineSettings
@@ -134,6 +134,75 @@ def test_a_link_goes_over_gaps_by_itself_where_its_policy_says_so(tmp_path: Path
             await eventually(lambda: made.entries("b", "a") == copied + left)
             assert len(made.links["a>b"].status()["skipped"]) == 1
             assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
+
+    asyncio.run(main())
+
+
+def test_an_operator_who_ends_a_gap_knows_of_the_missing_messages_of_every_origin(tmp_path: Path) -> None:
+    async def main() -> None:
+        specs = [LinkSpec("a", "h"), LinkSpec("h", "s", forward=True)]
+        async with web(tmp_path, specs, settings=NOTHING_KEPT) as made:
+            copied = [await made.publish("a", 0, 3)]
+            await eventually(lambda: made.entries("h", "a") == copied[0])
+            copied.append(await made.publish("h", 0, 3))
+            await eventually(lambda: [made.entries("s", origin) for origin in "ah"] == copied)
+            await made.links["h>s"].stop()
+            missing = await made.publish("a", 3, 3)
+            await eventually(lambda: made.entries("h", "a") == copied[0] + missing)
+            await made.publish("h", 3, 3)
+            left = await made.publish("h", 6, 1)
+            await trim(made, "h")
+            await again(made, "h>s")
+            try:
+                await eventually(lambda: gaps(made, "h>s") == [(TOPIC, "trimmed")])
+                (gap,) = made.links["h>s"].status()["gaps"]
+                assert gap["detail"].startswith("messages of h after ")
+                assert ", of a after " in gap["detail"]
+                index = made.links["h>s"]._topics.ending._index = AuditRecorder()
+                await made.links["h>s"].resolve(TOPIC, "skip-and-record")
+                await eventually(lambda: made.entries("s", "h") == copied[1] + left)
+                assert index.audited == [("link h>s", "skip-and-record", TOPIC)] * 2
+                skipped = [each["detail"] for each in made.links["h>s"].status()["skipped"]]
+                assert [each.split(" after ")[0] for each in skipped] == ["messages of h", "messages of a"]
+                more = await made.publish("a", 6, 1)
+                await eventually(lambda: made.entries("s", "a") == copied[0] + more)
+                copy = made.engines["s"].find(TOPIC)
+                assert copy is not None
+                assert [len(copy.origins.left_out(origin)) for origin in "ah"] == [1, 1]
+            finally:
+                await made.links["h>s"].stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "skip-and-record"])
+def test_a_gap_that_was_ended_stays_so_though_the_destination_gets_no_block_that_says_it(
+    tmp_path: Path, on_gap: str
+) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b", on_gap=on_gap)], settings=NOTHING_KEPT) as made:
+            copied = await made.publish("a", 0, 3)
+            await eventually(lambda: made.entries("b", "a") == copied)
+            await made.links["a>b"].stop()
+            await made.publish("a", 3, 3)
+            await made.engines["a"].find(TOPIC).writing.marker(marker(), local=True)  # type: ignore[union-attr]
+            await trim(made, "a")
+            assert made.entries("a", "a") == []
+            await again(made, "a>b")
+            if on_gap == "stop":
+                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+            await eventually(lambda: made.links["a>b"].status()["skipped"] and gaps(made) == [])
+            try:
+                await again(made, "a>b")
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+                more = await made.publish("a", 6, 1)
+                await eventually(lambda: made.entries("b", "a") == copied + more)
+                assert len(made.links["a>b"].status()["skipped"]) == 1
+                assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
+            finally:
+                await made.links["a>b"].stop()
 
     asyncio.run(main())
 
