@@ -193,6 +193,9 @@ class GapEnding:
             self.copied_anew[topic.name] = whole = self._start_positions.whole(topic)
             try:
                 await keeper.delete_copy(topic.name, whole)  # the destination asks back
+            except PeerRefused as error:
+                if error.code != TopicNotFound.__name__ or self._memory.mark(topic.topic_id) == BEFORE_ALL:
+                    raise  # without a copy that is gone, the link waits for what comes on another way
             finally:
                 del self.copied_anew[topic.name]
             self._memory.moved(topic.topic_id, BEFORE_ALL)

@@ -320,9 +320,10 @@ def test_a_destination_that_got_nothing_because_nothing_was_left_is_no_gap(tmp_p
     asyncio.run(main())
 
 
-def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_gap", ["stop", "copy-anew"])
+def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tmp_path: Path, on_gap: str) -> None:
     async def main() -> None:
-        async with web(tmp_path, [LinkSpec("a", "b")], settings=NOTHING_KEPT) as made:
+        async with web(tmp_path, [LinkSpec("a", "b", on_gap=on_gap)], settings=NOTHING_KEPT) as made:
             copied = await made.publish("a", 0, 3)
             await eventually(lambda: made.entries("b", "a") == copied)
             left = await made.publish("a", 3, 3)
@@ -332,10 +333,12 @@ def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tm
             await made.engines["b"].deleting.delete(TOPIC)
             await again(made, "a>b")
             try:
-                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
-                assert made.engines["b"].find(TOPIC) is None
-                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+                if on_gap == "stop":
+                    await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                    assert made.engines["b"].find(TOPIC) is None
+                    await made.links["a>b"].resolve(TOPIC, "skip-and-record")
                 await eventually(lambda: made.entries("b", "a") == left)
+                assert gaps(made) == []
             finally:
                 await made.links["a>b"].stop()
 
