@@ -220,5 +220,5 @@ def _text(body: Mapping[str, Any], field: str, chars_max: int) -> str:
 def _number(body: Mapping[str, Any], field: str, default: int | None = None) -> int:
     value = body.get(field, default)
     if type(value) is not int or not 0 <= value < 2**53:
-        raise BadRequest(f"{field} must be a whole number")
+        raise BadRequest(f"field {field} must be a whole number from 0 to {2**53 - 1}")
     return value
