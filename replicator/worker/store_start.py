@@ -277,6 +277,7 @@ class StoreStart:
         except ReclaimPaused:
             raise StoppedEarly from None
         except WorkerNotAsked as error:
+            await self._reopen()
             why = str(error).partition(";")[0]
             await self._wait(
                 f"{', '.join(sources)} told of messages of {self._name}, and one does not give them: {why}"
@@ -287,9 +288,13 @@ class StoreStart:
             with suppress(asyncio.CancelledError):
                 await watching
         self._log_done(done)
+        await self._reopen()
+        return done
+
+    async def _reopen(self) -> None:
+        """Open the store anew after blocks were put back: only then does the memory of its topics have them."""
         await self._store.close()
         await self._store.open()
-        return done
 
     def _log_done(self, done: Reclaimed) -> None:
         messages = sum(topic.messages for topic in done.topics)

@@ -29,6 +29,7 @@ from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.lineage import StoreLine
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.restored import MARK, restored_mark
 from replicator.failover.epochs import FIRST, as_json
@@ -102,14 +103,17 @@ class Peer:
         app.router.add_get("/failover/v1/state", state)
         app.middlewares.append(watched)
 
-    async def has_copy(self, *contents: bytes, topic: str = TOPIC, ledger: int = 11, store: str = "first") -> None:
-        """Give the peer a copy of messages that A published from ``store``."""
+    async def has_copy(
+        self, *contents: bytes, topic: str = TOPIC, ledger: int = 11, store: str = "first", incarnation: int = 10
+    ) -> None:
+        """Give the peer a copy of messages that A published from ``store``. A later incarnation is one more life."""
         found = await self.engine.topic(topic)
         mark = found.origins.high_water("A")
+        await self.engine.writer.keep_both(found.tail, {"A": HighWater(incarnation, BEFORE_ALL)})
         previous = BEFORE_ALL if mark is None else mark.position
         for number, content in enumerate(contents):
             at = Position(ledger, number)
-            block = make_block(at, [message(content)], origin="A", incarnation=10)
+            block = make_block(at, [message(content)], origin="A", incarnation=incarnation)
             await found.writing.copy([CopiedBlock(previous, block)])
             previous = at
         await self.knows(StoreLine(store))
@@ -440,6 +444,38 @@ async def test_a_peer_that_dies_while_it_is_read_is_waited_for(tmp_path: Path, m
         assert dead
         assert started.how is How.RECLAIMED
         assert contents(engine) == 10
+
+
+@asynchronous
+async def test_a_peer_that_goes_silent_in_the_middle_of_an_earlier_life_gives_the_rest_of_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.backup.reclaiming.APPENDED_BYTES", 1)
+    monkeypatch.setattr("replicator.pipeline.data_plane.PAGE_BYTES", 100)
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(*(b"%d" % number for number in range(10)))
+        await b.has_copy(b"later", ledger=21, incarnation=20)
+        silent = answers_again = False
+
+        def goes_silent(request: web.Request) -> None:
+            nonlocal silent
+            silent = silent or found.opening.progress.get("messages", 0) >= 3  # so many has only the earlier life
+            if silent and not answers_again:
+                assert request.transport is not None
+                request.transport.abort()
+
+        b.reading = goes_silent
+        starting = asyncio.ensure_future(found.start())
+        await eventually(lambda: found.opening.state == "waiting", "it waits for B")
+        assert silent
+        answers_again = True
+        started, engine = await starting
+        assert started.how is How.RECLAIMED
+        assert contents(engine) == 11
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.lost == ("C was not asked: what only it has of A's messages",)
 
 
 @asynchronous
