@@ -23,6 +23,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
+from replicator.backup.reclaiming import reclaim
 from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
@@ -60,6 +61,11 @@ from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS = EarlierRows(2, 3, ("one", "two"))
+GONE = EarlierRows(1, 1, ("persistent://public/default/gone",))
+NAMED_GONE = (
+    "Postgres has 1 topic of an earlier store that no cluster that was asked has: persistent://public/default/gone; "
+    "C was not asked"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -233,11 +239,32 @@ async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_s
         with monkeypatch.context() as killed:
             killed.setattr(taking_settings, "ask_settings", cut_off)
             with pytest.raises(StoppedEarly):
-                await found.start()
-        started, engine = await found.start()
+                await found.start(rows=GONE)
+        started, engine = await found.start(rows=GONE)
         assert started.how is How.USUAL
         assert contents(engine) == 3
         assert set(engine.catalog.grants.of("public/default").roles) == {"clerk"}
+        assert engine.store.meta(START)["lost"] == list(started.lost) == [NAMED_GONE]
+
+
+@asynchronous
+async def test_after_a_reclaim_by_command_the_first_start_names_what_rows_in_postgres_prove_to_be_lost(
+    tmp_path: Path,
+) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1", b"2", b"3")
+        with pytest.raises(EmptyStoreRefused, match="replicator backup reclaim"):
+            await found.start(rows=GONE, setting="refuse")
+        await reclaim(found.topology, "A", without=frozenset({"C"}))
+        started, engine = await found.start(rows=GONE, setting="refuse")
+        assert (started.how, started.index) == (How.USUAL, IndexRows.EARLIER)
+        assert contents(engine) == 3
+        row = engine.store.meta(START)
+        assert row["lost"] == list(started.lost) == [NAMED_GONE]
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        assert watch.status()["lost"] == [NAMED_GONE]
+        assert watch.status()["first_at_ms"] == row["at_ms"]
 
 
 async def cut_off(*_: object) -> None:
@@ -578,8 +605,6 @@ async def test_an_answer_that_makes_no_sense_is_none(garbage: str) -> None:
 async def test_an_older_store_does_not_serve_and_a_reclaim_gives_it_the_place_of_the_newer_one(
     tmp_path: Path,
 ) -> None:
-    from replicator.backup.reclaiming import reclaim
-
     async with clusters(tmp_path) as found:
         old = await found.used_store()
         b = await found.peer("B")
