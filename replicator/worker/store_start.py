@@ -351,7 +351,7 @@ class StoreStart:
         rows = self._rows
         if rows is None:
             return ()
-        if not self._peers:
+        if not self._peers and not engine.topics():  # a reclaim can have taken back some from a directory
             return (f"{rows.in_words()}; the topology has no other cluster that could have its messages",)
         there, silent = await topics_there({name: self._peers[name] for name in answers}, seconds=self._seconds())
         missing = [name for name in rows.names if name not in there and engine.find(name) is None]

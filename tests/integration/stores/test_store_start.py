@@ -710,15 +710,34 @@ async def test_with_a_time_of_0_a_new_store_asks_nobody(tmp_path: Path) -> None:
 @asynchronous
 async def test_without_another_cluster_the_worker_serves_and_names_what_postgres_says_was_lost(tmp_path: Path) -> None:
     async with clusters(tmp_path) as found:
-        file = tmp_path / "alone.yaml"
-        file.write_text(
-            f"clusters:\n  A: {{address: '127.0.0.1:{found.ports['A']}', data: {tmp_path / 'A'}}}\n"
-            "pipeline: {engine: embedded}\n"
-        )
-        found.topology = load_topology(file)
+        found.topology = alone(found)
         started, _ = await found.start(rows=ROWS)
         assert started.how is How.FIRST
         assert "2 topics and 3 subscriptions of an earlier store: one, two" in str(started.lost)
+
+
+@asynchronous
+async def test_without_another_cluster_what_a_reclaim_took_back_from_a_directory_is_not_lost(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        async with opened(tmp_path / "copy", "A") as engine:
+            await (await engine.topic(TOPIC)).publish([message(b"1")])
+        found.topology = alone(found)
+        await reclaim(found.topology, "A", from_directory=tmp_path / "copy")
+        started, engine = await found.start(rows=EarlierRows(2, 1, (TOPIC, *GONE.names)))
+        assert contents(engine) == 1
+        assert started.lost == (
+            f"Postgres has 1 topic of an earlier store that no cluster that was asked has: {GONE.names[0]}",
+        )
+
+
+def alone(found: Clusters) -> Topology:
+    """Return a topology that has no cluster but A."""
+    file = found.path / "alone.yaml"
+    file.write_text(
+        f"clusters:\n  A: {{address: '127.0.0.1:{found.ports['A']}', data: {found.path / 'A'}}}\n"
+        "pipeline: {engine: embedded}\n"
+    )
+    return load_topology(file)
 
 
 # The early listener.
