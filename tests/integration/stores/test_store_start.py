@@ -29,12 +29,13 @@ from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import StoreFull
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.restored import MARK, restored_mark
 from replicator.failover.epochs import FIRST, as_json
-from replicator.failover.service import RECORD
+from replicator.failover.service import RECORD, FailoverService
 from replicator.index.database import DatabaseUnavailable
 from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.binding import take_place
@@ -204,6 +205,10 @@ async def clusters(path: Path, *, store: str = "store: {ask_peers_seconds: 1}\n"
         yield Clusters(path, stack, store=store)
 
 
+def ignore(_: FailoverEpoch) -> None:
+    """Learn nothing of failovers."""
+
+
 def contents(engine: Engine, topic: str = TOPIC) -> int:
     found = engine.find(topic)
     return 0 if found is None else found.log.messages
@@ -262,7 +267,7 @@ async def test_after_a_reclaim_by_command_the_first_start_names_what_rows_in_pos
         assert contents(engine) == 3
         row = engine.store.meta(START)
         assert row["lost"] == list(started.lost) == [NAMED_GONE]
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         assert watch.status()["lost"] == [NAMED_GONE]
         assert watch.status()["first_at_ms"] == row["at_ms"]
 
@@ -295,7 +300,7 @@ async def test_the_remark_that_a_peer_was_not_asked_goes_when_it_has_answered(tm
         b = await found.peer("B")
         await b.has_copy(b"1")
         started, engine = await found.start()
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         await watch.look()
         mark = restored_mark(engine.store)
         assert mark is not None
@@ -649,7 +654,7 @@ async def test_a_running_worker_learns_from_a_peer_that_was_silent_that_its_stor
         old = await found.used_store()
         started, engine = await found.start()
         assert set(started.unasked) == {"B", "C"}
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         assert watch.status()["nobody_asked"]
         b = await found.peer("B")
         await b.knows(StoreLine(old))
@@ -665,6 +670,51 @@ async def test_a_running_worker_learns_from_a_peer_that_was_silent_that_its_stor
 
 
 @asynchronous
+async def test_a_running_worker_is_fenced_by_the_failover_epoch_of_a_peer_that_takes_back_its_messages(
+    tmp_path: Path,
+) -> None:
+    record = FailoverEpoch(3, "B", "id", 1, "unplanned", "A", "B", {"A": "B"})
+    async with clusters(tmp_path) as found, AsyncExitStack() as stack:
+        await found.used_store()
+        started, engine = await found.start()
+        failover = FailoverService(engine, {name: f"127.0.0.1:{port}" for name, port in found.ports.items()})
+        stack.push_async_callback(failover.stop)
+        failover.close_gate()
+        b = await found.peer("B", served=False)
+        await b.engine.remember(RECORD, as_json(record))
+        bound = take_place(f"127.0.0.1:{found.ports['B']}", listening=True)
+        stack.callback(bound.close)
+        early_app = make_early_app(Opening("B", state="reclaiming", engine=b.engine), None)
+        listener = await HttpListener.start(bound, early_app, ClientLimits(), None, tls_alone=False)
+        stack.push_async_callback(listener.stop)
+        assert not failover.state()["fenced"]
+        await StoreWatch(engine, found.topology, started, engine.supervisor, failover.adopt).look()
+        assert failover.state()["fenced"]
+        await eventually(lambda: engine.store.meta(RECORD) == as_json(record), "it is stored")
+
+
+@asynchronous
+async def test_a_worker_whose_store_is_full_learns_all_the_same_that_its_store_is_older(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1")
+        started, engine = await found.start()
+        c = await found.peer("C")
+        for line in (engine.origin_stores.line, StoreLine("newer")):
+            await c.knows(line)
+
+        async def full(name: str, value: Any) -> None:
+            raise StoreFull("the store is full")
+
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(engine, "remember", full)
+            with pytest.raises(StoreFull):
+                await watch.look()
+        assert watch.replaced.is_set()
+
+
+@asynchronous
 async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one(tmp_path: Path) -> None:
     """Its link would be refused as that of a twin, while the other worker runs."""
     async with clusters(tmp_path) as found:
@@ -672,12 +722,12 @@ async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one
         b = await found.peer("B")
         await b.knows(StoreLine(running))
         started, engine = await found.start()
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         await watch.look()
         assert not watch.replaced.is_set()
         async with opened(tmp_path / "restored", "A") as restored:
             restored.origin_stores.line = StoreLine("restored", (running,))
-            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor)
+            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor, ignore)
             await other.look()
             assert not other.replaced.is_set()
         await watch.look()
