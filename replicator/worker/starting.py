@@ -378,6 +378,8 @@ def _make_parts(
 async def _start_parts(parts: Parts, topology: Topology) -> None:
     if parts.traces is not None:
         parts.traces.export.start()
+    parts.mending.change(other_workers(topology, parts.cluster))
+    parts.mending.start()  # before anything is read: what is found to be damaged is mended
     parts.index.start()
     parts.sync.start()
     await parts.links.change(topology)
@@ -389,8 +391,6 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.asking.change(other_addresses(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
-    parts.mending.change(other_workers(topology, parts.cluster))
-    parts.mending.start()
     await parts.settings.change(other_addresses(topology, parts.cluster))
     await parts.settings.start()
     parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
