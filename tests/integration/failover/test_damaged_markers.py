@@ -73,8 +73,8 @@ async def test_a_worker_starts_although_a_record_of_a_failover_is_damaged_and_me
         await made.start("A")
         state = made.running["A"].parts.failover.state()
         assert (state["epoch"], state["fenced"]) == (2, False)
-        await made.until(lambda: records(made.engine("A")) == both, "the block is mended")
-        assert made.running["A"].parts.mending.status() == {"mended": 1, "damaged": []}
+        await made.until(lambda: made.running["A"].parts.mending.status() == {"mended": 1, "damaged": []}, "mended")
+        assert records(made.engine("A")) == both
 
 
 @asynchronous
