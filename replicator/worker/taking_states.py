@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -78,6 +79,8 @@ class TakingStates:
         self._seconds_max = seconds_max
         self.waiting: WaitingStates | None = None
         """States that are awaited; None if none are."""
+        self._asked_at: float | None = None
+        """Time of the first question of this process, by a clock that does not step; None before it."""
         self._store: list[str] = []
         self._reasons: dict[str, str] = {}
         self._starting: set[str] = set()
@@ -112,7 +115,8 @@ class TakingStates:
             return
         with suppress(TimeoutError):
             async with timeout(FIRST_SECONDS):
-                await asyncio.gather(*map(self._take_from, self.waiting.untold(self._now_ms())))
+                self._asked_at = time.monotonic()
+                await asyncio.gather(*map(self._take_from, self._untold()))
                 while self._starting:
                     await asyncio.sleep(FIRST_PAUSE_SECONDS)
                     await asyncio.gather(*map(self._take_from, list(self._starting)))
@@ -132,11 +136,10 @@ class TakingStates:
         """Return who has not told yet and what is kept; None if nothing is awaited."""
         if self.waiting is None:
             return None
-        now_ms = self._now_ms()
         return {
             "since_ms": self.waiting.since_ms,
-            "kept": self.waiting.kept(now_ms).value,
-            "clusters": {name: self._reasons.get(name, "") for name in self.waiting.untold(now_ms)},
+            "kept": self._kept().value,
+            "clusters": {name: self._reasons.get(name, "") for name in self._untold()},
             "subscriptions": [
                 {"topic": topic.name, "subscription": name}
                 for topic in self._engine.topics()
@@ -146,17 +149,21 @@ class TakingStates:
             ][:NAMED_MAX],
         }
 
-    def _now_ms(self) -> int:
-        return self._engine.writer.wall_clock_ms()
+    def _asking_seconds(self) -> float:
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def _untold(self) -> list[str]:
+        return [] if self.waiting is None else self.waiting.untold(self._asking_seconds())
 
     def _kept(self) -> Kept:
-        return Kept.NOTHING if self.waiting is None else self.waiting.kept(self._now_ms())
+        now_ms = self._engine.writer.wall_clock_ms()
+        return Kept.NOTHING if self.waiting is None else self.waiting.kept(now_ms, self._asking_seconds())
 
     async def _run(self) -> None:
         after_limit = False
         due = 0.0
         loop = asyncio.get_running_loop()
-        while self.waiting is not None and (untold := self.waiting.untold(self._now_ms())):
+        while untold := self._untold():
             if not after_limit and self._kept() is Kept.UNTOLD:
                 after_limit = True
                 log.warning(

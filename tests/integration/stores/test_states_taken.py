@@ -156,3 +156,29 @@ async def test_after_the_time_what_is_untold_counts_against_the_quota(
         before = topic.holds.positions[HOLDER]
         await engine.maintenance.run_once()
         assert topic.holds.positions[HOLDER] > before
+
+
+@asynchronous
+async def test_a_worker_that_comes_back_late_asks_again_before_it_trims_anything(tmp_path: Path) -> None:
+    """It was killed, and its store began to wait longer ago than another cluster has time for its first answer."""
+    async with consumed_and_lost(tmp_path / "made") as made:
+        await reclaim(made.topology, "a")
+        await made.workers.pop("b").stop()
+        made.workers["a"] = await start_worker(made.topology, "a")
+        engine = made.engine("a")
+        await engine.catalog.set_namespace("public/default", KEEP_NOTHING)
+        first = made.topic("a").log.first
+        await made.workers["a"].parts.states.stop()
+        row = engine.store.meta(taking_states.ROW)
+        assert not row["done"]
+        since_ms = row["since_ms"] - 2_000 * waiting_states.SILENT_SECONDS
+        await engine.remember(taking_states.ROW, {**row, "since_ms": since_ms})
+        await made.workers.pop("a").stop()
+        made.workers["a"] = await start_worker(made.topology, "a")
+        await made.engine("a").maintenance.run_once()
+        assert made.topic("a").log.first == first
+        assert waits(made)["clusters"].keys() == {"b"}
+        await made.workers.pop("a").stop()
+        made.workers["b"] = await start_worker(made.topology, "b")
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0, "b was asked before clients are served"
