@@ -10,6 +10,8 @@ what is kept for it; 11, so many questions to one cluster are under way.
 2. A topic that is not here is made if a link brings messages for it. Messages that come later find the state.
 3. A cluster that does not answer is asked again. Until it has told its states, messages are kept
    (:mod:`replicator.engine.upkeep.waiting_states`).
+4. A topic whose states cannot be taken is named, and holds up no other one. Once the others are taken, only its log is
+   held. A topic that may not be made here has no log, and is not awaited.
 
 The row :data:`ROW` in the table ``meta`` says for which store this began, when, and who has told. It ends with the last
 one, so that a restart asks nobody.
@@ -28,7 +30,7 @@ import aiohttp
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from replicator.engine.restored import restored_mark
 from replicator.engine.upkeep.waiting_states import HOLDER, Kept, WaitingStates
@@ -63,7 +65,11 @@ class NotTaken(Exception):
     """A cluster does not answer, or its answer cannot be read."""
 
 
-class PeerStarts(NotTaken):
+class PeerAway(NotTaken):
+    """A cluster does not answer, so it is of no use to ask it more."""
+
+
+class PeerStarts(PeerAway):
     """A cluster's worker answers that it is starting."""
 
 
@@ -85,6 +91,11 @@ class TakingStates:
         self._reasons: dict[str, str] = {}
         self._starting: set[str] = set()
         """Clusters whose workers answered last that they are starting."""
+        self._failed: dict[str, frozenset[str]] = {}
+        """For each cluster that was asked for all its topics, those whose states could not be taken. It is asked only
+        for these again."""
+        self._refused: set[str] = set()
+        """Topics that may not be made here, as the log says."""
         self._told: set[tuple[str, str]] = set()
         """Topic and name of each subscription that a cluster told."""
         self._task = engine.supervisor.task("states", "states of subscriptions", self._run, until_done=True)
@@ -120,6 +131,7 @@ class TakingStates:
                 while self._starting:
                     await asyncio.sleep(FIRST_PAUSE_SECONDS)
                     await asyncio.gather(*map(self._take_from, list(self._starting)))
+        self._let_go()
         await self._note()
         self._task.start()
 
@@ -173,10 +185,21 @@ class TakingStates:
                 )
             if loop.time() >= due:
                 await asyncio.gather(*map(self._take_from, untold))
+                self._let_go()
                 await self._note()
                 due = loop.time() + RETRY_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
         await self._end()
+
+    def _let_go(self) -> None:
+        """Hold only logs of topics whose states could not be taken, once each awaited cluster was asked for all."""
+        untold = self._untold()
+        if any(peer not in self._failed for peer in untold):
+            return
+        failed = frozenset[str]().union(*(self._failed[peer] for peer in untold))
+        for topic in self._engine.topics():
+            if topic.name not in failed:
+                topic.holds.positions.pop(HOLDER, None)
 
     async def _end(self) -> None:
         if self.waiting is not None:
@@ -201,35 +224,58 @@ class TakingStates:
         waiting, address = self.waiting, self.addresses.get(peer)
         if waiting is None or address is None:
             return
+        failed: dict[str, NotTaken | EngineError] = {}
         try:
             async with worker_session(at_once_max=AT_ONCE_MAX) as session:
                 asked = _Asked(session, peer, address)
                 names = await asked.topics()
                 waiting.heard(peer)
+                failed_before = self._failed.get(peer)
+                if failed_before is not None:
+                    names = [name for name in names if name in failed_before]
                 subscribed = [name for part in _parts(names) for name in await asked.replicated(part)]
                 turn = asyncio.Semaphore(AT_ONCE_MAX)
 
                 async def take(name: str) -> None:
                     async with turn:
-                        await self._take_topic(asked, name)
+                        try:
+                            await self._take_topic(asked, name)
+                        except PeerAway:
+                            raise
+                        except (NotTaken, EngineError) as error:
+                            failed[name] = error
 
                 await asyncio.gather(*map(take, subscribed))
-        except (NotTaken, EngineError) as error:
+        except NotTaken as error:
             (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
-            if self._reasons.get(peer) != str(error):
-                log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=str(error))
-            self._reasons[peer] = str(error)
+            self._note_reason(peer, str(error))
+            return
+        self._starting.discard(peer)
+        self._failed[peer] = frozenset(failed)
+        if failed:
+            first, more = min(failed), f"; and {len(failed) - 1} more topics" if len(failed) > 1 else ""
+            self._note_reason(peer, f"{first}: {failed[first]}{more}")
             return
         waiting.told(peer)
-        self._starting.discard(peer)
         self._reasons.pop(peer, None)
+
+    def _note_reason(self, peer: str, reason: str) -> None:
+        if self._reasons.get(peer) != reason:
+            log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=reason)
+        self._reasons[peer] = reason
 
     async def _take_topic(self, asked: _Asked, name: str) -> None:
         topic = self._engine.find(name)
         if topic is None:
             if not await asked.has_messages_of(sorted(self._sync.origins(name)), name):
                 return  # such as a copy of a topic that this cluster deleted
-            topic = await self._engine.topic(name, by_link=True)
+            try:
+                topic = await self._engine.topic(name, by_link=True)
+            except NotAllowedError as error:  # no link brings it, so there is nothing that a subscription could need
+                if name not in self._refused:
+                    self._refused.add(name)
+                    log.warning("states not taken", cluster=self._engine.cluster, topic=name, reason=str(error))
+                return
         for update in await asked.states(name):
             await self._sync.merge_told(topic, update)
             self._told.add((name, update.subscription))
@@ -327,7 +373,7 @@ class _Asked:
             ):
                 read = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotTaken(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
+            raise PeerAway(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
         if or_none and response.status == 404:
             return {}
         if response.status != 200:

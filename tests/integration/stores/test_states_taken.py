@@ -15,16 +15,21 @@ from engine_support import TOPIC, entries_of, eventually, message, settled, subs
 from sync_node_support import consume_all
 from worker_pair import Pair
 
-from replicator.backup.reclaiming import reclaim
+from replicator.backup.reclaiming import opened, reclaim
+from replicator.engine.errors import StoreFailed
 from replicator.engine.policies import BacklogQuota, PolicyOverrides, QuotaPolicy, Retention
+from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.upkeep import waiting_states
 from replicator.engine.upkeep.waiting_states import HOLDER
+from replicator.sync.service import SubscriptionSync
 from replicator.worker import taking_states
 from replicator.worker.starting import start_worker
+from snapshots.actions import ApplyUpdate
 
 BOTH_WAYS = "  - {from: a, to: b}\n  - {from: b, to: a}\n"
 MESSAGES = 20
+OTHER = "persistent://public/default/a-t"
 LIMITED = PolicyOverrides({"max_producers": 7})
 KEEP_NOTHING = NamespacePolicies(topic_policies=PolicyOverrides({"retention": Retention(0, 0)}))
 
@@ -182,3 +187,48 @@ async def test_a_worker_that_comes_back_late_asks_again_before_it_trims_anything
         made.workers["b"] = await start_worker(made.topology, "b")
         made.workers["a"] = await start_worker(made.topology, "a")
         assert backlog(made, "a") == 0, "b was asked before clients are served"
+
+
+@asynchronous
+async def test_a_topic_that_may_not_be_made_here_holds_up_no_other_one(tmp_path: Path) -> None:
+    """It is partitioned here, and not in the other cluster."""
+    async with consumed_and_lost(tmp_path / "made") as made:
+        other = await made.engine("b").topic(OTHER)
+        await other.publish([message(b"other")])
+        await consume_all(other, 1)
+        await reclaim(made.topology, "a")
+        async with opened(made.topology, "a") as engine:
+            await engine.partitioned.create(OTHER, 2)
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0
+        await eventually(lambda: waits(made) is None, "nothing is awaited")
+        assert made.engine("a").find(OTHER) is None
+
+
+@asynchronous
+async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge, broken = SubscriptionSync.merge_told, {OTHER}
+
+    async def merge_told(sync: SubscriptionSync, topic: Topic, update: ApplyUpdate) -> None:
+        if topic.name in broken:
+            raise StoreFailed("this topic's rows cannot be written")
+        await merge(sync, topic, update)
+
+    async with consumed_and_lost(tmp_path / "made") as made:
+        other = await made.engine("b").topic(OTHER)
+        await other.publish([message(b"other")])
+        await consume_all(other, 1)
+        await reclaim(made.topology, "a")
+        async with opened(made.topology, "a") as engine:
+            await engine.topic(OTHER)
+        monkeypatch.setattr(SubscriptionSync, "merge_told", merge_told)
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0
+        held = [topic.name for topic in made.engine("a").topics() if HOLDER in topic.holds.positions]
+        assert held == [OTHER]
+        assert waits(made)["clusters"] == {"b": f"{OTHER}: this topic's rows cannot be written"}
+        broken.clear()
+        await eventually(lambda: waits(made) is None, "all is told")
+        assert all(HOLDER not in topic.holds.positions for topic in made.engine("a").topics())
