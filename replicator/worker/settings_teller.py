@@ -229,8 +229,14 @@ class _Peer:
         if taken.peer != self.name:
             await engine.remember(TAKEN, note_without(taken, engine, silent))
             return
-        await put_back(engine, taken, note["missing"], silent=silent, unless_set_since=set_last)
-        self._teller.on_put_back()
+        await put_back(
+            engine,
+            taken,
+            note["missing"],
+            silent=silent,
+            unless_set_since=set_last,
+            on_put_back=self._teller.on_put_back,
+        )
         await self._teller.settle()
 
     async def _post(self, hint: SettingsHint) -> HintAnswer:

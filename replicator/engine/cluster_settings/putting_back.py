@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -76,12 +76,14 @@ async def put_back(
     *,
     silent: Sequence[str] = (),
     unless_set_since: tuple[int, str] | None = None,
+    on_put_back: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Put the settings of ``taken`` into a store, and return the note that says so.
 
     ``namespaces`` are those in which messages were taken back; if nobody kept their settings, the note names them.
     ``silent`` are clusters that were silent before, and still are. ``unless_set_since`` says that the worker serves
     already: it has the version and the store in which somebody last set something.
+    ``on_put_back`` is called once the settings hold, even if the caller was cancelled meanwhile.
 
     Raises the errors of the store, and :class:`NotAllowedError` if somebody set something since. Then at most topics
     without messages were made.
@@ -100,6 +102,7 @@ async def put_back(
 
     async def write() -> None:
         notes.append(await _put_back(engine, taken, head, missing(taken, namespaces), silent, unless_set_since))
+        on_put_back()
 
     await engine.catalog.alone(lambda: own.put_back(write))
     (note,) = notes

@@ -21,7 +21,7 @@ from asynchronous import asynchronous
 from engine_support import TOPIC, eventually, opened
 from settings_support import Peer, addresses_of, ask_settings, grant, grants, has_all, serving_settings, telling
 
-from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.own import PAUSED_TEXT, TAKEN
 from replicator.engine.cluster_settings.putting_back import put_back
 from replicator.engine.cluster_settings.state import (
     KeptState,
@@ -445,6 +445,36 @@ async def test_nothing_is_put_back_over_a_change_that_is_under_way(tmp_path: Pat
     async with opened(tmp_path, "us") as us:
         assert is_made(us)
         assert us.cluster_settings.all_rows() == rows, "memory and store agree"
+
+
+@asynchronous
+async def test_links_hear_of_a_pause_that_is_put_back_while_the_address_of_its_peer_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh(tmp_path) as found:
+        us = found.us
+        await keep(found.eu, "first", 100, roles(clerk="produce"))
+        await keep(found.ap, "second", 200, {("links", "us>eu"): PAUSED_TEXT})
+        await found.take("eu")
+        commit, begun, goes_on, heard = us.writer.put_many, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def put_many(writes: Any, **options: Any) -> None:
+            if any(key == TAKEN.encode() for _, key, _ in writes):
+                begun.set()
+                await goes_on.wait()
+            await commit(writes, **options)
+
+        monkeypatch.setattr(us.writer, "put_many", put_many)
+        await found.ap.server.start()
+        async with telling(us, found.ap) as teller:
+            teller.on_put_back = heard.set
+            async with asyncio.timeout(60):
+                await begun.wait()
+            await teller.change({})
+            goes_on.set()
+            await eventually(heard.is_set, "links are told")
+            assert LinkMemory(us, "us>eu").paused
+            assert found.note["silent"] == []
 
 
 async def delete(peer: Peer, number: int, name: str = PARTED, by: str = "us") -> None:
