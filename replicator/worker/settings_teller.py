@@ -205,10 +205,12 @@ class _Peer:
             raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
         await self._engine.partitioned.learn_deletions(kept.deletions)
         async with self._teller.noting:
-            await self._heard(kept.states)
+            await self._heard(kept.states, kept.deleted_at)
 
-    async def _heard(self, states: Sequence[KeptState]) -> None:
+    async def _heard(self, states: Sequence[KeptState], deleted_at: Mapping[str, int]) -> None:
         """Put back the newest of ``states`` if it was set later than the settings here. Name those that do not count.
+
+        ``deleted_at`` has the times at which this cluster deleted topics.
 
         If somebody set something here since settings were taken back, what is here counts.
         """
@@ -235,6 +237,7 @@ class _Peer:
             note["missing"],
             silent=silent,
             unless_set_since=set_last,
+            deleted_at=deleted_at,
             on_put_back=self._teller.on_put_back,
         )
         await self._teller.settle()

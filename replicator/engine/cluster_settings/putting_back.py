@@ -4,7 +4,8 @@ Invariants (DESIGN §3): 13, what is not put back is named. Permissions are thos
 the new store before is replaced.
 
 1. Topics with policies of their own that are not here are made, without messages. Links bring what others published.
-   A partitioned topic that this cluster deleted later is not made.
+   A topic that this cluster deleted after these settings were told is not made, and its settings are left out. A
+   version of settings is at least the wall clock at which it was made, so it is compared with the time of the deletion.
 2. All rows, the version from which this store counts on, and the note for the status are one transaction.
 3. A row that this version cannot read is left out and named.
 4. What is put back counts as set when somebody set it in an earlier store, and not now.
@@ -20,6 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -76,6 +78,7 @@ async def put_back(
     *,
     silent: Sequence[str] = (),
     unless_set_since: tuple[int, str] | None = None,
+    deleted_at: Mapping[str, int] = MappingProxyType({}),
     on_put_back: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Put the settings of ``taken`` into a store, and return the note that says so.
@@ -83,6 +86,7 @@ async def put_back(
     ``namespaces`` are those in which messages were taken back; if nobody kept their settings, the note names them.
     ``silent`` are clusters that were silent before, and still are. ``unless_set_since`` says that the worker serves
     already: it has the version and the store in which somebody last set something.
+    ``deleted_at`` has, for topics that this cluster deleted, as other clusters remember, the time of the deletion.
     ``on_put_back`` is called once the settings hold, even if the caller was cancelled meanwhile.
 
     Raises the errors of the store, and :class:`NotAllowedError` if somebody set something since. Then at most topics
@@ -101,7 +105,9 @@ async def put_back(
     head, notes = taken.state.head, list[dict[str, Any]]()
 
     async def write() -> None:
-        notes.append(await _put_back(engine, taken, head, missing(taken, namespaces), silent, unless_set_since))
+        deleted = [name for name, at_ms in deleted_at.items() if at_ms > head.version]
+        without = missing(taken, namespaces)
+        notes.append(await _put_back(engine, taken, head, deleted, without, silent, unless_set_since))
         on_put_back()
 
     await engine.catalog.alone(lambda: own.put_back(write))
@@ -121,6 +127,7 @@ async def _put_back(
     engine: Engine,
     taken: Taken,
     head: SettingsHead,
+    deleted: Iterable[str],
     without: Sequence[str],
     silent: Sequence[str],
     unless_set_since: tuple[int, str] | None,
@@ -133,6 +140,9 @@ async def _put_back(
         read.grants.pop(name, None)
         for partition in [each for each in read.policies if base_name(each) == name]:
             del read.policies[partition]
+    for name in deleted:
+        read.policies.pop(name, None)
+        read.grants.pop(name, None)
     absent = [name for name in read.policies if name not in engine.loaded.by_name]
     for first in range(0, len(absent), TOPICS_AT_ONCE):
         names = absent[first : first + TOPICS_AT_ONCE]
