@@ -8,6 +8,7 @@ Invariant (DESIGN §3): 13, settings are replaced only by newer ones, as a whole
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -45,7 +46,7 @@ async def take_settings(
             deleted_at[name] = max(at_ms, deleted_at.get(name, 0))
     states = {name: None if each is None else each.states for name, each in kept.items()}
     own = await engine.cluster_settings.state()
-    taken = taken_back(engine.cluster, {**dict.fromkeys(peers), **states}, own)
+    taken = await asyncio.to_thread(taken_back, engine.cluster, {**dict.fromkeys(peers), **states}, own)
     note = engine.store.meta(TAKEN) or {}
     if taken.peer == engine.cluster:  # what is here counts
         taken = replace(taken, state=None, peer="")

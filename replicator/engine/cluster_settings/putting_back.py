@@ -134,7 +134,7 @@ async def _put_back(
 ) -> dict[str, Any]:
     assert taken.state is not None
     rows = taken.state.rows
-    read = _read(rows)
+    read = await asyncio.to_thread(_read, rows)
     for name in [each.name for each in read.partitioned.values() if _is_deleted_since(engine, each)]:
         del read.partitioned[name]
         read.grants.pop(name, None)
@@ -153,6 +153,7 @@ async def _put_back(
     index, grants = engine.catalog.index, engine.catalog.grants
     here = {each.name: each.partitions for each in index.all_partitioned()}
     grown = [each for each in read.partitioned.values() if each.partitions > here.get(each.name, 0)]
+    written = await asyncio.to_thread(_writes, read, rows, grown)
     own = engine.cluster_settings
     set_since = unless_set_since != (own.set_at, own.set_in) or any(
         kind in SET_BY_OPERATORS for kind, _ in own.changed.keys
@@ -164,11 +165,8 @@ async def _put_back(
         )
     note = _note(taken, head, read, without, engine, silent)
     writes: list[tuple[str, bytes, bytes | None]] = [
-        *(("tenants", name.encode(), b"") for name in read.tenants),
-        *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
-        *(("partitioned", each.name.encode(), each.encode()) for each in grown),
+        *written,
         *(("grants", name.encode(), None) for name in grants.all() if name not in read.grants),
-        *(("grants", name.encode(), given.encode()) for name, given in read.grants.items()),
         *(
             ("meta", f"{PAUSED}{link}".encode(), json.dumps(link in read.paused).encode())
             for link in {*own.paused_links(), *read.paused}
@@ -196,6 +194,16 @@ async def _put_back(
         topic.policies.take_over(read.policies.get(name))
     own.begin_at(*count_from)
     return note
+
+
+def _writes(read: _Read, rows: Rows, partitioned: Iterable[PartitionedTopic]) -> list[tuple[str, bytes, bytes | None]]:
+    """Return the rows of tables that go by name. It may take long, so it does not run on the event loop."""
+    return [
+        *(("tenants", name.encode(), b"") for name in read.tenants),
+        *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
+        *(("partitioned", each.name.encode(), each.encode()) for each in partitioned),
+        *(("grants", name.encode(), given.encode()) for name, given in read.grants.items()),
+    ]
 
 
 def _is_deleted_since(engine: Engine, whole: PartitionedTopic) -> bool:
