@@ -7,7 +7,7 @@ the new store before is replaced.
    A topic that this cluster deleted after these settings were told is not made, and its settings are left out. A
    version of settings is at least the wall clock at which it was made, so it is compared with the time of the deletion.
 2. All rows, the version from which this store counts on, and the note for the status are one transaction.
-3. A row that this version cannot read is left out and named.
+3. A row that this version cannot read is left out and named, and so are policies of a topic that may not be made here.
 4. What is put back counts as set when somebody set it in an earlier store, and not now.
 5. Nobody changes a row meanwhile. A change that waited then changes the settings that were put back.
 6. Settings of this store that are replaced, and that the new ones never knew, are kept beside those of other clusters.
@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -146,14 +147,17 @@ async def _put_back(
     absent = [name for name in read.policies if name not in engine.loaded.by_name]
     for first in range(0, len(absent), TOPICS_AT_ONCE):
         names = absent[first : first + TOPICS_AT_ONCE]
-        await asyncio.gather(*(engine.making.make(parse_topic(name)) for name in names))
+        refused = await asyncio.gather(*(_is_refused(engine, name) for name in names))
+        for name in compress(names, refused):
+            read.refused.append(f"{Kind.POLICIES} {name}")
+            del read.policies[name]
+    written = await asyncio.to_thread(_writes, read, rows)
     for name in [each for each in read.partitioned if each in engine.loaded.by_name]:
         read.refused.append(f"{Kind.PARTITIONED} {name}")
         del read.partitioned[name]
     index, grants = engine.catalog.index, engine.catalog.grants
     here = {each.name: each.partitions for each in index.all_partitioned()}
     grown = [each for each in read.partitioned.values() if each.partitions > here.get(each.name, 0)]
-    written = await asyncio.to_thread(_writes, read, rows, grown)
     own = engine.cluster_settings
     set_since = unless_set_since != (own.set_at, own.set_in) or any(
         kind in SET_BY_OPERATORS for kind, _ in own.changed.keys
@@ -166,6 +170,7 @@ async def _put_back(
     note = _note(taken, head, read, without, engine, silent)
     writes: list[tuple[str, bytes, bytes | None]] = [
         *written,
+        *(("partitioned", each.name.encode(), each.encode()) for each in grown),
         *(("grants", name.encode(), None) for name in grants.all() if name not in read.grants),
         *(
             ("meta", f"{PAUSED}{link}".encode(), json.dumps(link in read.paused).encode())
@@ -196,12 +201,20 @@ async def _put_back(
     return note
 
 
-def _writes(read: _Read, rows: Rows, partitioned: Iterable[PartitionedTopic]) -> list[tuple[str, bytes, bytes | None]]:
-    """Return the rows of tables that go by name. It may take long, so it does not run on the event loop."""
+async def _is_refused(engine: Engine, name: str) -> bool:
+    """Make a topic, and return whether that is not allowed, as under the name of a partitioned topic."""
+    try:
+        await engine.making.make(parse_topic(name))
+    except NotAllowedError:
+        return True
+    return False
+
+
+def _writes(read: _Read, rows: Rows) -> list[tuple[str, bytes, bytes | None]]:
+    """Return the rows that depend on nothing that is here. It may take long, so it does not run on the event loop."""
     return [
         *(("tenants", name.encode(), b"") for name in read.tenants),
         *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
-        *(("partitioned", each.name.encode(), each.encode()) for each in partitioned),
         *(("grants", name.encode(), given.encode()) for name, given in read.grants.items()),
     ]
 

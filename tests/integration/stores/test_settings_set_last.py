@@ -511,6 +511,20 @@ async def test_a_partitioned_topic_that_was_made_after_its_deletion_is_put_back(
         assert found.us.partitioned.count(PARTED) == 2
 
 
+@asynchronous
+async def test_policies_of_a_topic_that_may_not_be_made_here_keep_no_other_settings_away(tmp_path: Path) -> None:
+    async with mesh(tmp_path) as found:
+        await found.us.partitioned.adopt(PARTED, 2)  # told by a link
+        names = (PARTED, f"{PARTED}-partition-3", TOPIC)
+        rows = {("policies", name): '{"max_producers": 3}' for name in names} | roles(clerk="produce")
+        await keep(found.eu, "first", 100, rows)
+        note = await found.take("eu")
+        assert note is not None
+        assert note["refused"] == [f"policies {name}" for name in names[:2]]
+        assert topic_of(found.us).policies.own == OPERATORS
+        assert found.roles == ["clerk"]
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["at the start", "later"])
 @pytest.mark.parametrize("deleted_at", [101, 99], ids=["deleted since", "made again since"])
 @asynchronous
