@@ -253,8 +253,8 @@ class TakingStates:
         self._starting.discard(peer)
         self._failed[peer] = frozenset(failed)
         if failed:
-            first, more = min(failed), f"; and {len(failed) - 1} more topics" if len(failed) > 1 else ""
-            self._note_reason(peer, f"{first}: {failed[first]}{more}")
+            first, more = min(failed), f" ({len(failed) - 1} more topics have errors, too)" if len(failed) > 1 else ""
+            self._note_reason(peer, f"subscriptions of {first} cannot be taken from {peer}: {failed[first]}{more}")
             return
         waiting.told(peer)
         self._reasons.pop(peer, None)
@@ -274,7 +274,12 @@ class TakingStates:
             except NotAllowedError as error:  # no link brings it, so there is nothing that a subscription could need
                 if name not in self._refused:
                     self._refused.add(name)
-                    log.warning("states not taken", cluster=self._engine.cluster, topic=name, reason=str(error))
+                    log.warning(
+                        "states of subscriptions are not taken",
+                        cluster=self._engine.cluster,
+                        topic=name,
+                        reason=str(error),
+                    )
                 return
         for update in await asked.states(name):
             await self._sync.merge_told(topic, update)
@@ -373,12 +378,17 @@ class _Asked:
             ):
                 read = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerAway(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
+            raise PeerAway(
+                f"the worker of {self._peer} at {self._base} cannot be asked: {why_no_answer(error)}"
+            ) from None
         if or_none and response.status == 404:
             return {}
         if response.status != 200:
             kind = PeerStarts if response.status == 503 else NotTaken
-            raise kind(f"{self._peer} at {self._base}: status {response.status}: {read[:200].decode(errors='replace')}")
+            reason = read[:200].decode(errors="replace")
+            raise kind(
+                f"the worker of {self._peer} at {self._base} answers with an error, status {response.status}: {reason}"
+            )
         try:
             answer = json.loads(read)
         except _UNREADABLE as error:

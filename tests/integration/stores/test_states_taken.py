@@ -228,7 +228,8 @@ async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
         assert backlog(made, "a") == 0
         held = [topic.name for topic in made.engine("a").topics() if HOLDER in topic.holds.positions]
         assert held == [OTHER]
-        assert waits(made)["clusters"] == {"b": f"{OTHER}: this topic's rows cannot be written"}
+        reason = f"subscriptions of {OTHER} cannot be taken from b: this topic's rows cannot be written"
+        assert waits(made)["clusters"] == {"b": reason}
         broken.clear()
         await eventually(lambda: waits(made) is None, "all is told")
         assert all(HOLDER not in topic.holds.positions for topic in made.engine("a").topics())
