@@ -121,7 +121,7 @@ async def own_settings(request: web.Request) -> web.StreamResponse:
 
 async def list_settings(request: web.Request) -> web.StreamResponse:
     """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores, and the
-    partitioned topics that the cluster deleted, as well as other ones with settings in the answer.
+    topics that the cluster deleted: partitioned ones, and others that have settings in the answer.
 
     Deletions of topics that the role may not replicate are left out. For the rest it needs ``replicate`` for each
     tenant, namespace and topic in the answer.
