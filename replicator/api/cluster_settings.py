@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -20,7 +21,7 @@ from replicator.api.data_plane import ASKING, ENGINE, check_room_for_page, send_
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import GUARD, ROLE, may
 from replicator.api.slices import in_slices
-from replicator.engine.cluster_settings.state import Changes, Kind, Rows, SettingsHead, Verdict
+from replicator.engine.cluster_settings.state import Changes, KeptState, Kind, Rows, SettingsHead, Verdict
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.topic_name import SCHEME
@@ -120,7 +121,7 @@ async def own_settings(request: web.Request) -> web.StreamResponse:
 
 async def list_settings(request: web.Request) -> web.StreamResponse:
     """Answer with the policies and permissions that this worker keeps of a cluster, of each of its stores, and the
-    partitioned topics that the cluster deleted.
+    topics that the cluster deleted: partitioned ones, and others that have settings in the answer.
 
     Deletions of topics that the role may not replicate are left out. For the rest it needs ``replicate`` for each
     tenant, namespace and topic in the answer.
@@ -137,11 +138,21 @@ async def settings_kept(request: web.Request, engine: Engine) -> web.StreamRespo
     states = await asyncio.to_thread(engine.kept_settings.states, cluster)
     for state in states:
         await _check_rows(request, state.rows)
-    told = in_slices(engine, engine.origin_stores.partitioned_deletions(cluster))
+    stores = engine.origin_stores
+    told = in_slices(engine, stores.partitioned_deletions(cluster))
     deletions = [each async for each in told if may(request, REPLICATING, each.topic)]
+    async for name in in_slices(engine, await asyncio.to_thread(_topics_of, states)):
+        if (deleted := stores.last_deletion(name, cluster)) is not None and may(request, REPLICATING, name):
+            deletions.append(deleted)
     kept = SettingsKept(engine.cluster, states, deletions)
     body = await asyncio.to_thread(lambda: json.dumps(kept.as_json()).encode())
     return await send_page(request, body, JSON)
+
+
+def _topics_of(states: Sequence[KeptState]) -> set[str]:
+    """Return the topics with policies or permissions of their own."""
+    keys = (key for state in states for key in state.rows)
+    return {name for kind, name in keys if kind in (Kind.POLICIES, Kind.GRANTS) and name.startswith(SCHEME)}
 
 
 async def _check_rows(request: web.Request, rows: Rows | Changes) -> None:

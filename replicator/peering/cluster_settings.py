@@ -8,8 +8,7 @@ the cluster, at the address in the topology, and then answers with a :class:`Hin
 :class:`OwnSettingsTold`: all rows, or those that changed since the settings with one of the ``known`` digests.
 
 ``GET /replication/v1/settings?cluster=CLUSTER`` answers with :class:`SettingsKept`: what the worker keeps of a cluster,
-and which partitioned topics that cluster deleted. A worker of an earlier version has none of these routes, or names no
-deletions.
+and which topics that cluster deleted. A worker of an earlier version has none of these routes, or names no deletions.
 
 :mod:`replicator.engine.cluster_settings.state` has the rules.
 """
@@ -111,7 +110,8 @@ class OwnSettingsTold:
 class SettingsKept:
     """Answer of a worker: its cluster, and the settings that it keeps of another cluster, one for each store.
 
-    ``deletions`` are those of partitioned topics by that other cluster.
+    ``deletions`` are those of partitioned topics by that other cluster, and those of other topics that have settings of
+    their own in ``states``.
     """
 
     cluster: str
@@ -136,6 +136,12 @@ class SettingsKept:
             for row in body["states"]
         ]
         return cls(str(body["cluster"]), states, deletions)
+
+    @property
+    def deleted_at(self) -> dict[str, int]:
+        """For each topic that is not partitioned, the time of its last deletion, by the clock of the cluster that
+        deleted it."""
+        return {each.topic: each.at_ms for each in self.deletions if not each.is_of_partitioned}
 
     def as_json(self) -> dict[str, Any]:
         rows = [{"head": each.head.as_json(), "rows": rows_to_json(each.rows)} for each in self.states]

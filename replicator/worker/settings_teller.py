@@ -25,10 +25,10 @@ import structlog
 
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.putting_back import keep_own, note_without, put_back
-from replicator.engine.cluster_settings.state import KeptState, Verdict, taken_back
+from replicator.engine.cluster_settings.state import STORES_MAX, KeptState, Verdict, taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.peering.cluster_settings import SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
+from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
 from replicator.running.connecting import UNREADABLE, why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -37,6 +37,8 @@ LOOK_SECONDS: Final = 60.0
 """Time between two questions to a worker whether it still has the version that it was told."""
 RETRY_SECONDS: Final = 5.0
 TELL_SECONDS_MAX: Final = 30.0
+KEPT_BYTES_MAX: Final = STORES_MAX * BODY_BYTES_MAX
+"""Largest answer with the settings that a worker keeps of all stores of a cluster."""
 GATHER_SECONDS: Final = 0.1
 """Time in which changes are gathered, so that a script that sets many policies causes few messages."""
 
@@ -206,10 +208,12 @@ class _Peer:
             raise NotTold(f"{self.name} does not answer which settings of this cluster it keeps; it is asked again")
         await self._engine.partitioned.learn_deletions(kept.deletions)
         async with self._teller.noting:
-            await self._heard(kept.states)
+            await self._heard(kept.states, kept.deleted_at)
 
-    async def _heard(self, states: Sequence[KeptState]) -> None:
+    async def _heard(self, states: Sequence[KeptState], deleted_at: Mapping[str, int]) -> None:
         """Put back the newest of ``states`` if it was set later than the settings here. Name those that do not count.
+
+        ``deleted_at`` has the times at which this cluster deleted topics.
 
         If somebody set something here since settings were taken back, what is here counts.
         """
@@ -220,7 +224,7 @@ class _Peer:
         set_last = engine.cluster_settings.set_at, engine.cluster_settings.set_in
         is_as_taken = set_last == (note.get("set_at"), note.get("set_in"))
         set_since = None if is_as_taken else (note.get("set_at", note["version"]), note["version"])
-        taken = taken_back(engine.cluster, {self.name: states}, own, set_since=set_since)
+        taken = await asyncio.to_thread(taken_back, engine.cluster, {self.name: states}, own, set_since=set_since)
         if set_since is not None and own is not None:
             for each in _forked(own, states, note):
                 await keep_own(engine, each)  # the peer keeps one version of each store
@@ -230,8 +234,15 @@ class _Peer:
         if taken.peer != self.name:
             await engine.remember(TAKEN, note_without(taken, engine, silent))
             return
-        await put_back(engine, taken, note["missing"], silent=silent, unless_set_since=set_last)
-        self._teller.on_put_back()
+        await put_back(
+            engine,
+            taken,
+            note["missing"],
+            silent=silent,
+            unless_set_since=set_last,
+            deleted_at=deleted_at,
+            on_put_back=self._teller.on_put_back,
+        )
         await self._teller.settle()
 
     async def _post(self, hint: SettingsHint) -> HintAnswer:
@@ -288,12 +299,18 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
             worker_session() as session,
             session.get(url, params={"cluster": cluster}) as response,
         ):
-            body = await response.read()
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > KEPT_BYTES_MAX:
+                    raise NotTold(  # noqa: TRY301 - one place logs all reasons
+                        f"the worker answers with more than {KEPT_BYTES_MAX} bytes: run the same version everywhere"
+                    )
             if response.status != 200:
                 raise NotTold(  # noqa: TRY301 - one place logs all reasons
-                    f"the worker answers with an error, status {response.status}: {body[:200]!r}"
+                    f"the worker answers with an error, status {response.status}: {bytes(body[:200])!r}"
                 )
-            kept = SettingsKept.of_json(json.loads(body))
+            kept = await asyncio.to_thread(lambda: SettingsKept.of_json(json.loads(body)))
             if kept.cluster != name:
                 raise NotTold(  # noqa: TRY301 - see above
                     f"cluster {kept.cluster!r} answers at the address of {name!r}: correct the address in the topology"

@@ -8,6 +8,7 @@ Invariant (DESIGN §3): 13, settings are replaced only by newer ones, as a whole
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -30,18 +31,22 @@ async def take_settings(
     engine: Engine, peers: Mapping[str, str], asked: Collection[str], *, seconds: float, reclaimed: bool
 ) -> dict[str, Any] | None:
     """Put back settings that the clusters ``asked`` keep, if they are newer than those of the store. First record which
-    partitioned topics this cluster deleted, so that no link brings them back.
+    partitioned topics this cluster deleted, so that no link brings them back. Settings of other topics that it deleted
+    later are left out.
 
     ``peers`` are the addresses of all other clusters; those that are not asked count as silent. ``reclaimed`` says that
     the store is new, and messages came back: namespaces without any kept settings are named. Return the note for the
     status; None if nothing was put back or is to be named.
     """
     kept = await ask_settings({name: peers[name] for name in asked}, engine.cluster, seconds)
-    for each in kept.values():
-        await engine.partitioned.learn_deletions(() if each is None else each.deletions)
+    deleted_at: dict[str, int] = {}
+    for each in filter(None, kept.values()):
+        await engine.partitioned.learn_deletions(each.deletions)
+        for name, at_ms in each.deleted_at.items():
+            deleted_at[name] = max(at_ms, deleted_at.get(name, 0))
     states = {name: None if each is None else each.states for name, each in kept.items()}
     own = await engine.cluster_settings.state()
-    taken = taken_back(engine.cluster, {**dict.fromkeys(peers), **states}, own)
+    taken = await asyncio.to_thread(taken_back, engine.cluster, {**dict.fromkeys(peers), **states}, own)
     note = engine.store.meta(TAKEN) or {}
     if taken.peer == engine.cluster:  # what is here counts
         taken = replace(taken, state=None, peer="")
@@ -52,7 +57,7 @@ async def take_settings(
             return None
     namespaces = {topic.namespace.name for topic in engine.topics()} if reclaimed else set[str]()
     if taken.state is not None or namespaces or taken.silent or taken.passed_over:
-        return await put_back(engine, taken, {*namespaces, *note.get("missing", ())})
+        return await put_back(engine, taken, {*namespaces, *note.get("missing", ())}, deleted_at=deleted_at)
     return None
 
 

@@ -10,6 +10,8 @@ what is kept for it; 11, so many questions to one cluster are under way.
 2. A topic that is not here is made if a link brings messages for it. Messages that come later find the state.
 3. A cluster that does not answer is asked again. Until it has told its states, messages are kept
    (:mod:`replicator.engine.upkeep.waiting_states`).
+4. A topic whose states cannot be taken is named, and holds up no other one. Once the others are taken, only its log is
+   held. A topic that may not be made here has no log, and is not awaited.
 
 The row :data:`ROW` in the table ``meta`` says for which store this began, when, and who has told. It ends with the last
 one, so that a restart asks nobody.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -27,7 +30,7 @@ import aiohttp
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from replicator.engine.restored import restored_mark
 from replicator.engine.upkeep.waiting_states import HOLDER, Kept, WaitingStates
@@ -62,7 +65,11 @@ class NotTaken(Exception):
     """A cluster does not answer, or its answer cannot be read."""
 
 
-class PeerStarts(NotTaken):
+class PeerAway(NotTaken):
+    """A cluster does not answer, so it is of no use to ask it more."""
+
+
+class PeerStarts(PeerAway):
     """A cluster's worker answers that it is starting."""
 
 
@@ -78,10 +85,17 @@ class TakingStates:
         self._seconds_max = seconds_max
         self.waiting: WaitingStates | None = None
         """States that are awaited; None if none are."""
+        self._asked_at: float | None = None
+        """Time of the first question of this process, by a clock that does not step; None before it."""
         self._store: list[str] = []
         self._reasons: dict[str, str] = {}
         self._starting: set[str] = set()
         """Clusters whose workers answered last that they are starting."""
+        self._failed: dict[str, frozenset[str]] = {}
+        """For each cluster that was asked for all its topics, those whose states could not be taken. It is asked only
+        for these again."""
+        self._refused: set[str] = set()
+        """Topics that may not be made here, as the log says."""
         self._told: set[tuple[str, str]] = set()
         """Topic and name of each subscription that a cluster told."""
         self._task = engine.supervisor.task("states", "states of subscriptions", self._run, until_done=True)
@@ -112,10 +126,12 @@ class TakingStates:
             return
         with suppress(TimeoutError):
             async with timeout(FIRST_SECONDS):
-                await asyncio.gather(*map(self._take_from, self.waiting.untold(self._now_ms())))
+                self._asked_at = time.monotonic()
+                await asyncio.gather(*map(self._take_from, self._untold()))
                 while self._starting:
                     await asyncio.sleep(FIRST_PAUSE_SECONDS)
                     await asyncio.gather(*map(self._take_from, list(self._starting)))
+        self._let_go()
         await self._note()
         self._task.start()
 
@@ -132,11 +148,10 @@ class TakingStates:
         """Return who has not told yet and what is kept; None if nothing is awaited."""
         if self.waiting is None:
             return None
-        now_ms = self._now_ms()
         return {
             "since_ms": self.waiting.since_ms,
-            "kept": self.waiting.kept(now_ms).value,
-            "clusters": {name: self._reasons.get(name, "") for name in self.waiting.untold(now_ms)},
+            "kept": self._kept().value,
+            "clusters": {name: self._reasons.get(name, "") for name in self._untold()},
             "subscriptions": [
                 {"topic": topic.name, "subscription": name}
                 for topic in self._engine.topics()
@@ -146,17 +161,21 @@ class TakingStates:
             ][:NAMED_MAX],
         }
 
-    def _now_ms(self) -> int:
-        return self._engine.writer.wall_clock_ms()
+    def _asking_seconds(self) -> float:
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def _untold(self) -> list[str]:
+        return [] if self.waiting is None else self.waiting.untold(self._asking_seconds())
 
     def _kept(self) -> Kept:
-        return Kept.NOTHING if self.waiting is None else self.waiting.kept(self._now_ms())
+        now_ms = self._engine.writer.wall_clock_ms()
+        return Kept.NOTHING if self.waiting is None else self.waiting.kept(now_ms, self._asking_seconds())
 
     async def _run(self) -> None:
         after_limit = False
         due = 0.0
         loop = asyncio.get_running_loop()
-        while self.waiting is not None and (untold := self.waiting.untold(self._now_ms())):
+        while untold := self._untold():
             if not after_limit and self._kept() is Kept.UNTOLD:
                 after_limit = True
                 log.warning(
@@ -166,10 +185,21 @@ class TakingStates:
                 )
             if loop.time() >= due:
                 await asyncio.gather(*map(self._take_from, untold))
+                self._let_go()
                 await self._note()
                 due = loop.time() + RETRY_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
         await self._end()
+
+    def _let_go(self) -> None:
+        """Hold only logs of topics whose states could not be taken, once each awaited cluster was asked for all."""
+        untold = self._untold()
+        if any(peer not in self._failed for peer in untold):
+            return
+        failed = frozenset[str]().union(*(self._failed[peer] for peer in untold))
+        for topic in self._engine.topics():
+            if topic.name not in failed:
+                topic.holds.positions.pop(HOLDER, None)
 
     async def _end(self) -> None:
         if self.waiting is not None:
@@ -194,35 +224,63 @@ class TakingStates:
         waiting, address = self.waiting, self.addresses.get(peer)
         if waiting is None or address is None:
             return
+        failed: dict[str, NotTaken | EngineError] = {}
         try:
             async with worker_session(at_once_max=AT_ONCE_MAX) as session:
                 asked = _Asked(session, peer, address)
                 names = await asked.topics()
                 waiting.heard(peer)
+                failed_before = self._failed.get(peer)
+                if failed_before is not None:
+                    names = [name for name in names if name in failed_before]
                 subscribed = [name for part in _parts(names) for name in await asked.replicated(part)]
                 turn = asyncio.Semaphore(AT_ONCE_MAX)
 
                 async def take(name: str) -> None:
                     async with turn:
-                        await self._take_topic(asked, name)
+                        try:
+                            await self._take_topic(asked, name)
+                        except PeerAway:
+                            raise
+                        except (NotTaken, EngineError) as error:
+                            failed[name] = error
 
                 await asyncio.gather(*map(take, subscribed))
-        except (NotTaken, EngineError) as error:
+        except NotTaken as error:
             (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
-            if self._reasons.get(peer) != str(error):
-                log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=str(error))
-            self._reasons[peer] = str(error)
+            self._note_reason(peer, str(error))
+            return
+        self._starting.discard(peer)
+        self._failed[peer] = frozenset(failed)
+        if failed:
+            first, more = min(failed), f" ({len(failed) - 1} more topics have errors, too)" if len(failed) > 1 else ""
+            self._note_reason(peer, f"subscriptions of {first} cannot be taken from {peer}: {failed[first]}{more}")
             return
         waiting.told(peer)
-        self._starting.discard(peer)
         self._reasons.pop(peer, None)
+
+    def _note_reason(self, peer: str, reason: str) -> None:
+        if self._reasons.get(peer) != reason:
+            log.info("states of subscriptions are not known yet", cluster=self._engine.cluster, reason=reason)
+        self._reasons[peer] = reason
 
     async def _take_topic(self, asked: _Asked, name: str) -> None:
         topic = self._engine.find(name)
         if topic is None:
             if not await asked.has_messages_of(sorted(self._sync.origins(name)), name):
                 return  # such as a copy of a topic that this cluster deleted
-            topic = await self._engine.topic(name, by_link=True)
+            try:
+                topic = await self._engine.topic(name, by_link=True)
+            except NotAllowedError as error:  # no link brings it, so there is nothing that a subscription could need
+                if name not in self._refused:
+                    self._refused.add(name)
+                    log.warning(
+                        "states of subscriptions are not taken",
+                        cluster=self._engine.cluster,
+                        topic=name,
+                        reason=str(error),
+                    )
+                return
         for update in await asked.states(name):
             await self._sync.merge_told(topic, update)
             self._told.add((name, update.subscription))
@@ -320,7 +378,7 @@ class _Asked:
             ):
                 read = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotTaken(
+            raise PeerAway(
                 f"the worker of {self._peer} at {self._base} cannot be asked: {why_no_answer(error)}"
             ) from None
         if or_none and response.status == 404:

@@ -13,12 +13,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any, Final
 
 import lmdb
 import structlog
 
 from replicator.engine.cluster_settings.state import (
+    Changes,
     KeptState,
     Key,
     SettingsHead,
@@ -57,6 +59,8 @@ class KeptSettings:
         self._one_by_one = asyncio.Lock()
         self.heads: dict[tuple[str, str], SettingsHead] = {}
         """For each cluster and store, the version of the settings that are kept."""
+        self._rows: dict[tuple[str, str], int] = {}
+        """For each cluster and store whose rows were counted, their number."""
         with store.env.begin(db=store.tables[TABLE]) as txn:
             cursor = txn.cursor()
             more = cursor.first()
@@ -91,18 +95,25 @@ class KeptSettings:
             cleared: list[tuple[str, bytes]] = [(TABLE, prefix)] if told.base is None else []
             if told.base is None:
                 rows = {name: text for name, text in told.changes.items() if text is not None}
-                if digest_of(rows) != head.digest:
+                had, count = 0, len(rows)
+                if await asyncio.to_thread(digest_of, rows) != head.digest:
                     raise SettingsRefused(
                         f"the settings that {head.cluster} sent do not match the checksum (digest) that it sent with "
                         "them: run the same version in all clusters"
                     )
-                if len(rows) > ROWS_MAX:
-                    raise SettingsRefused(
-                        f"{head.cluster} sent {len(rows)} settings, more than the {ROWS_MAX} that this cluster keeps "
-                        "of another one: run the same version in all clusters, or take some settings away there"
-                    )
-            elif changed_digest(told.base, self._before(head, list(told.changes)), told.changes) != head.digest:
-                return Verdict.WHOLE
+            else:
+                before = self._before(head, list(told.changes))
+                if changed_digest(told.base, before, told.changes) != head.digest:
+                    return Verdict.WHOLE
+                had = self._rows[key] if key in self._rows else self._count(head)
+                count = had + sum(
+                    (told.changes[name] is not None) - (text is not None) for name, text in before.items()
+                )
+            if count > max(had, ROWS_MAX):
+                raise SettingsRefused(
+                    f"{head.cluster} has {count} settings, more than the {ROWS_MAX} that this cluster keeps "
+                    "of another one: run the same version in all clusters, or take some settings away there"
+                )
             if kept is None and len({name for name, _ in self.heads} | {head.cluster}) > CLUSTERS_MAX:
                 raise SettingsRefused(
                     f"the settings of {head.cluster} are not kept here: this cluster keeps those of {CLUSTERS_MAX} "
@@ -110,22 +121,37 @@ class KeptSettings:
                 )
             gone = dropped(self.of(head.cluster), head)
             cleared += [(TABLE, _prefix(self.heads[head.cluster, store])) for store in gone]
-            writes: list[tuple[str, bytes, bytes | None]] = [(TABLE, prefix, json.dumps(head.as_json()).encode())]
-            for (kind, name), text in told.changes.items():
-                value = None if text is None else json.dumps([str(kind), name, text]).encode()
-                writes.append((TABLE, prefix + _hash((kind, name)), value))
-            await self._writer.put_many(writes, cleared=cleared)
+            head_row = TABLE, prefix, json.dumps(head.as_json()).encode()
+            writes = await asyncio.to_thread(_writes, prefix, told.changes)
+            await self._writer.put_many([head_row, *writes], cleared=cleared)
             for store in gone:
                 del self.heads[head.cluster, store]
-            self.heads[key] = head
+                self._rows.pop((head.cluster, store), None)
+            self.heads[key], self._rows[key] = head, count
             log.info("settings of a cluster kept", of=head.cluster, version=head.version, rows=len(told.changes))
             return Verdict.KEPT
+
+    def _count(self, head: SettingsHead) -> int:
+        prefix = _prefix(head)
+        with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
+            cursor: Any = txn.cursor()
+            if not cursor.set_range(prefix + b"\0" * _HASH_BYTES):
+                return 0
+            keys = cursor.iternext(keys=True, values=False)
+            return sum(1 for _ in takewhile(lambda key: bytes(key).startswith(prefix), keys))
 
     def _before(self, head: SettingsHead, keys: Sequence[Key]) -> dict[Key, str | None]:
         prefix = _prefix(head)
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
             stored = {key: txn.get(prefix + _hash(key)) for key in keys}
         return {key: None if row is None else json.loads(bytes(row))[2] for key, row in stored.items()}
+
+
+def _writes(prefix: bytes, changes: Changes) -> list[tuple[str, bytes, bytes | None]]:
+    return [
+        (TABLE, prefix + _hash(key), None if text is None else json.dumps([str(key[0]), key[1], text]).encode())
+        for key, text in changes.items()
+    ]
 
 
 def _prefix(head: SettingsHead) -> bytes:

@@ -172,16 +172,22 @@ class OwnSettings:
         async with self._settling:
             return await self._settle()
 
-    async def _settle(self) -> Changes | None:
+    async def _settle(self, *, in_turns: bool = False) -> Changes | None:
+        """Do the work of :meth:`settle`. With ``in_turns``, nobody changes a row meanwhile, so others may run."""
         noted, self.changed.keys = self.changed.keys, {}
         self.changed.noting = True
         first, hashes = self._hashes is None, self._hashes or {}
-        keys = self._all_keys() if first else noted
-        read = {key: self._read(key) for key in keys}
-        found = {key: text for key, text in read.items() if _hash(key, text) != hashes.get(key)}
+        found: dict[Key, str | None] = {}
+        hashed: dict[Key, int | None] = {}
+        for number, key in enumerate(list(self._all_keys()) if first else noted):
+            if in_turns and number % ROWS_A_TURN == ROWS_A_TURN - 1:
+                await asyncio.sleep(0)
+            text = self._read(key)
+            if (of_text := _hash(key, text)) != hashes.get(key):
+                found[key], hashed[key] = text, of_text
         total, set_total, set_rows = self._total, self._set_total, self._set_rows
-        for key, text in found.items():
-            was, now = hashes.get(key), _hash(key, text)
+        for key, now in hashed.items():
+            was = hashes.get(key)
             total += (now or 0) - (was or 0)
             set_total += _set_hash(key, now) - _set_hash(key, was)
             set_rows += _is_set(key, now) - _is_set(key, was)
@@ -196,7 +202,7 @@ class OwnSettings:
                 self.changed.keys = noted | self.changed.keys
                 raise
         self._hashes = hashes
-        self._hashes |= {key: each for key, text in found.items() if (each := _hash(key, text)) is not None}
+        self._hashes |= {key: each for key, each in hashed.items() if each is not None}
         for key, text in found.items():
             if text is None:
                 self._hashes.pop(key, None)
@@ -220,7 +226,7 @@ class OwnSettings:
         async with self._settling, self.changed.replacing():
             await write()
             with suppress(EngineError):  # it is tried again
-                await self._settle()
+                await self._settle(in_turns=True)
 
     def version_row(
         self,

@@ -4,9 +4,10 @@ Invariants (DESIGN §3): 13, what is not put back is named. Permissions are thos
 the new store before is replaced.
 
 1. Topics with policies of their own that are not here are made, without messages. Links bring what others published.
-   A partitioned topic that this cluster deleted later is not made.
+   A topic that this cluster deleted after these settings were told is not made, and its settings are left out. A
+   version of settings is at least the wall clock at which it was made, so it is compared with the time of the deletion.
 2. All rows, the version from which this store counts on, and the note for the status are one transaction.
-3. A row that this version cannot read is left out and named.
+3. A row that this version cannot read is left out and named, and so are policies of a topic that may not be made here.
 4. What is put back counts as set when somebody set it in an earlier store, and not now.
 5. Nobody changes a row meanwhile. A change that waited then changes the settings that were put back.
 6. Settings of this store that are replaced, and that the new ones never knew, are kept beside those of other clusters.
@@ -17,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -76,12 +79,16 @@ async def put_back(
     *,
     silent: Sequence[str] = (),
     unless_set_since: tuple[int, str] | None = None,
+    deleted_at: Mapping[str, int] = MappingProxyType({}),
+    on_put_back: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Put the settings of ``taken`` into a store, and return the note that says so.
 
     ``namespaces`` are those in which messages were taken back; if nobody kept their settings, the note names them.
     ``silent`` are clusters that were silent before, and still are. ``unless_set_since`` says that the worker serves
     already: it has the version and the store in which somebody last set something.
+    ``deleted_at`` has, for topics that this cluster deleted, as other clusters remember, the time of the deletion.
+    ``on_put_back`` is called once the settings hold, even if the caller was cancelled meanwhile.
 
     Raises the errors of the store, and :class:`NotAllowedError` if somebody set something since. Then at most topics
     without messages were made.
@@ -99,7 +106,10 @@ async def put_back(
     head, notes = taken.state.head, list[dict[str, Any]]()
 
     async def write() -> None:
-        notes.append(await _put_back(engine, taken, head, missing(taken, namespaces), silent, unless_set_since))
+        deleted = [name for name, at_ms in deleted_at.items() if at_ms > head.version]
+        without = missing(taken, namespaces)
+        notes.append(await _put_back(engine, taken, head, deleted, without, silent, unless_set_since))
+        on_put_back()
 
     await engine.catalog.alone(lambda: own.put_back(write))
     (note,) = notes
@@ -118,22 +128,30 @@ async def _put_back(
     engine: Engine,
     taken: Taken,
     head: SettingsHead,
+    deleted: Iterable[str],
     without: Sequence[str],
     silent: Sequence[str],
     unless_set_since: tuple[int, str] | None,
 ) -> dict[str, Any]:
     assert taken.state is not None
     rows = taken.state.rows
-    read = _read(rows)
+    read = await asyncio.to_thread(_read, rows)
     for name in [each.name for each in read.partitioned.values() if _is_deleted_since(engine, each)]:
         del read.partitioned[name]
         read.grants.pop(name, None)
         for partition in [each for each in read.policies if base_name(each) == name]:
             del read.policies[partition]
+    for name in deleted:
+        read.policies.pop(name, None)
+        read.grants.pop(name, None)
     absent = [name for name in read.policies if name not in engine.loaded.by_name]
     for first in range(0, len(absent), TOPICS_AT_ONCE):
         names = absent[first : first + TOPICS_AT_ONCE]
-        await asyncio.gather(*(engine.making.make(parse_topic(name)) for name in names))
+        refused = await asyncio.gather(*(_is_refused(engine, name) for name in names))
+        for name in compress(names, refused):
+            read.refused.append(f"{Kind.POLICIES} {name}")
+            del read.policies[name]
+    written = await asyncio.to_thread(_writes, read, rows)
     for name in [each for each in read.partitioned if each in engine.loaded.by_name]:
         read.refused.append(f"{Kind.PARTITIONED} {name}")
         del read.partitioned[name]
@@ -151,11 +169,9 @@ async def _put_back(
         )
     note = _note(taken, head, read, without, engine, silent)
     writes: list[tuple[str, bytes, bytes | None]] = [
-        *(("tenants", name.encode(), b"") for name in read.tenants),
-        *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
+        *written,
         *(("partitioned", each.name.encode(), each.encode()) for each in grown),
         *(("grants", name.encode(), None) for name in grants.all() if name not in read.grants),
-        *(("grants", name.encode(), given.encode()) for name, given in read.grants.items()),
         *(
             ("meta", f"{PAUSED}{link}".encode(), json.dumps(link in read.paused).encode())
             for link in {*own.paused_links(), *read.paused}
@@ -183,6 +199,24 @@ async def _put_back(
         topic.policies.take_over(read.policies.get(name))
     own.begin_at(*count_from)
     return note
+
+
+async def _is_refused(engine: Engine, name: str) -> bool:
+    """Make a topic, and return whether that is not allowed, as under the name of a partitioned topic."""
+    try:
+        await engine.making.make(parse_topic(name))
+    except NotAllowedError:
+        return True
+    return False
+
+
+def _writes(read: _Read, rows: Rows) -> list[tuple[str, bytes, bytes | None]]:
+    """Return the rows that depend on nothing that is here. It may take long, so it does not run on the event loop."""
+    return [
+        *(("tenants", name.encode(), b"") for name in read.tenants),
+        *(("namespaces", name.encode(), rows[Kind.NAMESPACES, name].encode()) for name in read.namespaces),
+        *(("grants", name.encode(), given.encode()) for name, given in read.grants.items()),
+    ]
 
 
 def _is_deleted_since(engine: Engine, whole: PartitionedTopic) -> bool:

@@ -213,6 +213,15 @@ class OriginStores:
         newest = ((name, cluster, ids[cluster]) for name, ids in self._partitioned_deleted.items() if cluster in ids)
         return [self.deletions[key] for key in newest]
 
+    def last_deletion(self, name: str, cluster: str) -> Deletion | None:
+        """Return the last deletion of the topic ``name`` by ``cluster``; None if it deleted none.
+
+        Records of partitioned topics are left out.
+        """
+        lives = self.deleted_lives(name, cluster).items()
+        found = [self.deletions[name, cluster, life] for life, position in lives if position != BEFORE_ALL]
+        return max(found, key=lambda each: each.at_ms, default=None)
+
     def as_json(self, topic: Topic) -> dict[str, Any]:
         """Return the records about ``topic`` by origin: which store wrote each life, and which lives the origin
         deleted."""

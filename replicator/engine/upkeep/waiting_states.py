@@ -5,8 +5,9 @@ unconsumed messages would be deleted. So other clusters are asked for the states
 
 Invariant (DESIGN §3): 5, nothing is trimmed that a subscription may need whose state was not told.
 
-1. For :data:`SILENT_SECONDS` each other cluster counts, afterwards only one that answered. A cluster that is away must
-   not fill the disk.
+1. For :data:`SILENT_SECONDS` after the first question of this process, each other cluster counts, afterwards only one
+   that answered. A cluster that is away must not fill the disk. A wall clock that steps, or a worker that comes back
+   late, does not shorten this time.
 2. While one of these has not told its states, nothing is trimmed, expired or evicted, for ``seconds_max`` at most.
 3. After that, expiry goes on. Nothing is trimmed that was there, until the clusters in question have told their
    states. It counts against the backlog quota, like the backlog of a subscription.
@@ -37,7 +38,8 @@ class Kept(Enum):
 class WaitingStates:
     """States of subscriptions that the clusters ``peers`` have to tell, since ``since_ms`` of the wall clock.
 
-    ``told`` are clusters that have told theirs before a restart.
+    ``told`` are clusters that have told theirs before a restart. Methods get the seconds for which this process has
+    asked the clusters, by a clock that does not step.
     """
 
     def __init__(self, peers: Collection[str], since_ms: int, seconds_max: float, told: Iterable[str] = ()) -> None:
@@ -64,13 +66,13 @@ class WaitingStates:
     def those_told(self) -> list[str]:
         return sorted(self._told)
 
-    def untold(self, now_ms: int) -> list[str]:
+    def untold(self, asking_seconds: float) -> list[str]:
         """Return the clusters that are awaited at that time."""
-        counted = self._peers if now_ms < self.since_ms + 1000 * SILENT_SECONDS else self._peers & self._heard
+        counted = self._peers if asking_seconds < SILENT_SECONDS else self._peers & self._heard
         return sorted(counted - self._told)
 
-    def kept(self, now_ms: int) -> Kept:
-        """Return what is kept at that time."""
-        if not self.untold(now_ms):
+    def kept(self, now_ms: int, asking_seconds: float) -> Kept:
+        """Return what is kept at that time, of the wall clock and since the first question."""
+        if not self.untold(asking_seconds):
             return Kept.NOTHING
         return Kept.EVERYTHING if now_ms < self.since_ms + self._ms_max else Kept.UNTOLD

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from asynchronous import asynchronous
-from engine_support import TOPIC, eventually, opened
+from engine_support import TOPIC, eventually, message, opened
 from settings_support import Peer, addresses_of, ask_settings, grant, grants, has_all, serving_settings, telling
 
-from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.own import PAUSED_TEXT, TAKEN
 from replicator.engine.cluster_settings.putting_back import put_back
 from replicator.engine.cluster_settings.state import (
     KeptState,
@@ -43,8 +43,9 @@ from replicator.peering.cluster_settings import SettingsKept
 from replicator.worker import settings_teller
 from replicator.worker.settings_teller import SettingsTeller
 from replicator.worker.taking_settings import take_settings
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
+PLAIN = "persistent://shop/orders/plain"
 PARTED = "persistent://shop/orders/parted"
 
 
@@ -447,6 +448,36 @@ async def test_nothing_is_put_back_over_a_change_that_is_under_way(tmp_path: Pat
         assert us.cluster_settings.all_rows() == rows, "memory and store agree"
 
 
+@asynchronous
+async def test_links_hear_of_a_pause_that_is_put_back_while_the_address_of_its_peer_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh(tmp_path) as found:
+        us = found.us
+        await keep(found.eu, "first", 100, roles(clerk="produce"))
+        await keep(found.ap, "second", 200, {("links", "us>eu"): PAUSED_TEXT})
+        await found.take("eu")
+        commit, begun, goes_on, heard = us.writer.put_many, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def put_many(writes: Any, **options: Any) -> None:
+            if any(key == TAKEN.encode() for _, key, _ in writes):
+                begun.set()
+                await goes_on.wait()
+            await commit(writes, **options)
+
+        monkeypatch.setattr(us.writer, "put_many", put_many)
+        await found.ap.server.start()
+        async with telling(us, found.ap) as teller:
+            teller.on_put_back = heard.set
+            async with asyncio.timeout(60):
+                await begun.wait()
+            await teller.change({})
+            goes_on.set()
+            await eventually(heard.is_set, "links are told")
+            assert LinkMemory(us, "us>eu").paused
+            assert found.note["silent"] == []
+
+
 async def delete(peer: Peer, number: int, name: str = PARTED, by: str = "us") -> None:
     """Have ``peer`` remember that a cluster deleted a partitioned topic."""
     await peer.engine.origin_stores.take(by, {}, [], [Deletion(name, by, number, BEFORE_ALL, 1)])
@@ -478,6 +509,64 @@ async def test_a_partitioned_topic_that_was_made_after_its_deletion_is_put_back(
         await keep(found.eu, "first", 100, {("partitioned", PARTED): row, ("tenants", "shop"): ""})
         await found.take("eu")
         assert found.us.partitioned.count(PARTED) == 2
+
+
+@asynchronous
+async def test_policies_of_a_topic_that_may_not_be_made_here_keep_no_other_settings_away(tmp_path: Path) -> None:
+    async with mesh(tmp_path) as found:
+        await found.us.partitioned.adopt(PARTED, 2)  # told by a link
+        names = (PARTED, f"{PARTED}-partition-3", TOPIC)
+        rows = {("policies", name): '{"max_producers": 3}' for name in names} | roles(clerk="produce")
+        await keep(found.eu, "first", 100, rows)
+        note = await found.take("eu")
+        assert note is not None
+        assert note["refused"] == [f"policies {name}" for name in names[:2]]
+        assert topic_of(found.us).policies.own == OPERATORS
+        assert found.roles == ["clerk"]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at the start", "later"])
+@pytest.mark.parametrize("deleted_at", [101, 99], ids=["deleted since", "made again since"])
+@asynchronous
+async def test_a_topic_with_settings_that_was_deleted_after_they_were_told_stays_deleted(
+    tmp_path: Path, deleted_at: int, late: bool
+) -> None:
+    async with mesh(tmp_path) as found:
+        peer = found.ap if late else found.eu
+        for life, at_ms in ((4, 50), (7, deleted_at)):
+            deletion = Deletion(PLAIN, "us", life, Position(life, 3), at_ms)
+            await peer.engine.origin_stores.take("us", {}, [], [deletion])
+        rows = {
+            ("policies", PLAIN): '{"max_producers": 2}',
+            ("grants", PLAIN): '{"roles":{"clerk":["produce"]}}',
+            ("policies", TOPIC): '{"max_producers": 2}',
+        }
+        await keep(peer, "first", 100, rows)
+        await found.take("eu")
+        if late:
+            await found.ask_ap_later()
+        assert found.us.find(TOPIC) is not None
+        assert (found.us.find(PLAIN) is None) == (deleted_at > 100)
+        assert (PLAIN in grants(found.us)) == (deleted_at < 100)
+
+
+@asynchronous
+async def test_a_deleted_topic_with_settings_does_not_come_back_by_a_lost_disk(tmp_path: Path) -> None:
+    """Its deletion was told by a link before the other cluster took the next settings."""
+    async with mesh(tmp_path) as found:
+        async with telling(found.us, found.eu) as teller:
+            topic = await found.us.making.create(PLAIN)
+            await topic.publish([message()])
+            await topic.policies.set(OPERATORS)
+            await teller.settle()
+            await eventually(lambda: has_all(teller), "it is kept")
+        await eventually(lambda: found.us.writer.wall_clock_ms() > found.us.cluster_settings.version)
+        await found.us.deleting.delete(PLAIN)
+        await found.eu.engine.origin_stores.take("us", {}, [], found.us.origin_stores.own_deletions([PLAIN]))
+        async with opened(tmp_path / "us-new", "us") as us:
+            await take_settings(us, addresses_of(found.eu), ["eu"], seconds=5, reclaimed=False)
+            assert us.find(PLAIN) is None
+            assert us.cluster_settings.version > 0
 
 
 @asynchronous

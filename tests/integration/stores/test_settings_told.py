@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from asynchronous import asynchronous
 from engine_support import TOPIC, DataPlaneServer, eventually, opened
 from settings_support import (
     addresses_of,
@@ -29,15 +31,25 @@ from settings_support import (
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.runs import add_runs
-from replicator.engine.cluster_settings.putting_back import put_back
-from replicator.engine.cluster_settings.state import KeptState, SettingsHead, digest_of, taken_back
+from replicator.engine.cluster_settings import kept, putting_back, state
+from replicator.engine.cluster_settings.own import TAKEN
+from replicator.engine.cluster_settings.putting_back import note_without, put_back
+from replicator.engine.cluster_settings.state import (
+    Changes,
+    KeptState,
+    SettingsHead,
+    Told,
+    Verdict,
+    digest_of,
+    taken_back,
+)
 from replicator.engine.engine import Engine
 from replicator.engine.policies import BacklogQuota, PolicyOverrides
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links.link import Link
 from replicator.links.memory import LinkMemory
-from replicator.peering.cluster_settings import SETTINGS_ROUTE
+from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept
 from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
 from replicator.worker import settings_teller
@@ -389,3 +401,75 @@ def test_an_earlier_version_answers_that_it_keeps_nothing_that_is_known(tmp_path
             await server.stop()
 
     asyncio.run(main())
+
+
+@asynchronous
+async def test_no_more_settings_of_a_cluster_are_kept_than_the_limit_also_by_single_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "ROWS_MAX", 3)
+
+    def row(number: int) -> tuple[str, str]:
+        return "tenants", f"tenant-{number}"
+
+    async def change(engine: Engine, version: int, changes: Changes) -> None:
+        (before,) = engine.kept_settings.states("us")
+        rows = {key: text for key, text in {**before.rows, **changes}.items() if text is not None}
+        head = SettingsHead("us", "store", version, digest_of(rows))
+        assert await engine.kept_settings.take(Told(head, before.head.digest, changes)) is Verdict.KEPT
+        assert engine.kept_settings.states("us")[0].rows == rows
+
+    rows = {row(number): "" for number in range(2)}
+    async with opened(tmp_path, "eu") as eu:
+        await eu.kept_settings.take(Told(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
+        await change(eu, 2, {row(2): ""})
+        with pytest.raises(kept.SettingsRefused, match="4 settings"):
+            await change(eu, 3, {row(3): ""})
+    async with opened(tmp_path, "eu") as eu:
+        with pytest.raises(kept.SettingsRefused, match="4 settings"):
+            await change(eu, 3, {row(3): ""})
+        await change(eu, 3, {row(1): None})
+        await change(eu, 4, {row(3): ""})
+        monkeypatch.setattr(kept, "ROWS_MAX", 1)
+        await change(eu, 5, {row(3): None})
+        assert eu.kept_settings.of("us")[0].version == 5, "what takes settings away is not refused"
+
+
+@asynchronous
+async def test_an_answer_with_too_many_settings_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path / "eu", "eu") as eu, serving_settings(eu) as peer:
+        assert (await ask_settings(addresses_of(peer), "us"))["eu"] == []
+        monkeypatch.setattr(settings_teller, "KEPT_BYTES_MAX", 10)
+        assert (await ask_settings(addresses_of(peer), "us"))["eu"] is None
+
+
+@asynchronous
+async def test_settings_that_other_clusters_keep_are_read_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that serves clients may get some hundred thousand rows."""
+    threads = dict[str, set[int]]()
+
+    def noted(of: Any, name: str) -> None:
+        real, seen = getattr(of, name), threads.setdefault(name, set())
+
+        def note(*arguments: Any) -> Any:
+            seen.add(threading.get_ident())
+            return real(*arguments)
+
+        monkeypatch.setattr(of, name, note)
+
+    rows = {("tenants", "shop"): "", ("grants", "shop"): '{"roles":{"clerk":["produce"]}}'}
+    async with opened(tmp_path / "eu", "eu") as eu, opened(tmp_path / "us", "us") as us, serving_settings(eu) as peer:
+        await us.remember(TAKEN, note_without(taken_back("us", {}), us, ["eu"]) | {"set_at": 0, "set_in": ""})
+        await eu.kept_settings.take(Told(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
+        noted(SettingsKept, "of_json")
+        noted(state, "digest_of")
+        noted(putting_back, "_read")
+        noted(putting_back, "_writes")
+        async with telling(us, peer):
+            await eventually(lambda: list(grants(us)) == ["shop"], "the late answer counts")
+    assert threads.keys() == {"of_json", "digest_of", "_read", "_writes"}
+    for name, seen in threads.items():
+        assert seen, name
+        assert threading.get_ident() not in seen, name

@@ -15,16 +15,21 @@ from engine_support import TOPIC, entries_of, eventually, message, settled, subs
 from sync_node_support import consume_all
 from worker_pair import Pair
 
-from replicator.backup.reclaiming import reclaim
+from replicator.backup.reclaiming import opened, reclaim
+from replicator.engine.errors import StoreFailed
 from replicator.engine.policies import BacklogQuota, PolicyOverrides, QuotaPolicy, Retention
+from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.upkeep import waiting_states
 from replicator.engine.upkeep.waiting_states import HOLDER
+from replicator.sync.service import SubscriptionSync
 from replicator.worker import taking_states
 from replicator.worker.starting import start_worker
+from snapshots.actions import ApplyUpdate
 
 BOTH_WAYS = "  - {from: a, to: b}\n  - {from: b, to: a}\n"
 MESSAGES = 20
+OTHER = "persistent://public/default/a-t"
 LIMITED = PolicyOverrides({"max_producers": 7})
 KEEP_NOTHING = NamespacePolicies(topic_policies=PolicyOverrides({"retention": Retention(0, 0)}))
 
@@ -156,3 +161,75 @@ async def test_after_the_time_what_is_untold_counts_against_the_quota(
         before = topic.holds.positions[HOLDER]
         await engine.maintenance.run_once()
         assert topic.holds.positions[HOLDER] > before
+
+
+@asynchronous
+async def test_a_worker_that_comes_back_late_asks_again_before_it_trims_anything(tmp_path: Path) -> None:
+    """It was killed, and its store began to wait longer ago than another cluster has time for its first answer."""
+    async with consumed_and_lost(tmp_path / "made") as made:
+        await reclaim(made.topology, "a")
+        await made.workers.pop("b").stop()
+        made.workers["a"] = await start_worker(made.topology, "a")
+        engine = made.engine("a")
+        await engine.catalog.set_namespace("public/default", KEEP_NOTHING)
+        first = made.topic("a").log.first
+        await made.workers["a"].parts.states.stop()
+        row = engine.store.meta(taking_states.ROW)
+        assert not row["done"]
+        since_ms = row["since_ms"] - 2_000 * waiting_states.SILENT_SECONDS
+        await engine.remember(taking_states.ROW, {**row, "since_ms": since_ms})
+        await made.workers.pop("a").stop()
+        made.workers["a"] = await start_worker(made.topology, "a")
+        await made.engine("a").maintenance.run_once()
+        assert made.topic("a").log.first == first
+        assert waits(made)["clusters"].keys() == {"b"}
+        await made.workers.pop("a").stop()
+        made.workers["b"] = await start_worker(made.topology, "b")
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0, "b was asked before clients are served"
+
+
+@asynchronous
+async def test_a_topic_that_may_not_be_made_here_holds_up_no_other_one(tmp_path: Path) -> None:
+    """It is partitioned here, and not in the other cluster."""
+    async with consumed_and_lost(tmp_path / "made") as made:
+        other = await made.engine("b").topic(OTHER)
+        await other.publish([message(b"other")])
+        await consume_all(other, 1)
+        await reclaim(made.topology, "a")
+        async with opened(made.topology, "a") as engine:
+            await engine.partitioned.create(OTHER, 2)
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0
+        await eventually(lambda: waits(made) is None, "nothing is awaited")
+        assert made.engine("a").find(OTHER) is None
+
+
+@asynchronous
+async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge, broken = SubscriptionSync.merge_told, {OTHER}
+
+    async def merge_told(sync: SubscriptionSync, topic: Topic, update: ApplyUpdate) -> None:
+        if topic.name in broken:
+            raise StoreFailed("this topic's rows cannot be written")
+        await merge(sync, topic, update)
+
+    async with consumed_and_lost(tmp_path / "made") as made:
+        other = await made.engine("b").topic(OTHER)
+        await other.publish([message(b"other")])
+        await consume_all(other, 1)
+        await reclaim(made.topology, "a")
+        async with opened(made.topology, "a") as engine:
+            await engine.topic(OTHER)
+        monkeypatch.setattr(SubscriptionSync, "merge_told", merge_told)
+        made.workers["a"] = await start_worker(made.topology, "a")
+        assert backlog(made, "a") == 0
+        held = [topic.name for topic in made.engine("a").topics() if HOLDER in topic.holds.positions]
+        assert held == [OTHER]
+        reason = f"subscriptions of {OTHER} cannot be taken from b: this topic's rows cannot be written"
+        assert waits(made)["clusters"] == {"b": reason}
+        broken.clear()
+        await eventually(lambda: waits(made) is None, "all is told")
+        assert all(HOLDER not in topic.holds.positions for topic in made.engine("a").topics())
