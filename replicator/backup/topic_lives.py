@@ -46,7 +46,7 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         log.trimmed,
         tuple(log.trimmed_ends),
         tuple(topic.origins.left_out(engine.cluster)),
-        replaceable=_is_replaceable(engine, topic, own_last, own),
+        replaceable=_is_replaceable(topic, own_last, own),
         joins=new_lives.can_join(engine, topic, peers),
     )
     return plan_lives(name, here, copies, rewritten, judged)
@@ -74,15 +74,19 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTopic) -> bool:
+def _is_replaceable(topic: Topic, own_last: Position, own: OwnTopic) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
-    It may if it has no messages of this cluster's own, or if all of them were deleted on purpose, as this store or a
-    peer remembers. A later life alone does not prove that this one was deleted: the store that made it can have lost
-    this one, as by a snapshot of its disk.
+    It may if this life was deleted on purpose, as this store or a peer remembers. It also may if nothing is lost by
+    that: it has no messages of any cluster, and no subscriptions. A later life alone does not prove that this one was
+    deleted: the store that made it can have lost this one, as by a snapshot of its disk, or can be an empty one that
+    was used while this one was away. What only this store has then, such as messages that their own cluster trimmed,
+    would not come back by links.
     """
-    has_own = engine.cluster in topic.origins.message_vector()
-    return not has_own or own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL)
+    deleted_upto = own.deleted.get(topic.incarnation)
+    if deleted_upto is not None and own_last <= deleted_upto:
+        return True
+    return not topic.origins.message_vector() and not topic.subscriptions
 
 
 def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
