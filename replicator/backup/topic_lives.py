@@ -46,7 +46,7 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
         log.trimmed,
         tuple(log.trimmed_ends),
         tuple(topic.origins.left_out(engine.cluster)),
-        replaceable=_is_replaceable(topic, own_last, own),
+        replaceable=_is_replaceable(engine, topic, own_last, own),
         joins=new_lives.can_join(engine, topic, peers),
     )
     return plan_lives(name, here, copies, rewritten, judged)
@@ -74,19 +74,21 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
     return replace(own, deleted=deleted, earlier=earlier)
 
 
-def _is_replaceable(topic: Topic, own_last: Position, own: OwnTopic) -> bool:
+def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTopic) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
     It may if this life was deleted on purpose, as this store or a peer remembers. It also may if nothing is lost by
-    that: it has no messages of any cluster, and no subscriptions. A later life alone does not prove that this one was
-    deleted: the store that made it can have lost this one, as by a snapshot of its disk, or can be an empty one that
-    was used while this one was away. What only this store has then, such as messages that their own cluster trimmed,
-    would not come back by links.
+    that: it has no messages of any cluster, no subscriptions, and no policies or permissions of its own.
+
+    A later life alone does not prove that this one was deleted. The store that made it can have lost this one, as by a
+    snapshot of its disk. Or it was an empty store, used while this one was away. Links would not bring back what only
+    this store has, such as messages that their own cluster trimmed.
     """
     deleted_upto = own.deleted.get(topic.incarnation)
     if deleted_upto is not None and own_last <= deleted_upto:
         return True
-    return not topic.origins.message_vector() and not topic.subscriptions
+    has_settings = topic.policies.own is not None or topic.name in engine.catalog.grants.all()
+    return not topic.origins.message_vector() and not topic.subscriptions and not has_settings
 
 
 def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:

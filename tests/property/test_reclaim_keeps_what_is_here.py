@@ -80,9 +80,11 @@ def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_h
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("copies", "subscribed"), [(4, True), (4, False), (0, True)])
-def test_an_older_store_with_only_copies_or_a_subscription_keeps_them_when_a_later_life_comes_back(
-    tmp_path: Path, copies: int, subscribed: bool
+@pytest.mark.parametrize(
+    ("copies", "subscribed", "granted"), [(4, True, False), (4, False, False), (0, True, False), (0, False, True)]
+)
+def test_an_older_store_with_only_copies_or_a_subscription_or_permissions_keeps_them_when_a_later_life_comes_back(
+    tmp_path: Path, copies: int, subscribed: bool, granted: bool
 ) -> None:
     """us-east published nothing in the topic before its volume was away. Others can have trimmed what they wrote."""
 
@@ -95,6 +97,10 @@ def test_an_older_store_with_only_copies_or_a_subscription_keeps_them_when_a_lat
                 topic = await engine.topic(TOPIC)
                 if subscribed:
                     (await topic.subscribe("audit", options, lambda _: None)).close()
+                if granted:
+                    await engine.catalog.grants.change(
+                        TOPIC, lambda of: of.with_role("clerk", ["consume"]), lambda: None
+                    )
                 copied = entries_of(topic, "others")
             assert len(copied) == 3 * copies
             shutil.move(found.data, tmp_path / "volume")
@@ -113,6 +119,7 @@ def test_an_older_store_with_only_copies_or_a_subscription_keeps_them_when_a_lat
                 topic = await engine.topic(TOPIC)
                 assert entries_of(topic, "others") == copied, done
                 assert list(topic.subscriptions) == ["audit"] * subscribed, done
+                assert list(engine.catalog.grants.of(TOPIC).roles) == ["clerk"] * granted, done
             assert done.lost == []
             again = await found.reclaim()
             assert (again.topics, again.lost, again.begun) == ([], [], []), again
