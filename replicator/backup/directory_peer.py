@@ -97,11 +97,8 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         stack.callback(plane.close)
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
-        copies = {
-            name: found
-            for name, row in cuts.items()
-            if (found := copies_of(_as_copy(row, engine, name, store), cluster))
-        }
+        # Topics without messages of this cluster are named too: their subscriptions are merged.
+        copies = {name: copies_of(_as_copy(row, engine, name, store), cluster) for name, row in cuts.items()}
         record = engine.store.meta(RECORD)
         yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, engine)
 

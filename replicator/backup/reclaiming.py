@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.backup import new_lives
-from replicator.backup.copied_cursors import merge_cursors
+from replicator.backup.copied_cursors import merge_cursors, not_merged
 from replicator.backup.directory_peer import lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
@@ -308,10 +308,14 @@ class _Run:
 
     async def _merge_cursors(self, name: str) -> None:
         """Merge a topic's subscriptions in another copy of the store into its subscriptions here."""
+        engine = self._engine
         for peer in self._peers.values():
-            topic, other = self._engine.find(name), None if peer.engine is None else peer.engine.find(name)
+            topic, other = engine.find(name), None if peer.engine is None else peer.engine.find(name)
             if topic is not None and other is not None:
-                await merge_cursors(self._engine, topic, other, self._begin)
+                await merge_cursors(engine, topic, other, self._begin)
+            if other is not None:
+                deleted = engine.origin_stores.deleted_lives(name, engine.cluster)
+                self._done.loses(*not_merged(topic, other, peer.name, deleted))
 
     async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
