@@ -100,7 +100,17 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         # Topics without messages of this cluster are named too: their subscriptions are merged.
         copies = {name: copies_of(_as_copy(row, engine, name, store), cluster) for name, row in cuts.items()}
         record = engine.store.meta(RECORD)
-        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, engine)
+        epochs = FIRST if record is None else from_json(record)
+        yield Peer(str(directory), plane, copies, epochs, _deletions(engine), engine)
+
+
+def _deletions(engine: Engine) -> dict[str, dict[int, Position]]:
+    """Return, by topic, the lives that the cluster deleted on purpose, as ``engine`` remembers them, each with its last
+    position. No other cluster needs to have heard of them."""
+    stores, cluster = engine.origin_stores, engine.cluster
+    names = {topic for topic, origin, _ in stores.deletions if origin == cluster}
+    lives = {name: stores.deleted_lives(name, cluster).items() for name in names}
+    return {name: {life: upto for life, upto in each if upto != BEFORE_ALL} for name, each in lives.items()}
 
 
 def _as_copy(row: Mapping[str, Any], engine: Engine, name: str, store: str) -> dict[str, Any]:

@@ -256,6 +256,8 @@ class _Run:
         engine, done, peers = self._engine, self._done, list(self._peers.values())
         known, newest = await learn_newest(engine, [peer.record for peer in peers])
         done.epoch_before, done.epoch = known.epoch, newest.epoch
+        for other in (peer.engine for peer in peers if peer.engine is not None):
+            await engine.partitioned.learn_deletions(other.origin_stores.partitioned_deletions(engine.cluster))
         names = names_of(peers)
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
