@@ -13,9 +13,9 @@ store before the first reclaim, and after a reclaim that was begun and not finis
    blocks of earlier lives back below the log (:mod:`.putting_back`). A reclaim that was interrupted or paused is
    started again, and continues from what is stored.
 4. A range that no peer gave becomes a hole, in the commit with the block after it. Before that commit, the loss is
-   recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), so that a reclaim that is started
-   again knows of it. Messages that cannot be written at their old positions any more, because the log went on, are
-   reported as lost. The reclaim then continues with all other messages.
+   recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), as is all else that a reclaim that
+   is started again would not find. Messages that cannot be written at their old positions any more, because the log
+   went on, are reported as lost. The reclaim then continues with all other messages.
 5. If a peer knows a newer store of this cluster, an operator goes back to this store: give it a new id, by which it
    takes the place of the newer one (:mod:`.going_back`).
 6. Settle the store's mark: write into it that the reclaim is finished, so that the worker may start. Messages of other
@@ -35,7 +35,7 @@ from typing import Final
 
 from replicator.backup import new_lives
 from replicator.backup.copied_cursors import merge_cursors, not_merged
-from replicator.backup.directory_peer import lacking_at, open_directory
+from replicator.backup.directory_peer import Lacks, lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
 from replicator.backup.putting_back import finish_put_back, states_told, take_into_view
@@ -244,6 +244,8 @@ class _Run:
         self._number = self._topics = 0
         self._came_back: set[str] = set()
         """Topics that got messages back in this run."""
+        self._further: list[str] = []
+        """Losses of the plan that is carried out which the next part of it can change, in words."""
 
     async def reclaim(self) -> Reclaimed:
         try:
@@ -272,6 +274,8 @@ class _Run:
                 except NotReclaimed as error:
                     done.loses(f"{error}; nothing of it comes back, and the other topics go on")
                     break
+                finally:
+                    done.loses(*self._further)
             else:
                 done.loses(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
@@ -298,6 +302,13 @@ class _Run:
             begun = replace(mark or new_mark(), restore_id=uuid.uuid4().hex)
             await remember_losses(self._engine, begun, self._done.lost, damaged=self._done.damaged)
 
+    async def _remember(self, lost: Sequence[str]) -> None:
+        """Record the losses so far in the store, before what they follow from is written: a reclaim that is started
+        again does not find them any more."""
+        mark, lost = restored_mark(self._engine.store) or new_mark(), list(dict.fromkeys(lost))
+        if list(mark.lost) != lost:
+            await remember_losses(self._engine, mark, lost, damaged=self._done.damaged)
+
     async def _finish(self, topic: Topic | None) -> None:
         """Do the last steps of putting back (:mod:`.putting_back`) if blocks were put back below the log of
         ``topic``."""
@@ -306,6 +317,7 @@ class _Run:
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
             if (not_taken := await take_into_view(self._engine, topic)) is not None:
                 self._done.loses(not_taken)
+                await self._remember(self._done.lost)
             await finish_put_back(self._engine, topic, told)
 
     async def _merge_cursors(self, name: str) -> None:
@@ -336,6 +348,10 @@ class _Run:
         blocks = _merged([reading.blocks() for reading in readings])
         messages, found, reached = 0, 0, plan.after
         given: dict[int, Position] = {}
+        said: dict[tuple[str, Position], Lacks | None] = {}
+        self._further = []
+        if not plan.below and self._newer:
+            done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         while True:
             part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
             upto = part[-1][0].origin_last if part else plan.upto
@@ -344,28 +360,26 @@ class _Run:
             named = [_named(origin, plan, hole, readings, self._nobody) for hole in passed[: max(0, NAMED_MAX - found)]]
             done.loses(*named)
             done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
-            if passed:
-                await remember_losses(
-                    self._engine, restored_mark(self._engine.store) or new_mark(), done.lost, damaged=done.damaged
-                )
+            found += len(passed)
+            given |= {header.origin_last.ledger: header.origin_last for header, _ in part}
+            further = []
+            if found > NAMED_MAX:
+                further.append(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
+            if plan.between:
+                ends = list(given.values())
+                further += await asyncio.to_thread(lacking_at, self._peers.values(), plan, ends, origin, said)
+            await self._remember([*done.lost, *further])
             await self._write(topic, plan, part, passed, upto)
+            self._further = further
             came_back = sum(header.messages for header, _ in part)
             await count_messages(self._engine, came_back)
             if came_back:
                 self._came_back.add(plan.name)
             messages += came_back
-            found += len(passed)
             reached = upto
-            given |= {header.origin_last.ledger: header.origin_last for header, _ in part}
             self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
             if not part:
                 break
-        if found > NAMED_MAX:
-            done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
-        if plan.between:
-            done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, list(given.values()), origin))
-        if not plan.below and self._newer:
-            done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         return ReclaimedTopic(
             plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
         )

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import forked_commands
 import pytest
@@ -18,7 +19,7 @@ from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live
 from replicator.backup.dry_run import Counted, plan_reclaim
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
-from replicator.backup.reclaiming import Progress, reclaim
+from replicator.backup.reclaiming import Progress, Reclaimed, reclaim
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
@@ -181,6 +182,101 @@ def test_a_reclaim_that_is_paused_leaves_a_store_on_which_no_worker_starts_and_t
                 assert mark is not None
                 counted = mark.reclaimed_messages, mark.reclaimed_topics
                 assert counted == (sum(each.header.messages for each in before), 1), "of all runs together"
+
+    asyncio.run(main())
+
+
+async def in_small_steps(found: Clusters, from_directory: Path | None = None) -> tuple[Reclaimed, int]:
+    """Reclaim, paused after each part that came back. Return the result of the last run, and the number of runs."""
+    runs = 0
+    while True:
+        runs, pace = runs + 1, Pace()
+
+        def paused(_: Progress, pace: Pace = pace) -> None:
+            pace.pause()
+
+        try:
+            return await reclaim(
+                found.topology, "us-east", from_directory=from_directory, pace=pace, on_progress=paused
+            ), runs
+        except ReclaimPaused:
+            assert runs < 100
+
+
+async def lost_by_mark(found: Clusters) -> list[str]:
+    async with opened(found.data) as engine:
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.settled_at_ms is not None
+        return list(mark.lost)
+
+
+def test_what_peers_lack_of_an_older_store_is_named_also_if_the_reclaim_is_paused_after_it_was_found(
+    tmp_path: Path,
+) -> None:
+    """An operator goes back to an older store, from whose copy another one went on."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer, newer = found.peers[0], tmp_path / "newer"
+            for name in (TOPIC, OTHER):
+                await live(found.data, ["publish"], [0], name)
+            shutil.copytree(found.data, newer)
+            only_here: dict[str, Position] = {}
+            for name in (TOPIC, OTHER):
+                await live(found.data, ["publish"], [0], name)
+                async with opened(found.data) as engine:
+                    only_here[name] = own(await engine.topic(name))[-1].last
+            for name in (TOPIC, OTHER):
+                await live(newer, ["publish"] * 2, [0], name)
+                async with opened(newer) as engine:
+                    await give(peer, own(await engine.topic(name)), name)
+            async with opened(newer) as engine:  # a store of its own, as an empty one is that a reclaim filled
+                await engine.origin_stores.take_place([])
+            done, runs = await in_small_steps(found, newer)
+            assert runs > 2
+            lacks = [f"{name}: eu-west lacks messages of us-east up to {at} that" for name, at in only_here.items()]
+            assert [each for each in lacks if not any(lost.startswith(each) for lost in done.lost)] == []
+            assert await lost_by_mark(found) == done.lost
+
+    asyncio.run(main())
+
+
+def test_what_peers_lack_between_the_ledgers_of_a_log_is_named_also_if_the_reclaim_is_paused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            aside = tmp_path / "aside"
+            await live(found.data, ["publish"], [0])
+            shutil.copytree(found.data, aside)
+            await live(aside, ["publish", "publish", "reopen", "publish"], [0])
+            async with opened(aside) as engine:
+                there = own(await engine.topic(TOPIC))
+            await live(found.data, ["publish"], [0])
+            async with opened(found.data) as engine:
+                await give(found.peers[0], own(await engine.topic(TOPIC)))
+            done, runs = await in_small_steps(found, aside)
+            assert runs > 2
+            lacks = f"{TOPIC}: eu-west lacks what came back after {there[0].last} up to"
+            assert [each for each in done.lost if each.startswith(lacks)]
+            assert any(f" up to {there[-1].last}, and no link brings it there" in each for each in done.lost), done.lost
+            assert await lost_by_mark(found) == done.lost
+
+    asyncio.run(main())
+
+
+def test_losses_that_are_only_counted_are_counted_also_if_the_reclaim_is_paused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 8, ["publish"])
+            one, _ = found.peers
+            await give(one, before)
+            assert one.topic is not None
+            await one.topic.trimming.trim(one.stored[2].last)
+            with patch("replicator.backup.reclaiming.NAMED_MAX", 0):
+                done, runs = await in_small_steps(found)
+            assert runs > 2
+            assert done.lost == [f"{TOPIC}: nobody has 1 more such ranges"]
+            assert await lost_by_mark(found) == done.lost
 
     asyncio.run(main())
 
