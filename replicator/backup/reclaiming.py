@@ -43,6 +43,7 @@ from replicator.backup.reclaim_mark import (
     MET_DAMAGE,
     count_messages,
     count_topics,
+    lasting_losses,
     new_mark,
     remember_losses,
     settle,
@@ -50,7 +51,16 @@ from replicator.backup.reclaim_mark import (
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
 from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
-from replicator.backup.topic_lives import deleted_lives, deletions_told, lives_of, names_of, not_asked, out_of_place
+from replicator.backup.topic_lives import (
+    answer_later,
+    deleted_lives,
+    deletions_told,
+    lives_of,
+    names_of,
+    not_asked,
+    out_of_place,
+    unasked,
+)
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
@@ -236,11 +246,15 @@ class _Run:
         self._pace = pace
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
-        # Holes that an interrupted reclaim wrote are not found again, so take over the losses that it recorded.
+        # Holes that an earlier reclaim wrote are not found again, so take over the losses that it recorded.
         if mark is not None and mark.settled_at_ms is None:
             self._done = Reclaimed(lost=list(mark.lost), damaged=bool(engine.store.meta(MET_DAMAGE)))
         else:
-            self._done = Reclaimed()
+            names = topology.names
+            remarks = {say(name, engine.cluster) for name in names for say in (unasked, answer_later)}
+            self._done = Reclaimed(lost=lasting_losses(engine, remarks))
+        self._found_again: list[str] = []
+        """Losses that the next reclaim finds again if they still hold, in words."""
         self._number = self._topics = 0
         self._came_back: set[str] = set()
         """Topics that got messages back in this run."""
@@ -264,7 +278,7 @@ class _Run:
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
             lives = lives_of(engine, name, peers, self._rewritten)
-            done.loses(*lives.refused)
+            self._loses_for_now(*lives.refused)
             before = len(done.topics)
             for plan in lives.plans:
                 self._pace.check()
@@ -272,12 +286,12 @@ class _Run:
                 try:
                     done.topics.append(await self._take_back(plan))
                 except NotReclaimed as error:
-                    done.loses(f"{error}; nothing of it comes back, and the other topics go on")
+                    self._loses_for_now(f"{error}; nothing of it comes back, and the other topics go on")
                     break
                 finally:
                     done.loses(*self._further)
             else:
-                done.loses(*out_of_place(engine, name, peers, lives))
+                self._loses_for_now(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
             await engine.origin_stores.learn_own(deletions_told(engine, name, lives, peers))
@@ -286,12 +300,17 @@ class _Run:
             await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
-        done.loses(*not_asked(engine.cluster, self._without))
+        self._loses_for_now(*not_asked(engine.cluster, self._without))
         await count_topics(engine, self._came_back)
         if self._newer:
             await engine.origin_stores.take_place(self._newer)
-        await settle(engine, done.lost)
+        await settle(engine, done.lost, found_again=self._found_again)
         return done
+
+    def _loses_for_now(self, *what: str) -> None:
+        """Record losses that the next reclaim finds again, unless somebody has mended their cause."""
+        self._done.loses(*what)
+        self._found_again += what
 
     async def _begin(self) -> None:
         """Record in the store that a reclaim is under way, so that no worker starts on a store with only a part of its
@@ -335,7 +354,7 @@ class _Run:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
         new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives)
         if isinstance(new, str):
-            self._done.loses(new)
+            self._loses_for_now(new)
         elif topic is not None and new is not None:
             await self._begin()
             await new_lives.begin(self._engine, topic, new)

@@ -166,5 +166,10 @@ def unasked(peer: str, cluster: str) -> str:
     return f"{peer} was not asked: what only it has of {cluster}'s messages"
 
 
+def answer_later(peer: str, cluster: str) -> str:
+    """Return the remark about a cluster with messages of ``cluster`` that answered only after a reclaim."""
+    return f"{peer} was asked later: what only it has of {cluster}'s messages halts topics of the link to it, by name"
+
+
 def not_asked(cluster: str, without: frozenset[str]) -> list[str]:
     return [unasked(peer, cluster) for peer in sorted(without)]

@@ -316,9 +316,10 @@ class StoreStart:
         if new and self._setting != START_EMPTY:
             lost = await self._missing(engine, answers)
         if settles:  # an operator said so
-            lost = (*lost, "an operator ended a reclaim before its end: what it had not taken back")
+            ended = "an operator ended a reclaim before its end: what it had not taken back"
+            lost = (*lost, ended)
             mark = restored_mark(engine.store)
-            await settle(engine, (*(() if mark is None else mark.lost), *lost))
+            await settle(engine, (*(() if mark is None else mark.lost), *lost), found_again=[ended])
         if new and self._setting != START_EMPTY:
             await self._take_settings(engine, answers, reclaimed=decision.how is How.RECLAIMED)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)

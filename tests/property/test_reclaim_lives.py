@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,7 +21,8 @@ from replicator.backup.dry_run import Counted, plan_reclaim
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, Reclaimed, reclaim
-from replicator.engine.errors import StoreUnusable
+from replicator.backup.topic_lives import answer_later, unasked
+from replicator.engine.errors import NotReclaimed, StoreUnusable
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
@@ -103,8 +105,36 @@ def test_what_peers_trim_meanwhile_is_a_named_loss_in_an_earlier_life_too(tmp_pa
                 topic = await engine.topic(TOPIC)
                 (hole,) = topic.origins.left_out("us-east")
                 assert all(hole[0] < each[0] <= hole[1] for each in both(before, since) if each not in back)
+            again = await found.reclaim(without=frozenset({"ap-south"}))
+            remark = unasked("ap-south", "us-east")
+            assert again.lost == await lost_by_mark(found) == [*done.lost, remark], "the hole is still there"
+            async with opened(found.data) as engine:  # as a worker does whose peer answers later
+                mark = restored_mark(engine.store)
+                assert mark is not None
+                asked = replace(mark, lost=(*done.lost, answer_later("ap-south", "us-east")))
+                await engine.remember(MARK, asked.as_json())
+            await found.reclaim()
+            assert await lost_by_mark(found) == done.lost, "ap-south was asked"
 
     asyncio.run(main())
+
+
+def test_a_loss_whose_cause_was_mended_is_not_named_by_the_next_reclaim(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            await give(found.peers[0], before)
+            with patch("replicator.engine.log.commit.putting_back.PutsBack._check", refuses):
+                done = await found.reclaim()
+            assert done.lost == await lost_by_mark(found)
+            assert "nothing of it comes back" in str(done.lost)
+            assert (await found.reclaim()).lost == await lost_by_mark(found) == []
+
+    asyncio.run(main())
+
+
+def refuses(*_: object) -> None:
+    raise NotReclaimed("refused for now")
 
 
 def test_a_dry_run_says_what_would_come_back_from_whom_and_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
+from replicator.backup.topic_lives import answer_later
 from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
@@ -54,7 +55,7 @@ from replicator.worker.store_start import (
     StoreReplaced,
     StoreStart,
 )
-from replicator.worker.store_watch import StoreWatch, answer_later
+from replicator.worker.store_watch import StoreWatch
 from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
