@@ -55,6 +55,23 @@ def test_an_earlier_life_that_was_put_back_and_trimmed_since_does_not_come_back_
     asyncio.run(main())
 
 
+def test_no_new_life_begins_because_of_a_later_one_that_only_another_directory_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            aside = tmp_path / "aside"
+            await live(found.data, ["publish"] * 2, [0])
+            async with opened(found.data) as engine:
+                await give(found.peers[0], kept := own(await engine.topic(TOPIC)))
+            await live(aside, ["publish"], [0])
+            async with opened(aside) as engine:
+                await engine.deleting.delete(TOPIC, force=True)
+            done = await reclaim(found.topology, "us-east", from_directory=aside)
+            assert (done.topics, done.lost, done.begun) == ([], [], []), "links would stop at a new life"
+            assert await published(found) == both(kept, [])
+
+    asyncio.run(main())
+
+
 def test_a_deletion_that_only_another_directory_remembers_counts_and_is_remembered_here(tmp_path: Path) -> None:
     """The link was down when the topic was deleted. Then the volume was not mounted, and an empty store was used."""
 

@@ -127,6 +127,29 @@ def test_an_older_store_with_only_copies_or_a_subscription_or_permissions_keeps_
     asyncio.run(main())
 
 
+def test_a_later_life_among_whose_ledgers_only_copies_lie_here_comes_back_whole_or_is_named(tmp_path: Path) -> None:
+    """Two stores of us-east ran by turns. The one that goes on has a ledger with copies between those of the other."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            copied = [0]
+            await live(found.data, ["copy"], copied)
+            shutil.move(found.data, tmp_path / "volume")
+            await live(found.data, ["publish"] * 2, [100])
+            await live(tmp_path / "volume", ["copy"], copied)
+            await live(found.data, ["publish"] * 2, [100])
+            later, incarnation = await here(found)
+            await give_life(found.peers[0], later, incarnation)
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "volume", found.data)
+            done = await found.reclaim()
+            assert await published(found) == both([], later) or "all stay where they are" in str(done.lost), done
+            async with opened(found.data) as engine:
+                assert len(entries_of(await engine.topic(TOPIC), "others")) == 6
+
+    asyncio.run(main())
+
+
 def test_an_older_life_without_any_messages_or_subscriptions_makes_way_for_a_later_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
