@@ -228,6 +228,8 @@ class OwnSettings:
 
         Raises the errors of the store.
         """
+        if self._stored_set is None:  # the next look takes what it finds anyway
+            return
         await self.settle()
         if self.version:
             count_from = self.version, self.earlier, self.set_at, self.set_in
