@@ -349,8 +349,8 @@ async def test_a_restore_that_makes_a_deleted_topic_anew_does_not_bring_revoked_
         await mesh.until(lambda: deleted <= set(peer.origin_stores.deletions), "the deletion is known")
         await mesh.publish("A", numbered("n", 0, 5))
         (link,) = mesh.running["A"].parts.links
-        await mesh.until(lambda: mesh.gaps() or mesh.messages("B") == 25, "the new life is noticed")
-        if mesh.gaps():
+        await mesh.until(lambda: link.status()["gaps"] or mesh.messages("B") == 25, "the new life is noticed")
+        if link.status()["gaps"]:
             await link.resolve(ORDERS, "keep-both")
         await mesh.until(lambda: mesh.messages("B") == 25, "both lives")
         await grant("public", "fired")
