@@ -81,9 +81,9 @@ async def tell(request: web.Request) -> web.Response:
     try:
         names = (await request.json())["topics"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body must be a JSON object with topics") from None
+        raise BadRequest("the body must be a JSON object with the field topics") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) > TOLD_MAX:
-        raise BadRequest(f"field topics must be a list of at most {TOLD_MAX} names")
+        raise BadRequest(f"field topics must be a list of at most {TOLD_MAX} names of topics")
     engine, source = request.app[data_plane.ENGINE], request.app[ACK_VECTORS]
     told = 0
     async for name in in_slices(engine, names):

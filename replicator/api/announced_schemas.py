@@ -51,7 +51,12 @@ async def _announced(request: web.Request, pace: Pace) -> dict[str, list[Registe
     try:
         topics: dict[str, list[dict[str, Any]]] = (await json_in_slices(body, pace))["topics"]
         if sum(map(len, topics.values())) > SCHEMAS_AT_ONCE_MAX:
-            raise BadRequest(f"more than {SCHEMAS_AT_ONCE_MAX} schemas were announced at once")
+            raise BadRequest(
+                f"a link announced more than {SCHEMAS_AT_ONCE_MAX} schemas at once; run the same version at both ends"
+            )
         return {topic: [RegisteredSchema.from_json(row) for row in rows] for topic, rows in topics.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body must be a JSON object with schemas by topic: {error}") from None
+        raise BadRequest(
+            f"the body must be a JSON object with the field topics, the schemas by topic: {error}; run the same "
+            "version at both ends of the link"
+        ) from None

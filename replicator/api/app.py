@@ -212,7 +212,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
         for pattern in patterns:
             check_pattern(pattern)
     except ValueError as error:
-        raise BadRequest(f"parameter topic: {error}") from None
+        raise BadRequest(f"parameter topic is not a valid pattern of topics: {error}") from None
 
 
 async def mappings(request: web.Request) -> web.Response:

@@ -213,8 +213,8 @@ def add_audit(app: web.Application, audit_log: AuditLog) -> None:
             )
         except SnapshotsError as error:
             raise DatabaseDown(
-                f"the audit log is kept in Postgres, which is away: {error}; try again when the worker reaches its "
-                "database"
+                f"the audit log is in Postgres, which this worker cannot reach: {error}; try again when the worker "
+                "reaches its database"
             ) from None
         return web.json_response({"entries": [_as_json(entry) for entry in entries]})
 
@@ -236,5 +236,5 @@ def _number(request: web.Request, name: str, default: int | None) -> int | None:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 14):
-        raise BadRequest(f"parameter {name}: {text[:40]!r} is not a number")
+        raise BadRequest(f"parameter {name}: {text[:40]!r} is not a whole number of at most 14 digits")
     return int(text)

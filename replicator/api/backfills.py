@@ -98,9 +98,11 @@ async def _asked(request: web.Request) -> tuple[str, Sequence[str]]:
         body: Any = await request.json()
         carrier, wanted = body["carrier"], body.get("topics") or []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadRequest("the body must be a JSON object with carrier") from None
+        raise BadRequest(
+            "the body must be a JSON object with the field carrier, the name of the backfill that asks"
+        ) from None
     if not isinstance(carrier, str):
-        raise BadRequest("field carrier must be a text")
+        raise BadRequest("field carrier must be a text, the name of the backfill that asks")
     try:
         return carrier, parse_patterns(wanted)
     except ValueError as error:

@@ -118,13 +118,19 @@ async def _known(request: web.Request) -> frozenset[bytes]:
                 break
             body += part
             if len(body) > KNOWN_BYTES_MAX:
-                raise BadRequest(f"the body is over the limit of {KNOWN_BYTES_MAX} bytes")
+                raise BadRequest(
+                    f"the body, the hashes of the pieces that the backup has, is over the limit of {KNOWN_BYTES_MAX} "
+                    "bytes: send fewer hashes"
+                )
     except TimeoutError:
         raise BadRequest(
             f"nothing of the body came for {SILENCE_SECONDS_MAX:g} s: see whether the network or a proxy holds it back"
         ) from None
     if len(body) % DIGEST_BYTES:
-        raise BadRequest(f"the body is not hashes of {DIGEST_BYTES} bytes, one after another")
+        raise BadRequest(
+            f"the body has {len(body)} bytes, which is no multiple of {DIGEST_BYTES}: send whole hashes of "
+            f"{DIGEST_BYTES} bytes, one after another"
+        )
     content = bytes(body)
     return frozenset(content[at : at + DIGEST_BYTES] for at in range(0, len(content), DIGEST_BYTES))
 

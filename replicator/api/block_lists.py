@@ -47,9 +47,9 @@ async def _body(request: web.Request) -> list[Any]:
     try:
         topics = (await request.json())["topics"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadRequest(f"the body must be a JSON object with topics: {error}") from None
+        raise BadRequest(f"the body must be a JSON object with the field topics: {error}") from None
     if not isinstance(topics, list):
-        raise BadRequest("topics must be a list of [topic, [[ledger, first entry], …]]")
+        raise BadRequest("field topics must be a list of [topic, [[ledger, first entry], …]]")
     return topics
 
 
@@ -71,13 +71,13 @@ def _wanted(
                     notes.add(len(wanted))
                 wanted.append(None if topic is None else (topic.topic_id, _number(ledger), _number(first)))
     except (ValueError, TypeError) as error:
-        raise BadRequest(f"topics must be a list of [topic, [[ledger, first entry], …]]: {error}") from None
+        raise BadRequest(f"field topics must be a list of [topic, [[ledger, first entry], …]]: {error}") from None
     if len(wanted) > BLOCKS_MAX:
-        raise BadRequest(f"{len(wanted)} blocks were asked for at once, the limit is {BLOCKS_MAX}")
+        raise BadRequest(f"{len(wanted)} blocks were asked for at once, the limit is {BLOCKS_MAX}: ask for fewer")
     return wanted, notes
 
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise ValueError(f"{str(value)[:80]!r} is not a whole number")
+        raise ValueError(f"{str(value)[:80]!r} is not a whole number from 0 to {NUMBER_MAX}")
     return value

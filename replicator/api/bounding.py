@@ -92,7 +92,7 @@ async def _counted(shares: Shares, holder: str, request: web.Request, handler: H
     too_many = shares.take(holder)
     try:
         if too_many is not None:
-            raise TooBusy(f"{too_many}: try again later")
+            raise TooBusy(f"too many requests or WebSockets at once: {too_many}; try again later")
         return await handler(request)
     finally:
         shares.give_back(holder)

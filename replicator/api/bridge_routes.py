@@ -35,7 +35,7 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
 
     def named(topic: object) -> tuple[Bridging, Sequence[str]]:
         if not isinstance(topic, str) or not topic:
-            raise BadRequest("topic must be the name of a topic")
+            raise BadRequest("field topic must be the name of a topic")
         if bridge is None:
             raise NotBridged(
                 f"the worker of {cluster!r} runs beside no Apache Pulsar brokers, so it bridges no topics: ask the "
@@ -58,7 +58,7 @@ def add_bridge(app: web.Application, cluster: str, bridge: Bridging | None, audi
         body = await topic_in_body(request)
         topic, dry_run = body["topic"], body.get("dry_run", False)
         if not isinstance(dry_run, bool):
-            raise BadRequest("dry_run must be true or false")
+            raise BadRequest("field dry_run must be true or false")
         bridge, topics = named(topic)
         renewals: list[dict[str, str]] = []
         try:
@@ -100,4 +100,4 @@ async def topic_in_body(request: web.Request) -> dict[str, Any]:
             return body
     except (ValueError, RecursionError):
         pass
-    raise BadRequest("the body must be a JSON object with topic")
+    raise BadRequest("the body must be a JSON object with the field topic")

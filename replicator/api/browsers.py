@@ -85,8 +85,8 @@ def check_origin(origin: str, host: str, allowed: Allowed) -> None:
         if place.removesuffix(default) == host.removesuffix(default) or origin.removesuffix(default) in allowed.origins:
             return
     raise ForeignOrigin(
-        f"Origin: {origin[:200]!r} is not this worker: pages of other sites may use it where clusters.NAME.origins in "
-        "the topology names them"
+        f"Origin: {origin[:200]!r} is not this worker: to let pages of that site use it, add their origin to "
+        "clusters.NAME.origins in the topology"
     )
 
 

@@ -36,7 +36,9 @@ def add_clients(app: web.Application, engine: Engine, audit: Audit | None) -> No
         """
         address = request.query.get("address", "")
         if not address or len(address) > ADDRESS_CHARS_MAX:
-            raise BadRequest("parameter address: HOST:PORT of a connection, or HOST, must be given")
+            raise BadRequest(
+                "parameter address must be HOST:PORT of a connection, or HOST for all connections from there"
+            )
         _, own = address_of(request.transport)
         found = [each for each in engine.turns.clients(address) if each.address != own]
         if not found:

@@ -60,15 +60,23 @@ async def take_hint(request: web.Request) -> web.Response:
     try:
         hint = await _hint(request)
     except UNREADABLE as error:
-        raise BadRequest(f"the body names no settings, in JSON: {error!r:.100}") from None
+        raise BadRequest(
+            "the body must be a JSON object that names a cluster, its store and the version of its settings: "
+            f"{error!r:.100}"
+        ) from None
     if hint.cluster != source:
-        raise NotAllowedError(f"the worker of {source!r} tells no settings of {hint.cluster!r}")
+        raise NotAllowedError(
+            f"the worker of {source!r} may announce its own settings only, not those of {hint.cluster!r}"
+        )
     kept = engine.kept_settings.heads.get((source, hint.store))
     if kept is not None and (kept.version, kept.digest) == (hint.version, hint.digest):
         return web.json_response(HintAnswer(Verdict.KEPT, kept.digest).as_json())
     verdict, found = await asking.shared(("settings", source), partial(_ask, engine, asking, source))
     if found is None or found.store != hint.store:
-        raise NotAllowedError(f"the worker of {source!r}, which was asked, runs on another store than {hint.store!r}")
+        raise NotAllowedError(
+            f"settings of {source!r} were announced from store {hint.store!r}, and its worker at the address in the "
+            "topology, which was asked, runs on another store: see that only one worker of that cluster runs"
+        )
     return web.json_response(HintAnswer(verdict, found.digest).as_json())
 
 

@@ -34,7 +34,10 @@ async def delete_copy(engine: Engine, source: str, topic: Topic, there: Mapping[
 
     def check(found: Topic) -> None:
         if (reason := would_lose(found, source, there)) is not None:
-            raise NotAllowedError(f"the copy of {found.name!r} at {engine.cluster!r} is not deleted: {reason}")
+            raise NotAllowedError(
+                f"the copy of {found.name!r} at {engine.cluster!r} is not deleted, because messages could be lost: "
+                f"{reason}"
+            )
 
     await engine.deleting.delete(topic.name, force=True, keeps_grants=True, check=check)
     log.warning("the copy of a topic was deleted, to be copied anew", topic=topic.name, source=source)
@@ -64,7 +67,7 @@ async def read_marks(request: web.Request) -> Mapping[str, HighWater]:
     try:
         return OriginMarks.from_json(await request.json()).origins
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body must be a JSON object with origins: {error!r:.100}") from None
+        raise BadRequest(f"the body must be a JSON object with the field origins: {error!r:.100}") from None
 
 
 async def keep_both(engine: Engine, source: str, topic: Topic, later: Mapping[str, HighWater]) -> None:

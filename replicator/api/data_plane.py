@@ -146,7 +146,10 @@ def check_room_for_page(app: web.Application) -> None:
     """Raise :class:`TooBusy` while the pages in flight reach the worker's limit."""
     pages = app.get(PAGES_IN_FLIGHT, [])
     if sum(pages) >= PAGES_BYTES_MAX:
-        raise TooBusy(f"{len(pages)} pages with {sum(pages)} bytes are on their way to readers: try again later")
+        raise TooBusy(
+            f"this worker is sending as much to readers as it may at once, {len(pages)} pages with {sum(pages)} bytes: "
+            "try again later"
+        )
 
 
 async def send_page(
@@ -200,7 +203,9 @@ async def high_water(request: web.Request) -> web.Response:
     if "origins" in request.query:
         origins = _required(request, "origins").split(",")
         if len(origins) > ORIGINS_MAX:
-            raise BadRequest(f"parameter origins: {len(origins)} were asked for at once, the limit is {ORIGINS_MAX}")
+            raise BadRequest(
+                f"parameter origins: {len(origins)} clusters were asked for at once, the limit is {ORIGINS_MAX}"
+            )
         by_topic = {topic.name: _marks(engine, topic, origins) async for topic in in_slices(engine, topics)}
         rows: dict[str, Any] = {name: marks for name, marks in by_topic.items() if marks}
         gone = engine.origin_stores.own_deletions(named)
@@ -279,7 +284,9 @@ async def take_partitions(request: web.Request) -> web.Response:
     try:
         told = PartitionsTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body must be a JSON object with topics: {error}") from None
+        raise BadRequest(
+            f"the body must be a JSON object with the field topics, the numbers of partitions by topic: {error}"
+        ) from None
     engine = request.app[ENGINE]
     stores = engine.origin_stores
     partitions: dict[str, int] = {}
@@ -340,7 +347,10 @@ async def take_lineage(request: web.Request) -> web.Response:
     try:
         told = LineageTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
-        raise BadRequest(f"the body does not say who wrote copies, in JSON: {error!r:.100}") from None
+        raise BadRequest(
+            "the body must be a JSON object with the fields stores, copies and deletions, by which a link tells which "
+            f"stores wrote its copies: {error!r:.100}; run the same version at both ends"
+        ) from None
     origins = request.app[LINKED_SOURCES].origins_from(source)
     refused: dict[str, tuple[str, str]] = {}
     for topic in {*(copy.topic for copy in told.copies), *(deletion.topic for deletion in told.deletions)}:

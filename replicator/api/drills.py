@@ -54,7 +54,10 @@ def add_drills(app: web.Application, runs: DrillRuns) -> None:
             )
         body = json.dumps({**kept_as_json(run), "report": run.report})
         if len(body) > REPORT_BYTES_MAX:
-            raise BadRequest(f"the report has {len(body)} bytes; `replicator drills show {run.id}` shows it")
+            raise BadRequest(
+                f"the report of drill {run.id} has {len(body)} bytes, over the limit of {REPORT_BYTES_MAX}: "
+                f"`replicator drills show {run.id}` shows it"
+            )
         return web.Response(text=body, content_type="application/json")
 
     app.router.add_get("/replication/v1/drills", listed)

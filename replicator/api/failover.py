@@ -110,7 +110,7 @@ async def service_url(request: web.Request) -> web.Response:
     source = request.app[FAILOVER]
     home = request.query.get("cluster", "")
     if not home:
-        raise BadRequest("parameter cluster is missing: whose clients ask?")
+        raise BadRequest("parameter cluster is missing: name the cluster whose clients ask")
     try:
         answer, record = source.service_url(home)
     except KeyError:
@@ -141,7 +141,7 @@ async def missing(request: web.Request) -> web.Response:
     body = await _body(request)
     marks = body.get("marks")
     if not isinstance(marks, dict) or len(marks) > TOPICS_MAX or not _texts(marks.values()):
-        raise BadRequest(f"marks must be an object of at most {TOPICS_MAX} positions by topic")
+        raise BadRequest(f"field marks must be an object of at most {TOPICS_MAX} positions by topic")
     try:
         positions = {name: Position.parse(text) for name, text in marks.items()}
     except InvalidPosition as error:
@@ -181,14 +181,14 @@ async def propose(request: web.Request) -> web.Response:
     body = await _body(request)
     homes = body.get("homes")
     if not isinstance(homes, list) or not homes or not _texts(homes):
-        raise BadRequest("homes must be a list of names of clusters")
+        raise BadRequest("field homes must be a list of names of clusters, at least one")
     source = request.app[FAILOVER]
     for home in homes:
         if home not in source.clusters:
             raise UnknownCluster(f"there is no cluster {home[:80]!r}; there are: {', '.join(source.clusters)}")
     kind = _text(body, "kind")
     if kind not in ("planned", "unplanned", "failback", "promote"):
-        raise BadRequest(f"kind must be planned, unplanned, failback or promote, not {kind!r}")
+        raise BadRequest(f"field kind must be planned, unplanned, failback or promote, not {kind!r}")
     answer = await source.propose(
         kind=kind, homes=homes, expected=_precedence(body), keep_consumers=_flag(body, "keep_consumers")
     )
@@ -218,7 +218,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
 def _names(body: Mapping[str, Any]) -> list[str] | None:
     names = body.get("names")
     if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
-        raise BadRequest(f"names must be a list of at most {TOPICS_MAX} topics")
+        raise BadRequest(f"field names must be a list of at most {TOPICS_MAX} topics")
     return names
 
 
@@ -232,30 +232,30 @@ def _earlier(body: Mapping[str, Any]) -> dict[str, dict[str, list[Position]]] | 
             for topic, lives in body["earlier"].items()
         }
     except (InvalidPosition, AttributeError, TypeError) as error:
-        raise BadRequest(f"earlier must be an object of positions by topic and origin: {error!r:.100}") from None
+        raise BadRequest(f"field earlier must be an object of positions by topic and origin: {error!r:.100}") from None
     if sum(len(positions) for lives in found.values() for positions in lives.values()) > EARLIER_MAX:
-        raise BadRequest(f"field earlier has {EARLIER_MAX} positions at most: ask in several requests")
+        raise BadRequest(f"field earlier may have at most {EARLIER_MAX} positions: ask in several requests")
     return found
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name)
+def _text(body: Mapping[str, Any], field: str) -> str:
+    value = body.get(field)
     if not isinstance(value, str) or not 0 < len(value) <= OPERATION_CHARS_MAX:
-        raise BadRequest(f"{name} must be a text of 1 to {OPERATION_CHARS_MAX} characters")
+        raise BadRequest(f"{field} must be a text of 1 to {OPERATION_CHARS_MAX} characters")
     return value
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name, False)
+def _flag(body: Mapping[str, Any], field: str) -> bool:
+    value = body.get(field, False)
     if not isinstance(value, bool):
-        raise BadRequest(f"{name} must be true or false")
+        raise BadRequest(f"{field} must be true or false")
     return value
 
 
 def _lease(body: Mapping[str, Any]) -> int:
     value = body.get("lease_ms")
     if type(value) is not int or not 0 < value <= LEASE_MS_MAX:
-        raise BadRequest(f"lease_ms must be a number from 1 to {LEASE_MS_MAX}")
+        raise BadRequest(f"field lease_ms must be a number from 1 to {LEASE_MS_MAX}")
     return value
 
 
@@ -265,7 +265,7 @@ def _precedence(body: Mapping[str, Any]) -> Precedence:
             return epoch, writer, record_id
         case _:
             raise BadRequest(
-                "expected must be [epoch, writer, record_id] of the record that the request replaces, as GET "
+                "field expected must be [epoch, writer, record_id] of the record that the request replaces, as GET "
                 f"/failover/v1/state has it, not {body.get('expected')!r:.80}"
             )
 

@@ -70,7 +70,10 @@ async def switch_protocols(request: web.Request, unpacking: Unpacking) -> tuple[
     """Switch a link's connection from HTTP to frames. Raise :class:`UpgradeRequired` if the request does not ask for
     that."""
     if request.headers.get(hdrs.UPGRADE, "").strip().lower() != UPGRADE:
-        raise UpgradeRequired(f"this version of the links' protocol goes by an upgrade: send Upgrade: {UPGRADE}")
+        raise UpgradeRequired(
+            f"a link of this version must ask to upgrade its connection: send the header `Upgrade: {UPGRADE}`, and see "
+            "that proxies on the way let it pass"
+        )
     transport = request.transport
     if transport is None or transport.is_closing():
         raise ConnectionResetError("the link has gone")

@@ -191,7 +191,8 @@ def _check_speaks_for_itself(request: web.Request, role: str) -> None:
     claimed = request.headers.get(ORIGINAL_PRINCIPAL, "").strip()
     if claimed and claimed != role:
         raise NotIdentified(
-            f"{ORIGINAL_PRINCIPAL}: role {shown(role)} asks for another, as a proxy; there are none here"
+            f"header {ORIGINAL_PRINCIPAL}: role {shown(role)} speaks for another role, as a proxy does; no role may do "
+            "so here: leave the header out"
         )
 
 

@@ -101,5 +101,5 @@ def http_connections(runner: web.AppRunner, **options: Any) -> Callable[[], asyn
     """
     server, loop = runner.server, asyncio.get_running_loop()
     if server is None:
-        raise ValueError("the runner was not set up")
+        raise ValueError("the runner of the HTTP application is not set up: await runner.setup() first")
     return lambda: HttpConnection(server, loop=loop, access_log=None, **options)  # type: ignore[arg-type]

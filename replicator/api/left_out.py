@@ -34,9 +34,11 @@ def add_left_out(app: web.Application, bridge: LeavesOut | None) -> None:
             body = await request.json()
             topic, cluster, position = body["topic"], body["cluster"], Position.parse(body["entry"])
         except (ValueError, KeyError, TypeError, AttributeError, InvalidPosition, RecursionError):
-            raise BadRequest("the body must be a JSON object with topic, cluster and entry") from None
+            raise BadRequest(
+                "the body must be a JSON object with the fields topic, cluster and entry, a position"
+            ) from None
         if not isinstance(topic, str) or not isinstance(cluster, str):
-            raise BadRequest("topic and cluster must be text")
+            raise BadRequest("fields topic and cluster must be text")
         if bridge is None:
             raise NotBridged(
                 "this worker runs beside no Apache Pulsar brokers: ask the worker of a cluster of `kind: pulsar`"

@@ -109,9 +109,9 @@ async def resolve(request: web.Request) -> web.Response:
         body = await request.json()
         topic, policy = body["topic"], body["policy"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body must be a JSON object with topic and policy") from None
+        raise BadRequest("the body must be a JSON object with the fields topic and policy") from None
     if not isinstance(topic, str) or policy not in POLICIES:
-        raise BadRequest(f"policy must be one of {', '.join(POLICIES)}, and topic a topic's name")
+        raise BadRequest(f"field policy must be one of {', '.join(POLICIES)}, and field topic a topic's name")
     await link.resolve(str(parse_topic(topic)), policy)
     return web.json_response(link.status())
 

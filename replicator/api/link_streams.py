@@ -98,7 +98,7 @@ async def append(request: web.Request) -> web.StreamResponse:
     version = number(request, "protocol", PROTOCOL_VERSION, 2**31)
     if agreed_version(version) != version:
         refused = version_refused(version, here=request.app[ENGINE].cluster, there=link.source)
-        raise BadRequest(f"parameter protocol: {refused}")
+        raise BadRequest(f"parameter protocol names a version that this worker cannot use: {refused}")
     await check_stream(request, link.source)
     with _only_stream_of_name(link.key, request), kept_stream(request, link.source):
         if version < UPGRADED_FROM:
@@ -302,12 +302,14 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
             if header.incarnation > NUMBER_MAX or header.origin_first.ledger > NUMBER_MAX:
                 raise BlockCorrupt(
                     f"the link from {link.source!r} sent a block of {origin!r} at {header.origin_first}, life "
-                    f"{header.incarnation}: no worker gives such numbers; run the same version at both ends"
+                    f"{header.incarnation}: numbers out of range, so the block is damaged or of another version; run "
+                    "the same version at both ends"
                 )
         if origin not in link.origins:
             carried = ", ".join(sorted(link.origins))
             raise NotAllowedError(
-                f"the link from {link.source!r} carries what {carried} originated, not what {origin!r} did"
+                f"the link from {link.source!r} may bring messages that were published at {carried}, not those of "
+                f"{origin!r}; give all workers the same topology file, and run `replicator apply`"
             )
 
 

@@ -34,7 +34,8 @@ async def lookup(request: web.Request) -> web.Response:
     _check_topic(request)
     if request.query.get("listenerName"):
         raise NotSupported(
-            "parameter listenerName: a cluster has one address, clusters.NAME.advertised of its topology"
+            "parameter listenerName is not supported: a cluster has one address, clusters.NAME.advertised in the "
+            "topology; leave the parameter out"
         )
     engine = request.app[ENGINE]
     fence = engine.admission.consumers
@@ -77,5 +78,5 @@ async def bundle(request: web.Request) -> web.Response:
 
 def _check_topic(request: web.Request) -> None:
     if (domain := request.match_info["domain"]) != "persistent":
-        raise InvalidTopicName(f"topics here are persistent://…, not {domain[:40]}://…")
+        raise InvalidTopicName(f"there are no {domain[:40]}:// topics here: use a name that begins with persistent://")
     topic_name(request)

@@ -94,9 +94,12 @@ def add_mapping(
         if topic is not None:
             topic = (await engine.topic(topic, create=False)).name
         if not database_up():
-            raise DatabaseDown("what is rebuilt is kept in Postgres, which is away; try again later")
+            raise DatabaseDown(
+                "the exact mapping cannot be rebuilt: it is in Postgres, which this worker cannot reach; try again "
+                "later"
+            )
         if not rebuild.start(topic):
-            raise RebuildRunning("a rebuild runs; GET this path for its progress")
+            raise RebuildRunning("a rebuild of the exact mapping is running already; GET this path for its progress")
         return web.json_response(rebuild.progress.as_json(), status=202)
 
     async def rebuild_progress(request: web.Request) -> web.Response:
@@ -122,5 +125,5 @@ def _parameter(request: web.Request, name: str) -> str:
 def _incarnation(request: web.Request) -> int:
     text = _parameter(request, "incarnation")
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= INCARNATION_MAX):
-        raise BadRequest(f"parameter incarnation: {text[:40]!r} is not a number of 64 bits")
+        raise BadRequest(f"parameter incarnation: {text[:40]!r} is not a whole number from 0 to {INCARNATION_MAX}")
     return int(text)

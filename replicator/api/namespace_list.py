@@ -35,7 +35,7 @@ async def listed(request: web.Request) -> web.Response:
     """
     limit, search = number(request, "limit", LISTED, LISTED_MAX), request.query.get("search", "").lower()
     if len(search) > SEARCH_CHARS_MAX:
-        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
+        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters: shorten it")
     engine, after = request.app[ENGINE], request.query.get("after", "")
     catalog = engine.catalog
     matching = [

@@ -1,22 +1,22 @@
-"""Routes by which carriers ask the links that leave this cluster for plans and next segments, and report to them. A
-carrier is a driver of the pipeline, or one of its tasks. A request for something to copy waits until there is
+"""Routes by which carriers ask the links that leave this cluster for plans and next segments, and report to them.
+
+A carrier is a driver of the pipeline, or one of its tasks. A request for something to copy waits until there is
 something, for a limited time. The forms are in docs/live-copy.md; their meaning is in
 :mod:`replicator.links.planner`.
-
-A carrier is a driver of the pipeline, or one of its tasks. Requests for something to copy wait for it, a bounded time.
-The forms are in docs/live-copy.md; what they mean, in :mod:`replicator.links.planner`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
+from replicator.api.json_in_slices import json_in_slices
 from replicator.api.link_routes import LinkNotFound
+from replicator.running.pacing import Pace
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Reports of a batch: a hundred bytes for each topic of its segments."""
@@ -111,10 +111,10 @@ async def plan(request: web.Request) -> web.Response:
     body = await _body(request)
     topics = body.get("topics", [])
     if not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
-        raise BadRequest("topics must be a list of patterns")
+        raise BadRequest("field topics must be a list of patterns of topics")
     after = body.get("after")
     if after is not None and not isinstance(after, dict):
-        raise BadRequest("after must be an object with session and plan")
+        raise BadRequest("field after must be an object with session and plan, as an earlier plan has them")
     return web.json_response(
         await _planner(request).plan(
             _text(body, "carrier", CARRIER_CHARS_MAX),
@@ -131,7 +131,7 @@ async def plan(request: web.Request) -> web.Response:
 async def plan_again(request: web.Request) -> web.Response:
     number = request.query.get("plan", "")
     if not number.isdecimal() or len(number) > 18:
-        raise BadRequest("parameter plan must be a number")
+        raise BadRequest("parameter plan must be the number of a plan")
     return web.json_response(_planner(request).plan_again(request.query.get("session", ""), int(number)))
 
 
@@ -139,7 +139,7 @@ async def following(request: web.Request) -> web.Response:
     body = await _body(request)
     holding = body.get("holding", [])
     if not isinstance(holding, list) or not all(type(each) is int for each in holding) or len(holding) > REPORTS_MAX:
-        raise BadRequest("holding must be a list of segments' numbers")
+        raise BadRequest(f"field holding must be a list of at most {REPORTS_MAX} numbers of segments")
     return web.json_response(
         await _planner(request).next(
             *_plan_of(body),
@@ -186,11 +186,11 @@ async def _body(request: web.Request) -> dict[str, Any]:
     async for piece in request.content.iter_any():
         raw += piece
         if len(raw) > BODY_BYTES_MAX:
-            raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes")
+            raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send fewer reports at once")
     try:
-        body = json.loads(raw)
+        body = await json_in_slices(raw, Pace(request.app[ENGINE].turns))
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise BadRequest(f"the body is not JSON that can be read: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body is not an object in JSON")
     return body
@@ -206,19 +206,19 @@ def _plan_of(body: Mapping[str, Any]) -> tuple[str, int]:
 def _reports(body: Mapping[str, Any]) -> list[Any]:
     reports = body.get("done", [])
     if not isinstance(reports, list) or len(reports) > REPORTS_MAX:
-        raise BadRequest(f"done must be a list of at most {REPORTS_MAX} reports")
+        raise BadRequest(f"field done must be a list of at most {REPORTS_MAX} reports")
     return reports
 
 
-def _text(body: Mapping[str, Any], name: str, chars_max: int) -> str:
-    value = body.get(name)
+def _text(body: Mapping[str, Any], field: str, chars_max: int) -> str:
+    value = body.get(field)
     if not isinstance(value, str) or not 0 < len(value) <= chars_max:
-        raise BadRequest(f"{name} must be text of 1 to {chars_max} characters")
+        raise BadRequest(f"{field} must be text of 1 to {chars_max} characters")
     return value
 
 
-def _number(body: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = body.get(name, default)
+def _number(body: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    value = body.get(field, default)
     if type(value) is not int or not 0 <= value < 2**53:
-        raise BadRequest(f"{name} must be a whole number")
+        raise BadRequest(f"field {field} must be a whole number from 0 to {2**53 - 1}")
     return value

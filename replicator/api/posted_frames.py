@@ -42,7 +42,7 @@ class PostedFrames:
         header = read_header(head) if len(head) == HEADER_BYTES else None
         body = b"" if header is None else await self._read(header.length_bytes)
         if header is None or len(body) < header.length_bytes:
-            raise damaged_frame("the body ends inside a frame")
+            raise damaged_frame("the body of the link's request ends inside a frame")
         if header.codec == "none":
             return Received(memoryview(body))
         if self._watching is not None:

@@ -216,7 +216,7 @@ def _rows(rows: object) -> Iterable[Any]:
     if not isinstance(rows, list):
         raise TypeError("a list is expected")
     if len(rows) > RANGES_MAX:
-        raise BadRequest(f"{len(rows)} were asked for at once, the limit is {RANGES_MAX}")
+        raise BadRequest(f"{len(rows)} ranges or topics were asked for at once, the limit is {RANGES_MAX}")
     return rows
 
 
@@ -228,6 +228,6 @@ class _Form:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, KeyError):
-            raise BadRequest(f"the body's {error.args[0]} is missing") from None
+            raise BadRequest(f"the body lacks the field {error.args[0]}") from None
         if isinstance(error, (ValueError, TypeError, OverflowError)) and not isinstance(error, InvalidPosition):
             raise BadRequest(f"the body cannot be read: {error}") from None

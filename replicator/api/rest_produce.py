@@ -223,7 +223,7 @@ def _message(fields: Any, typed: _Typed) -> tuple[MessageMetadata, bytes]:
         raise BadField("each of the messages must be a JSON object")
     payload, is_null = text_field(fields, "payload"), null_value_field(fields)
     if payload is None and not is_null:
-        raise BadField("a message has no field payload: give it one, or nullValue")
+        raise BadField("a message has no field payload: give it one, or set nullValue to true")
     now_ms = wall_time_ms()
     metadata = MessageMetadata(publish_time=now_ms, sequence_id=max(0, number_field(fields, "sequenceId")))
     try:

@@ -106,7 +106,10 @@ class SourceRuns:
             if verdict.standing is not Standing.SERVED:
                 raise RunNotServed(_reason(self._engine.cluster, source, verdict.standing, OLDER, runs.served))
         elif not runs.serves(run_id):
-            raise RunNotServed(f"{self._engine.cluster} does not serve run {run_id[:80]!r} of {source}: tell it first")
+            raise RunNotServed(
+                f"{self._engine.cluster} takes nothing from run {run_id[:80]!r} (one start of a worker) of {source}'s "
+                "store: the link announces the run, and tries again; if this stays, see `replicator links twins`"
+            )
 
     @contextmanager
     def stream(self, request: web.Request, source: str, run_id: str) -> Iterator[None]:
@@ -165,7 +168,8 @@ class SourceRuns:
                 return
         known = ", ".join(sorted({each.id for each in self._known(source)})) or "none"
         raise NoSuchRun(
-            f"{self._engine.cluster} knows no run {run_id[:80]!r} of {source} that has a twin; there are: {known}"
+            f"{self._engine.cluster} knows no run (start of a worker) {run_id[:80]!r} of {source} on one of several "
+            f"live copies of its store; it knows: {known}; `replicator links twins` shows them"
         )
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -291,9 +295,12 @@ async def take_run(request: web.Request) -> web.Response:
     try:
         told = RunTold.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadRequest(f"the body is not a run in JSON: {error!r:.100}") from None
+        raise BadRequest(
+            f"the body does not describe a run, one start of a worker, in JSON: {error!r:.100}; run the same version "
+            "at both ends of the link"
+        ) from None
     if not told.run.id:
-        raise BadRequest("the body names no run")
+        raise BadRequest("the body lacks the id of a run")
     answer = await request.app[RUNS].told(source, request.get(ROLE, ""), told)
     return web.json_response(answer.as_json())
 
@@ -309,9 +316,9 @@ async def run_stays(request: web.Request) -> web.Response:
     try:
         run_id = (await request.json())["run"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadRequest("the body must be a JSON object with run") from None
+        raise BadRequest("the body must be a JSON object with the field run") from None
     if not isinstance(run_id, str) or not run_id:
-        raise BadRequest("run must be the id of a run")
+        raise BadRequest("field run must be the id of a run, as `replicator links twins` shows it")
     source = request.match_info["cluster"]
     await request.app[RUNS].stays(source, run_id)
     if (audit := request.app.get(AUDIT)) is not None:

@@ -80,9 +80,10 @@ async def append(request: web.Request) -> web.Response:
     key, at = _attempt(request), _number(request, "at", 2**62)
     length = request.content_length
     if length is None or length > APPEND_BYTES_MAX:
-        has = "no Content-Length" if length is None else f"{length} bytes"
+        length_sent = "no Content-Length" if length is None else f"{length} bytes"
         raise FrameTooLarge(
-            f"a request that stages has {has}: give its length, and stage at most {APPEND_BYTES_MAX} bytes in each"
+            f"a request that stages rows of a Spark job has {length_sent}: send its length, and at most "
+            f"{APPEND_BYTES_MAX} bytes in each request"
         )
     body = await _body(request, length)
     return web.json_response({"bytes": await request.app[STAGING].append(key, at, body)})
@@ -127,7 +128,7 @@ async def topics(request: web.Request) -> web.Response:
     with _form("the list of topics"):
         names = [str(name) for name in told["topics"]]
     if len(names) > TOPICS_MAX:
-        raise BadRequest(f"{len(names)} topics were asked for at once, the limit is {TOPICS_MAX}")
+        raise BadRequest(f"{len(names)} topics were asked for at once, the limit is {TOPICS_MAX}: ask for fewer")
     return web.json_response({"topics": await request.app[STAGING].partitions(names)})
 
 
@@ -153,7 +154,7 @@ def _attempt(request: web.Request) -> AttemptKey:
 def _epoch(told: Mapping[str, Any]) -> EpochKey:
     epoch = told["epoch"]
     if type(epoch) is not int or not 0 <= epoch <= EPOCH_MAX:
-        raise BadRequest(f"epoch {epoch!r} is not a number from 0 to {EPOCH_MAX}")
+        raise BadRequest(f"field epoch: {epoch!r} is not a number from 0 to {EPOCH_MAX}")
     return EpochKey(check_name("writer", str(told["writer"])), check_name("run", str(told["run"])), epoch)
 
 
@@ -165,18 +166,24 @@ def _number(request: web.Request, name: str, largest: int) -> int:
 
 
 @contextmanager
-def _form(what: str) -> Iterator[None]:
+def _form(name_of_request: str) -> Iterator[None]:
     """Turn errors in the form of a body into one API error."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
-        raise BadRequest(f"{what} is not of its form: {type(error).__name__}: {str(error)[:200]}") from None
+        raise BadRequest(
+            f"the body is malformed for {name_of_request}: {type(error).__name__}: {str(error)[:200]}; run the "
+            "worker's version in Spark too"
+        ) from None
 
 
 async def _json(request: web.Request) -> dict[str, Any]:
     length = request.content_length
     if length is None or length > COMMIT_BYTES_MAX:
-        raise FrameTooLarge(f"a body of {length} bytes, the limit is {COMMIT_BYTES_MAX}; the length is needed")
+        length_sent = "no Content-Length" if length is None else f"{length} bytes"
+        raise FrameTooLarge(
+            f"the request's body has {length_sent}: send its length, and at most {COMMIT_BYTES_MAX} bytes"
+        )
     try:
         body = await _body(request, length)
         told = await json_in_slices(body, Pace(request.app[STAGING].turns), marks_max=COMMIT_BYTES_MAX)
@@ -193,5 +200,6 @@ async def _body(request: web.Request, length: int) -> bytes:
             return await request.content.readexactly(length)
     except asyncio.IncompleteReadError as error:
         raise BlockCorrupt(
-            f"what a task staged ends after {len(error.partial)} of {length} bytes: the task sends it again"
+            f"the body of a request from Spark ends after {len(error.partial)} of {length} bytes: Spark's task sends "
+            "it again"
         ) from None

@@ -62,7 +62,10 @@ async def _take_later(engine: Engine, request: web.Request) -> web.Response:
     try:
         told = StoreLine.of_json(await request.json())
     except UNREADABLE as error:
-        raise BadRequest(f"the body is not a store in JSON: {error!r:.100}") from None
+        raise BadRequest(
+            f"the body does not describe a cluster's store in JSON: {error!r:.100}; run the same version in all "
+            "clusters"
+        ) from None
     known = engine.origin_stores.newest_store(cluster)
     if known is not None and told.is_later(told.store, known.line.store):
         line = await request.app[data_plane.ASKING].store_line(cluster, cluster, told)

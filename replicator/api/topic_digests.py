@@ -193,7 +193,7 @@ async def _asked(request: web.Request, read: Callable[[Any], _T]) -> _T:
     try:
         return read(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
-        raise BadRequest(f"the body must be a JSON object with topics: {error!r:.200}") from None
+        raise BadRequest(f"the body must be a JSON object with the field topics: {error!r:.200}") from None
 
 
 def _check_count(names: Sequence[str]) -> None:

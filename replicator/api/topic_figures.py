@@ -71,7 +71,7 @@ async def topic_figures(request: web.Request) -> web.Response:
     limit = number(request, "limit", PAGE_TOPICS, PAGE_TOPICS_MAX)
     search = request.query.get("search", "")
     if len(search) > SEARCH_CHARS_MAX:
-        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters")
+        raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters: shorten it")
     page = figures_page(engine, search, request.query.get("after", ""), request.query.get("before", ""), limit)
     return web.json_response({"cluster": engine.cluster, **page})
 

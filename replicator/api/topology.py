@@ -64,14 +64,14 @@ async def reload(request: web.Request) -> web.Response:
 async def _asked(request: web.Request) -> tuple[str | None, bool]:
     raw = await request.content.read(BODY_BYTES_MAX + 1)
     if len(raw) > BODY_BYTES_MAX:
-        raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes")
+        raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send only digest and dry_run")
     try:
         body = json.loads(raw) if raw else {}
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object with digest and dry_run")
+        raise BadRequest("the body must be a JSON object with the fields digest and dry_run")
     expected, dry_run = body.get("digest"), body.get("dry_run", False)
     if not (expected is None or isinstance(expected, str)) or not isinstance(dry_run, bool):
-        raise BadRequest("digest must be text, and dry_run true or false")
+        raise BadRequest("field digest must be text, and field dry_run true or false")
     return expected, dry_run

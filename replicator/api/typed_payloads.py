@@ -15,16 +15,16 @@ from replicator.api.websocket.fields import BadField, from_base64, read_object, 
 from replicator.engine.schemas.schema import SchemaType, TopicSchema
 
 
-def read_schema(text: str, name: str) -> TopicSchema:
+def read_schema(text: str, field: str) -> TopicSchema:
     """Return the schema in ``text``. Raise :class:`BadField`."""
-    fields = read_object(text)
+    fields = read_object(text, f"{field}, which describes a schema,")
     kind = _TYPES.get(text_field(fields, "type") or "")
     if kind is None:
-        raise BadField(f"{name}: its type is not one of {', '.join(kind.name for kind in SchemaType)}")
+        raise BadField(f"{field}: the type of the schema must be one of {', '.join(kind.name for kind in SchemaType)}")
     try:
         definition = from_base64(text_field(fields, "schema") or "")
     except ValueError as error:
-        raise BadField(f"{name}: the schema must be in base64: {error}") from None
+        raise BadField(f"{field}: the definition of the schema must be in base64: {error}") from None
     return TopicSchema(kind, definition, texts_field(fields, "properties"), text_field(fields, "name") or "")
 
 
@@ -44,7 +44,9 @@ def encode_payload(text: str, schema: TopicSchema) -> bytes:
     """Return the payload for ``text`` as a value of ``schema``. Raise :class:`BadField`."""
     encode = _ENCODERS.get(schema.type)
     if encode is None:
-        raise BadField(f"a value of type {schema.type.name} cannot be made from a text here: use a client")
+        raise BadField(
+            f"this HTTP API cannot encode a text as a value of type {schema.type.name}: publish it with a Pulsar client"
+        )
     try:
         return encode(text)
     except (ValueError, RecursionError, struct.error, OverflowError) as error:
@@ -59,7 +61,7 @@ def _number(form: str) -> Callable[[str], bytes]:
 
 def _flag(text: str) -> bytes:
     if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
+        raise ValueError("a boolean must be true or false")
     return b"\x01" if text.lower() == "true" else b"\x00"
 
 

@@ -51,7 +51,9 @@ def add_mending(app: web.Application, mends: Mends) -> None:
             body: Any = await request.json()
             name, position = str(body["topic"]), Position.parse(body["position"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
-            raise BadRequest(f"the body must be a JSON object with topic and position: {error!r:.100}") from None
+            raise BadRequest(
+                f"the body must be a JSON object with the fields topic and position: {error!r:.100}"
+            ) from None
         topic = await request.app[data_plane.ENGINE].topic(name, create=False)
         outcome, reason = await mends.mend(topic, position)
         return web.json_response({"topic": topic.name, "position": str(position), "outcome": outcome, "reason": reason})

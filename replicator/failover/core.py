@@ -149,8 +149,9 @@ class FailoverCore:
         assert record.writer == record.target == self.cluster, record
         if precedence(self.record) != expected:
             raise EpochConflict(
-                f"{self.cluster} is at failover epoch {self.record.epoch} of {self.record.writer or 'nobody'}, the "
-                f"request builds upon {expected[0]} of {expected[1] or 'nobody'}: look at failover-status and try again"
+                f"{self.cluster} is at failover epoch {self.record.epoch} of {self.record.writer or 'nobody'}, and the "
+                f"requested switch builds upon epoch {expected[0]} of {expected[1] or 'nobody'}: look at `replicator "
+                "failover-status`, and begin the switch again"
             )
         assert record.epoch == self.record.epoch + 1, record
         return [Save(record)]
@@ -162,7 +163,8 @@ class FailoverCore:
         if precedence(self.record) > precedence(record):
             raise EpochConflict(
                 f"{self.record.writer} switched to {self.record.target} at the same time, and its failover epoch "
-                f"{self.record.epoch} wins over that of {self.cluster}: look at failover-status"
+                f"{self.record.epoch} wins, so that the switch to {self.cluster} does not count: look at `replicator "
+                "failover-status`"
             )
         actions = self._adopt(record)
         return [*(action for action in actions if not isinstance(action, Save)), Announce(record)]
@@ -177,8 +179,9 @@ class FailoverCore:
         """
         if precedence(self.record) != expected:
             raise EpochConflict(
-                f"{self.cluster} is at failover epoch {self.record.epoch}, not {expected[0]}: look at failover-status "
-                "and try again"
+                f"{self.cluster} is at failover epoch {self.record.epoch} of {self.record.writer or 'nobody'}, and the "
+                f"requested switch builds upon epoch {expected[0]} of {expected[1] or 'nobody'}: look at `replicator "
+                "failover-status`, and begin the switch again"
             )
         if self.hold is not None and self.hold.operation != operation:
             raise EpochConflict(f"{self.cluster} is being switched to {self.hold.target} already: wait for that to end")
@@ -191,7 +194,8 @@ class FailoverCore:
         """
         if self.hold is None or self.hold.operation != operation:
             raise EpochConflict(
-                f"{self.cluster} is not held for this switch any more: it took clients again; make the switch again"
+                f"{self.cluster} does not keep clients away for this switch any more, and may have taken some again: "
+                "begin the switch again"
             )
         self.hold = Hold(operation, self.hold.target, self.hold.keep_consumers, until_ms)
 

@@ -95,29 +95,46 @@ def as_json(record: FailoverEpoch) -> dict[str, Any]:
 def from_json(value: object) -> FailoverEpoch:
     """Read a record. Raise :class:`ValueError`, which says what is wrong."""
     if not isinstance(value, Mapping):
-        raise _wrong(f"is {value!r:.80}, not an object")
+        raise _wrong(
+            f"the record of a failover is malformed: it is {value!r:.80}, not an object; run the same version in all "
+            "clusters"
+        )
     texts = {name: value.get(name) for name in ("writer", "record_id", "kind", "source", "target")}
     numbers = {name: value.get(name) for name in ("epoch", "at_ms")}
     assignment, kept = value.get("serving"), value.get("consumers_kept", [])
-    for name, text in texts.items():
+    for field, text in texts.items():
         if not isinstance(text, str) or len(text) > 200:
-            raise _wrong(f"has {name} {text!r:.80}, not a text of at most 200 characters")
-    for name, number in numbers.items():
+            raise _wrong(
+                f"the record of a failover is malformed: {field} is {text!r:.80}, not a text of at most 200 "
+                "characters; run the same version in all clusters"
+            )
+    for field, number in numbers.items():
         if type(number) is not int or not 0 <= number <= EPOCH_MAX:
-            raise _wrong(f"has {name} {number!r:.80}, not a number from 0 to 2**63-1")
+            raise _wrong(
+                f"the record of a failover is malformed: {field} is {number!r:.80}, not a number from 0 to 2**63-1; "
+                "run the same version in all clusters"
+            )
     if not isinstance(assignment, Mapping) or not _all_texts((*assignment.keys(), *assignment.values())):
-        raise _wrong(f"has serving {assignment!r:.80}, not an object of names of clusters")
+        raise _wrong(
+            f"the record of a failover is malformed: serving is {assignment!r:.80}, not an object of names of "
+            "clusters; run the same version in all clusters"
+        )
     if not isinstance(kept, list) or not _all_texts(kept):
-        raise _wrong(f"has consumers_kept {kept!r:.80}, not a list of names of clusters")
+        raise _wrong(
+            f"the record of a failover is malformed: consumers_kept is {kept!r:.80}, not a list of names of clusters; "
+            "run the same version in all clusters"
+        )
     if len(assignment) > CLUSTERS_MAX or len(kept) > CLUSTERS_MAX:
-        raise _wrong(f"names {max(len(assignment), len(kept))} clusters, more than {CLUSTERS_MAX}")
+        raise _wrong(
+            f"the record of a failover is malformed: it names {max(len(assignment), len(kept))} clusters, more than "
+            f"{CLUSTERS_MAX}; run the same version in all clusters"
+        )
     return FailoverEpoch(**texts, **numbers, serving=dict(assignment), consumers_kept=tuple(kept))  # type: ignore[arg-type]
 
 
 def _wrong(what: str) -> ValueError:
-    return ValueError(
-        f"the record of a failover {what}: it is damaged, or of another version; run the same version in all clusters"
-    )
+    """Return the error for a malformed record. It is a ValueError also where a value has the wrong type."""
+    return ValueError(what)
 
 
 def _all_texts(values: Collection[object]) -> bool:

@@ -174,8 +174,9 @@ class Evidence:
                 break
         else:
             raise ClusterUnreachable(
-                f"{record.target} does not have its positions of the switch from {record.source} to it any more, so "
-                f"that what {record.source} alone had cannot be counted: compare the clusters with `replicator verify`"
+                f"{record.target} no longer has its positions of the switch from {record.source} to it, so that the "
+                f"messages that only {record.source} had cannot be counted: compare the clusters with `replicator "
+                "verify`"
             )
         missing = await self._missing(record.source, _positions(switch["marks"]), record.record_id)
         there = await self.topics(record.target, list(missing))

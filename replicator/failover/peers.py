@@ -58,13 +58,17 @@ class Peers(ClosedAtExit):
             ):
                 answer = await response.json()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ClusterUnreachable(f"{cluster} at {address}: {why_no_answer(error)}") from None
+            raise ClusterUnreachable(
+                f"the worker of {cluster} at {address} cannot be asked: {why_no_answer(error)}"
+            ) from None
         if response.status == 404 and isinstance(answer, dict) and answer.get("error") == "NotFound":
-            raise ClusterUnreachable(f"{cluster} at {address}: its worker is of a version without failover: upgrade it")
+            raise ClusterUnreachable(
+                f"the worker of {cluster} at {address} is of a version without failover: upgrade it"
+            )
         if response.status >= 500:
-            raise ClusterUnreachable(f"{cluster} at {address}: {_message(answer)}")
+            raise ClusterUnreachable(f"the worker of {cluster} at {address} answers with an error: {_message(answer)}")
         if response.status >= 400:
-            raise SwitchRefused(f"{cluster}: {_message(answer)}")
+            raise SwitchRefused(f"the worker of {cluster} refuses the request: {_message(answer)}")
         return answer
 
     async def state(self, cluster: str, *, seconds_max: float = ASK_SECONDS_MAX) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def record_of(cluster: str, state: Any) -> FailoverEpoch:
     try:
         return from_json(state["record"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterUnreachable(f"the worker of {cluster} answers with no failover state: {error}") from None
+        raise ClusterUnreachable(f"the worker of {cluster} answers without a valid failover state: {error}") from None
 
 
 def _message(answer: Any) -> str:

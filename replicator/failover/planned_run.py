@@ -224,8 +224,8 @@ class PlannedRun:
                     return state, record
             await asyncio.sleep(ASK_AGAIN_SECONDS)
         raise SwitchInDoubt(
-            f"{reason}: it may have taken over or not. {report.source} takes no clients until it has asked it: see "
-            "`replicator failover-status` when it answers again"
+            f"{reason}. {report.target} may have taken over or not. {report.source} takes no clients until it has "
+            f"asked {report.target}: see `replicator failover-status` when {report.target} answers again"
         )
 
     async def _announce(self) -> list[Action]:

@@ -44,7 +44,7 @@ class Survey:
     def need(self, cluster: str, remedy: str = "") -> None:
         """Raise :class:`ClusterUnreachable` if the cluster does not answer."""
         if cluster in self.silent:
-            raise ClusterUnreachable(f"{self.silent[cluster]}{remedy}")
+            raise ClusterUnreachable(f"the switch needs an answer from {cluster}: {self.silent[cluster]}{remedy}")
 
     def home_to_promote(self, target: str, clusters: Collection[str]) -> str:
         """Return the only home that ``target`` does not serve, or the only one of those whose server does not
@@ -56,4 +56,7 @@ class Survey:
             if len(found) == 1:
                 return found[0]
         listed = ", ".join(candidates) or "none"
-        raise SwitchImpossible(f"whose clients is {target} to serve? give --for NAME; there are: {listed}")
+        raise SwitchImpossible(
+            f"it is not clear whose clients {target} is to serve: give --for with the name of one of these clusters: "
+            f"{listed}"
+        )

@@ -55,8 +55,8 @@ class Switch:
         homes = homes_served(survey.base, source)
         if not homes:
             raise SwitchImpossible(
-                f"{source} serves nobody: its clients are served by {serving(survey.base, source)} since failover "
-                f"epoch {survey.base.epoch}"
+                f"{source} serves nobody, so that there is nothing to switch: its clients are served by "
+                f"{serving(survey.base, source)} since failover epoch {survey.base.epoch}"
             )
         return await self._switch(
             survey,
@@ -141,7 +141,7 @@ class Switch:
         survey.need(target)
         report = SwitchReport(kind, source, target, tuple(homes), survey.base.epoch)
         if planned:
-            remedy = f"; it is needed for this. To switch without it: replicator promote --to {target} --for {homes[0]}"
+            remedy = f"; to switch without it: replicator promote --to {target} --for {homes[0]}"
             survey.need(source, remedy)
         report.source_answers = source in survey.states
         if not report.source_answers:

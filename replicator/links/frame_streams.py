@@ -102,7 +102,7 @@ class UpgradedStream:
 
     async def send(self, packed: PackedFrame) -> None:
         if self._writer.transport.is_closing():  # uvloop raises no OSError then
-            raise ConnectionResetError("the destination has gone")
+            raise ConnectionResetError("the destination closed the connection of the link")
         self._writer.writelines(packed.pieces)
         await self._writer.drain()
 
@@ -134,7 +134,10 @@ class UpgradedStream:
                 answer = await self._read_answer()
                 if isinstance(answer, dict) and MADE in answer:
                     if self._made.full():
-                        raise ConnectionError("the destination makes topics faster than the link can ask about them")
+                        raise ConnectionError(
+                            "the destination makes topics faster than the link can ask about them: the link connects "
+                            "again, and asks about all topics"
+                        )
                     self._made.put_nowait(str(answer[MADE]))
                 elif not isinstance(answer, dict) or QUESTION not in answer:
                     await self._answers.put(answer)

@@ -229,18 +229,23 @@ class Link(TopicListener[Topic]):
                 f"link {self.key} has no gap in {topic_name!r}; `replicator links list` shows those it has"
             )
         if not gap.allows(policy, asked=True):
-            raise NotResolved(f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}: {gap.detail}")
+            raise NotResolved(
+                f"{policy} cannot end the gap in {topic_name!r}, which is {gap.kind}. Its cause, and what ends it: "
+                f"{gap.detail}"
+            )
         if self._transport is None or not self._copier.connected:
             raise NotResolved(f"link {self.key} is not connected ({self.state} {self.detail}): try again when it is")
         self._topics.audit("resolve", topic=topic_name, policy=policy, kind=gap.kind)
         try:
             await self._settle_topics(self._transport, [topic_name], policy, asked=True)
         except LinkError as error:
-            raise NotResolved(f"link {self.key}: {error}; try again") from None
+            raise NotResolved(f"link {self.key} could not end the gap in {topic_name!r}: {error}; try again") from None
         gap = self._topics.gap_of(topic_name)
         if gap is not None:
-            reason = self._copier.topics[topic_name].halted
-            raise NotResolved(f"{reason}. The gap in {topic_name!r} is still there")
+            why_it_stays = self._copier.topics[topic_name].halted
+            raise NotResolved(
+                f"the gap in {topic_name!r} is still there, so the link does not copy this topic: {why_it_stays}"
+            )
 
     def copied_anew(self, topic_name: str) -> Mapping[str, Mark] | None:
         """Return what is here in full of a topic whose copy the destination is asked to delete now; None otherwise."""
@@ -422,7 +427,10 @@ class Link(TopicListener[Topic]):
         while self._method is method:
             self._changed_hands.clear()
             await self._changed_hands.wait()
-        raise CarrierChanged(f"link {self.key} is carried by others from now on")
+        raise CarrierChanged(
+            f"link {self.key} is copied by another program from now on (Spark, a backfill or this worker): nothing to "
+            "do"
+        )
 
     async def _settle_often(self, transport: HttpTransport) -> None:
         """Now and then ask the destination about topics that wait for it, such as one that is to be deleted there."""

@@ -155,7 +155,8 @@ class Planner:
         """
         if kind not in KINDS or not carrier or not 0 < lanes <= LANES_MAX or bytes_max <= 0:
             raise BadReport(
-                f"a plan is for a carrier, of kind {' or '.join(KINDS)}, 1 to {LANES_MAX} lanes and some bytes"
+                f"a request for a plan needs a carrier, kind {' or '.join(KINDS)}, lanes from 1 to {LANES_MAX}, and "
+                "bytes_max above 0"
             )
         only = _carries(topics) if topics else None
         deadline = deadline_of(wait_ms)
@@ -173,7 +174,9 @@ class Planner:
                     elif self._session and session != self._session:
                         mine, session = self._open_plan(lanes, bytes_max, only), self._session
                     elif mine is not None and self._plan is not mine and self._session:
-                        raise PlanGone(f"link {self._key}: {carrier} has asked for another plan meanwhile")
+                        raise PlanGone(
+                            f"link {self._key}: {carrier} has asked for another plan meanwhile; go on with that one"
+                        )
                     if mine is not None and await self._begin(mine):
                         break
                 else:
@@ -210,7 +213,7 @@ class Planner:
         reports = list(map(Done.parse, done))
         plan = self._find(session, number, or_relieved=True)
         if not 0 <= lane < plan.lanes:
-            raise BadReport(f"lane {lane}: the plan has {plan.lanes}")
+            raise BadReport(f"field lane: there is no lane {lane}, the plan has lanes 0 to {plan.lanes - 1}")
         self._heard()
         plan.heard(lane, number, time.monotonic())
         self._note_reports(plan, reports)

@@ -106,13 +106,14 @@ class Done:
         """Parse a report from the network. Raises :class:`BadReport` if it is malformed."""
         if not isinstance(raw, Mapping):
             raise BadReport(
-                f"what a carrier reports of a segment must be an object, not {raw!r:.80}: run the carrier's version "
-                "in the worker too"
+                f"a carrier's report of a segment must be an object, not {raw!r:.80}: run the same version in Spark "
+                "and in the worker"
             )
         rows = raw.get("topics")
         if not isinstance(rows, list):
             raise BadReport(
-                f"topics of a report must be a list, not {rows!r:.80}: run the carrier's version in the worker too"
+                f"topics of a carrier's report must be a list, not {rows!r:.80}: run the same version in Spark and in "
+                "the worker"
             )
         return cls(
             _count(raw, "segment"),
@@ -128,8 +129,8 @@ class Done:
 def _carried(row: object) -> tuple[str, CarriedTopic]:
     if not isinstance(row, Mapping) or not isinstance(row.get("topic"), str) or not isinstance(row.get("reached"), str):
         raise BadReport(
-            f"a topic of a report lacks the texts topic and reached: {row!r:.80}; run the carrier's version in the "
-            "worker too"
+            f"a topic of a carrier's report lacks the texts topic and reached: {row!r:.80}; run the same version in "
+            "Spark and in the worker"
         )
     refused = row.get("refused")
     if refused is not None and not (
@@ -138,24 +139,25 @@ def _carried(row: object) -> tuple[str, CarriedTopic]:
         and isinstance(refused.get("message"), str)
     ):
         raise BadReport(
-            f"refused of {row['topic'][:200]!r} must have code and message, both text, and is {refused!r:.80}"
+            f"refused of {row['topic'][:200]!r} in a carrier's report must have code and message, both text, and is "
+            f"{refused!r:.80}; run the same version in Spark and in the worker"
         )
     try:
         reached = Position.parse(row["reached"])
     except InvalidPosition as error:
         raise BadReport(
-            f"reached of {row['topic'][:200]!r} in a carrier's report: {error}; run the carrier's version in the "
-            "worker too"
+            f"reached of {row['topic'][:200]!r} in a carrier's report is no position: {error}; run the same version in "
+            "Spark and in the worker"
         ) from None
     return row["topic"], CarriedTopic(reached, None if refused is None else (refused["code"], refused["message"]))
 
 
-def _count(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = raw.get(name, default)
+def _count(raw: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    value = raw.get(field, default)
     if type(value) is not int or not 0 <= value < 2**63:
         raise BadReport(
-            f"{name} of a report must be a number from 0 to 2**63-1, not {value!r:.80}: run the carrier's version in "
-            "the worker too"
+            f"{field} of a carrier's report must be a number from 0 to 2**63-1, not {value!r:.80}: run the same "
+            "version in Spark and in the worker"
         )
     return value
 

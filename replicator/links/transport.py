@@ -199,7 +199,9 @@ class HttpTransport:
         try:
             return RunAnswer.of_json(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise PeerUnavailable(f"{self._base}/runs: its answer cannot be read: {error!r:.100}") from None
+            raise PeerUnavailable(
+                f"the answer of {self._base}/runs cannot be read: {error!r:.100}; run the same version at both ends"
+            ) from None
 
     async def question(self) -> str:
         """Wait until the destination asks whether the run is alive, and return its question."""
@@ -248,7 +250,7 @@ class HttpTransport:
                     await posted.begin(self._session, url, params, first)
                     self._frames = posted
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
+            raise PeerUnavailable(f"the link cannot connect to {self._base}: {why_no_answer(error)}") from None
         await self.receive()
 
     def encode(self, blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
@@ -271,7 +273,9 @@ class HttpTransport:
         try:
             await self._frames.send(packed)
         except OSError as error:
-            raise PeerUnavailable(f"{self._base}: the connection broke: {error}") from None
+            raise PeerUnavailable(
+                f"the connection of the link to {self._base} broke: {error}; it connects again"
+            ) from None
 
     async def receive(self) -> Reply:
         """Return the answer to the oldest frame that is not answered yet."""
@@ -280,7 +284,9 @@ class HttpTransport:
             async with timeout(SILENCE_SECONDS_MAX):
                 answer = await self._frames.receive()
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError, ValueError) as error:
-            raise PeerUnavailable(f"{self._base}: the connection broke: {error or 'no answer'}") from None
+            raise PeerUnavailable(
+                f"the connection of the link to {self._base} broke: {error or 'no answer'}; it connects again"
+            ) from None
         if "error" in answer:
             raise PeerRefused(answer["error"], answer["message"])
         refused = {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
@@ -305,7 +311,7 @@ class HttpTransport:
             ):
                 return await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerUnavailable(f"{self._base}: {why_no_answer(error)}") from None
+            raise PeerUnavailable(f"the link cannot ask {self._base}: {why_no_answer(error)}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:

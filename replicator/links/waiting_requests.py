@@ -48,7 +48,9 @@ class WaitingRequests:
     def admitted(self) -> Iterator[None]:
         """Count a request while it waits. Raises :class:`TooManyPolls` if too many wait already."""
         if self._waiting >= POLLS_MAX:
-            raise TooManyPolls(f"link {self._key}: {self._waiting} requests wait for its segments; try again later")
+            raise TooManyPolls(
+                f"link {self._key}: too many requests, {self._waiting}, wait for blocks to copy; try again later"
+            )
         self._waiting += 1
         try:
             yield

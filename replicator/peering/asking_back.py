@@ -100,7 +100,10 @@ class AskingBack:
     def check(self, cluster: str) -> None:
         """Raise :class:`NotAllowedError` if ``cluster`` is no other cluster of the topology."""
         if cluster not in self._addresses:
-            raise NotAllowedError(f"{cluster[:100]!r} is no other cluster of the topology of {self._own!r}")
+            raise NotAllowedError(
+                f"the topology of {self._own!r} has no other cluster {cluster[:100]!r}; give all workers the same "
+                "topology file, and run `replicator apply`"
+            )
 
     async def store_line(self, cluster: str, origin: str, told: StoreLine) -> StoreLine:
         """Ask the worker of ``cluster`` for the newest store of ``origin``, and return it if it is the store ``told``.
@@ -112,7 +115,10 @@ class AskingBack:
         self.check(cluster)
         line = await self.shared(("store", cluster, origin), lambda: self._store_line(cluster, origin))
         if line is None or line.store != told.store:
-            raise NotAllowedError(f"the worker of {cluster!r}, which was asked, names another store of {origin!r}")
+            raise NotAllowedError(
+                f"the announced store {told.store[:100]!r} of {origin!r} is not believed: the worker of {cluster!r} at "
+                "the address in the topology, which was asked, names another one"
+            )
         return line
 
     async def settings(self, cluster: str, known: Mapping[str, str]) -> Told | None:
@@ -142,7 +148,10 @@ class AskingBack:
             params = [("topic", topic), ("to", self._own)]
             status, body = await self._start(self._get(cluster, COPIED_ANEW_ROUTE, params))
         if status == HTTPStatus.CONFLICT:
-            raise NotAllowedError(f"the worker of {cluster}, which was asked, copies {topic!r} anew by no link")
+            raise NotAllowedError(
+                f"the copy of {topic!r} is not deleted to be copied anew: the worker of {cluster}, which was asked, "
+                "has no link that copies it anew to this cluster"
+            )
         if status != HTTPStatus.OK:
             raise self._refused(cluster, status, body)
         found = (await self._read(cluster, lambda: OriginMarks.from_json(body))).origins
@@ -229,7 +238,7 @@ class AskingBack:
                 async for piece in response.content.iter_any():
                     body += piece
                     if len(body) > bytes_max:
-                        raise ValueError(f"it has more than {bytes_max} bytes")
+                        raise ValueError(f"the answer of a worker has more than {bytes_max} bytes")
                 answer = await asyncio.to_thread(json.loads, body) if body else {}
                 if not isinstance(answer, dict):
                     raise TypeError("it is no object")

@@ -91,8 +91,8 @@ class OwnSettingsTold:
         base, rows = body["base"], body["rows"]
         if not (base is None or isinstance(base, str)):
             raise TypeError(
-                f"`base` of what a cluster answers of its settings must be a digest, not {base!r:.80}; run the same "
-                "version in all clusters"
+                f"`base` in a worker's answer about its cluster's settings must be a digest, not {base!r:.80}; run the "
+                "same version in all clusters"
             )
         if base is not None:
             int(base, 16)

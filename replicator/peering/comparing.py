@@ -231,8 +231,8 @@ def digest_of_json(row: Mapping[str, Any]) -> TopicDigest:
     of_origins = [*digest.subscriptions.values(), *digest.reached.values()]
     if any(len(each) != len(digest.origins) for each in of_origins):
         raise ValueError(
-            f"a topic's digest has {len(digest.origins)} origins, and says of another number of them what was "
-            "acknowledged or reached; run the same version in all clusters"
+            f"a topic's digest from another cluster is malformed: it has {len(digest.origins)} origins, and positions "
+            "of subscriptions for another number of them; run the same version in all clusters"
         )
     return digest
 
@@ -241,6 +241,7 @@ def _range(first: str, last: str) -> tuple[Position, Position]:
     start, end = Position.parse(first), Position.parse(last)
     if start.ledger != end.ledger or start > end:
         raise ValueError(
-            f"{first} to {last} is not a range of entries of one ledger; run the same version in all clusters"
+            f"{first} to {last} in another cluster's request for digests is not a range of entries of one ledger; run "
+            "the same version in all clusters"
         )
     return start, end

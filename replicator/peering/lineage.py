@@ -50,8 +50,8 @@ class LineageTold:
         deletions = [Deletion.of_json(row) for row in body["deletions"]]
         if len(stores) > ORIGINS_MAX or len(copies) + len(deletions) > ROWS_MAX:
             raise ValueError(
-                f"more than {ORIGINS_MAX} stores, or {ROWS_MAX} copies and deletions, were told at once; run the "
-                "same version in all clusters"
+                f"a link's message has more than {ORIGINS_MAX} stores, or more than {ROWS_MAX} copies and deletions; "
+                "run the same version in all clusters"
             )
         return cls(stores, copies, deletions)
 

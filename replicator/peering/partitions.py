@@ -49,7 +49,8 @@ class PartitionsTold:
             )
         if len(topics) > TOPICS_MAX:
             raise ValueError(
-                f"{len(topics)} topics were told at once, the limit is {TOPICS_MAX}; run the same version at both ends"
+                f"a link's message has {len(topics)} topics, the limit is {TOPICS_MAX}; run the same version at both "
+                "ends"
             )
         known, deleted = (_deletions(body.get(key, {})) for key in ("known", "deleted"))
         return cls(topics, body.get("idle") is True, known, deleted)
@@ -76,12 +77,13 @@ def _deletions(rows: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     for name, ids in rows.items():
         if not all(type(each) is int and 0 <= each < 1 << 63 for each in ids.values()):
             raise ValueError(
-                f"deletions of {name[:100]} must be ids by cluster, not {ids!r:.80}; run the same version at both ends"
+                f"deletions of topic {name[:100]} in a link's message must be ids by cluster, not {ids!r:.80}; run the "
+                "same version at both ends"
             )
         if len(ids) > CLUSTERS_MAX or any(len(cluster) > CLUSTER_CHARS_MAX for cluster in ids):
             raise ValueError(
-                f"deletions of {name[:100]} name too many clusters, or one with too long a name; run the same "
-                "version at both ends"
+                f"deletions of topic {name[:100]} in a link's message name too many clusters, or one with too long a "
+                "name; run the same version at both ends"
             )
         found[name] = dict(ids)
     return found

@@ -118,23 +118,25 @@ async def _ask(
             if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
                 told = await _ask_earlier_version(session, address, own, counted=counted)
             elif status == HTTPStatus.SERVICE_UNAVAILABLE:
-                raise NoAnswer(f"{address}: {_message(body)}", alive=True)
+                raise NoAnswer(f"the worker at {address} is not ready: {_message(body)}", alive=True)
             elif status != HTTPStatus.OK:
                 raise NoAnswer(
-                    f"the worker at {address} answers with status {status}: {_message(body)}", final=status in _REFUSED
+                    f"the worker at {address} answers with an error, status {status}: {_message(body)}",
+                    final=status in _REFUSED,
                 )
             else:
                 told = StoreOf.of_json(body)
                 from_json(dict(told.record))
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise NoAnswer(f"{address}: {why_no_answer(error)}") from None
+        raise NoAnswer(f"the worker at {address} cannot be asked: {why_no_answer(error)}") from None
     except UNREADABLE as error:
         raise NoAnswer(
             f"the worker at {address}: its answer cannot be read: {error!r:.100}; run the same version everywhere"
         ) from None
     if told.cluster != name:
         raise NoAnswer(
-            f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}: correct the address",
+            f"{address} is cluster {told.cluster[:80]!r}, and the topology says {name!r}: correct the address in the "
+            "topology",
             final=True,
         )
     return told
@@ -144,14 +146,15 @@ async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own
     status, state = await _get(session, address, "/failover/v1/state", {})
     if status != HTTPStatus.OK:
         raise NoAnswer(
-            f"the worker at {address} answers with status {status}: {_message(state)}", final=status in _REFUSED
+            f"the worker at {address} answers with an error, status {status}: {_message(state)}",
+            final=status in _REFUSED,
         )
     from_json(state["record"])
     topics: list[Mapping[str, Any]] = []
     if counted:
         status, marks = await _get(session, address, _MARKS, {"origin": own})
         if status != HTTPStatus.OK:
-            raise NoAnswer(f"the worker at {address} answers with status {status}: {_message(marks)}")
+            raise NoAnswer(f"the worker at {address} answers with an error, status {status}: {_message(marks)}")
         topics = [row for row in marks["topics"].values() if not row.get("deleted")]
     messages = sum(row.get("messages") != str(BEFORE_ALL) for row in topics)
     return StoreOf(str(state["cluster"]), dict(state["record"]), None, len(topics), messages)
@@ -293,9 +296,10 @@ class MarksElsewhere:
                 return await self._rows(session, name, read, topic=topic, newest="true")
         except NoAnswer as error:
             raise BridgeError(
-                f"{topic}: the store of this worker has nothing of it, and {name} has messages and does not say which "
-                f"is its newest one ({error}). The brokers keep all messages meanwhile. Start its worker, and reading "
-                "goes on by itself. If the cluster is gone, take it out of the topology and restart this worker"
+                f"{topic}: this worker's store has nothing of the topic, and cluster {name} has messages of it, but "
+                f"does not say which is the newest ({error}). The brokers keep all messages meanwhile. Start the "
+                f"worker of {name}, and reading goes on by itself. If the cluster is gone, take it out of the topology "
+                "and restart this worker"
             ) from None
 
     @asynccontextmanager
@@ -332,8 +336,10 @@ class MarksElsewhere:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer(why_no_answer(error)) from None
         except (*UNREADABLE, InvalidPosition) as error:
-            raise NoAnswer(f"its answer cannot be read: {error!r:.100}") from None
-        raise NoAnswer(f"status {status}: {_message(body)}")
+            raise NoAnswer(
+                f"the worker's answer cannot be read: {error!r:.100}; run the same version everywhere"
+            ) from None
+        raise NoAnswer(f"the worker answers with an error, status {status}: {_message(body)}")
 
 
 def marks_of(rows: Mapping[str, Any]) -> dict[str, HighWater]:

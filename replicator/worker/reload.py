@@ -74,18 +74,18 @@ class TopologyReloader:
         self._problems = problems
         self._one_at_a_time = asyncio.Lock()
         self._reloading: set[asyncio.Task[list[str]]] = set()
-        self._refused: str | None = "is starting"
+        self._cannot_change_as_it: str | None = "is starting"
         self._loaded_at_ms = _now_ms()
         self._reloads = 0
         self._file_refused: FileRefused | None = None
 
     def ready(self) -> None:
         """Allow changes from now on: the worker has started."""
-        self._refused = None
+        self._cannot_change_as_it = None
 
     async def close(self) -> None:
         """Refuse to change anything more; return when a reload under way is over."""
-        self._refused = "is stopping"
+        self._cannot_change_as_it = "is stopping"
         await asyncio.gather(*self._reloading, return_exceptions=True)
 
     async def reload_file(self, *, expected: str | None = None, dry_run: bool = False) -> list[str]:
@@ -161,14 +161,15 @@ class TopologyReloader:
     def _check_meant(self, topology: Topology, expected: str | None) -> None:
         if expected is not None and (found := digest(topology)) != expected:
             raise TopologyDiffers(
-                f"the worker of {self._cluster} reads another text in {self._file()} (its digest is {found}): "
-                "distribute the file first"
+                f"the topology file {self._file()} of the worker of {self._cluster} is another than the one to apply "
+                f"(its digest is {found}): copy the same file to every worker first"
             )
 
     def _check_running(self) -> None:
-        if self._refused is not None:
+        if self._cannot_change_as_it is not None:
             raise NotRunning(
-                f"the worker of {self._cluster} {self._refused}: its topology cannot change now; try again later"
+                f"the worker of {self._cluster} cannot change its topology now, because it "
+                f"{self._cannot_change_as_it}; try again later"
             )
 
 

@@ -188,10 +188,11 @@ class _Peer:
         answer = await self._post(SettingsHint(head))
         if answer.verdict is not Verdict.KEPT:
             raise NotTold(
-                f"{self.name} keeps newer settings of this store: this store was put back to an older copy of itself, "
-                "and the older settings are in effect. Compare them with what `GET /replication/v1/settings?cluster="
-                f"{self._engine.cluster}` shows at {self.name}, and set again what is missing here. From the first "
-                f"change on, {self.name} keeps the settings of here instead"
+                f"{self.name} keeps newer settings (policies, permissions and so on) of this cluster: this cluster's "
+                "store was put back to an older copy of itself, and the older settings are in effect. Compare them "
+                f"with what `GET /replication/v1/settings?cluster={self._engine.cluster}` shows at {self.name}, and "
+                f"set again what is missing here. From the first change on, {self.name} keeps the settings of here "
+                "instead"
             )
         self._kept = answer.digest
 
@@ -202,7 +203,7 @@ class _Peer:
             return
         kept = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
         if kept is None:
-            raise NotTold(f"{self.name} does not say what it keeps of this cluster's settings")
+            raise NotTold(f"{self.name} does not answer which settings of this cluster it keeps; it is asked again")
         await self._engine.partitioned.learn_deletions(kept.deletions)
         async with self._teller.noting:
             await self._heard(kept.states)
@@ -243,12 +244,21 @@ class _Peer:
             ):
                 answer = json.loads(await response.read())
                 if response.status != 200:
-                    raise NotTold(f"{self.name}: {answer.get('message', response.status)}")
+                    raise NotTold(
+                        f"the worker of {self.name} refuses this cluster's settings: "
+                        f"{answer.get('message', response.status)}"
+                    )
                 return HintAnswer.of_json(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotTold(f"{self.name} at {self.address}: {why_no_answer(error)}") from None
+            raise NotTold(
+                f"the worker of {self.name} at {self.address} cannot be told this cluster's settings: "
+                f"{why_no_answer(error)}"
+            ) from None
         except UNREADABLE as error:
-            raise NotTold(f"{self.name} at {self.address}: its answer cannot be read: {error!r:.100}") from None
+            raise NotTold(
+                f"the worker of {self.name} at {self.address}: its answer cannot be read: {error!r:.100}; run the same "
+                "version everywhere"
+            ) from None
 
 
 def _forked(own: KeptState, states: Sequence[KeptState], note: Mapping[str, Any]) -> list[KeptState]:
@@ -280,10 +290,14 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
         ):
             body = await response.read()
             if response.status != 200:
-                raise NotTold(f"status {response.status}: {body[:200]!r}")  # noqa: TRY301 - one place logs all reasons
+                raise NotTold(  # noqa: TRY301 - one place logs all reasons
+                    f"the worker answers with an error, status {response.status}: {body[:200]!r}"
+                )
             kept = SettingsKept.of_json(json.loads(body))
             if kept.cluster != name:
-                raise NotTold(f"cluster {kept.cluster!r} answers there: correct the address in the topology")  # noqa: TRY301 - see above
+                raise NotTold(  # noqa: TRY301 - see above
+                    f"cluster {kept.cluster!r} answers at the address of {name!r}: correct the address in the topology"
+                )
             return kept
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))

@@ -320,12 +320,17 @@ class _Asked:
             ):
                 read = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotTaken(f"{self._peer} at {self._base}: {why_no_answer(error)}") from None
+            raise NotTaken(
+                f"the worker of {self._peer} at {self._base} cannot be asked: {why_no_answer(error)}"
+            ) from None
         if or_none and response.status == 404:
             return {}
         if response.status != 200:
             kind = PeerStarts if response.status == 503 else NotTaken
-            raise kind(f"{self._peer} at {self._base}: status {response.status}: {read[:200].decode(errors='replace')}")
+            reason = read[:200].decode(errors="replace")
+            raise kind(
+                f"the worker of {self._peer} at {self._base} answers with an error, status {response.status}: {reason}"
+            )
         try:
             answer = json.loads(read)
         except _UNREADABLE as error:

@@ -118,8 +118,9 @@ def test_a_worker_that_reads_another_text_keeps_all_from_changing(tmp_path: Path
                 write(after, workers[name].file)
             done = await command("apply", "-f", "topology.yaml", "--yes", cwd=tmp_path)
             assert done.returncode == 2, done.stdout
-            assert "error: eu-west: the worker of eu-west reads another text in" in done.stderr
-            assert "distribute the file first" in done.stderr
+            assert "error: eu-west: the topology file " in done.stderr
+            assert " of the worker of eu-west is another than the one to apply" in done.stderr
+            assert "copy the same file to every worker first" in done.stderr
             assert runs(workers) == dict.fromkeys(NAMES, 0)
 
     asyncio.run(main())

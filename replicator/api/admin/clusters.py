@@ -43,13 +43,13 @@ async def create(request: web.Request) -> web.Response:
     name = request.match_info["cluster"]
     if name in cluster_names(request):
         raise AlreadyThere(f"there is a cluster {name!r} already")
-    raise NotSupported("clusters are those of the topology file: add it there, and let the workers read it again")
+    raise NotSupported("clusters are those of the topology file: add the cluster there, and run `replicator apply`")
 
 
 async def change(request: web.Request) -> web.Response:
     """Refuse to change a cluster: clusters are changed in the topology file."""
     _address(request)
-    raise NotSupported("clusters are those of the topology file: change it there, and let the workers read it again")
+    raise NotSupported("clusters are those of the topology file: change the cluster there, and run `replicator apply`")
 
 
 async def no_peers(request: web.Request) -> web.Response:
@@ -61,7 +61,9 @@ async def set_peers(request: web.Request) -> web.Response:
     """Refuse to set peer clusters, because links are those of the topology file; an empty list is accepted."""
     _address(request)
     if await read_json(request):
-        raise NotSupported("there are no peer clusters: links are those of the topology file")
+        raise NotSupported(
+            "peer clusters cannot be set in this version: declare links in the topology file, and send an empty list"
+        )
     return no_content()
 
 
@@ -72,12 +74,12 @@ async def no_domains(request: web.Request) -> web.Response:
 
 async def no_domain(request: web.Request) -> web.Response:
     _address(request)
-    raise NotThere("there are no failure domains: a cluster is one worker")
+    raise NotThere("this version has no failure domains, because a cluster is one worker: do without them")
 
 
 async def no_isolation(request: web.Request) -> web.Response:
     _address(request)
-    raise NotThere("there are no isolation policies: a cluster is one worker")
+    raise NotThere("this version has no isolation policies, because a cluster is one worker: do without them")
 
 
 def cluster_names(request: web.Request) -> set[str]:

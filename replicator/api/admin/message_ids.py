@@ -75,7 +75,10 @@ def read_target(body: Any, name: str = "message id") -> Target:
         fields.get("partitionIndex", NO_INDEX), f"{name}.partitionIndex", least=NO_INDEX, most=PARTITION_INDEX_MAX
     )
     if number_field(fields.get("batchIndex") or 0, f"{name}.batchIndex", least=NO_INDEX) > 0:
-        raise BadRequest(f"{name}.batchIndex: a subscription is put at a whole entry; leave it out")
+        raise BadRequest(
+            f"{name}.batchIndex: a subscription is set to a whole entry, not to a message in a batch; leave batchIndex "
+            "out"
+        )
     excluded = flag_field(fields.get("excluded", False), f"{name}.excluded")
     if ledger < 0:
         return Target(BEFORE_ALL, partition=partition)

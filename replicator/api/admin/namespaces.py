@@ -305,7 +305,9 @@ def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> Top
                 policies = replace(policies, **{shape.field: value})
     for kind, quota in object_field(given.get("backlog_quota_map", {}), "policies.backlog_quota_map").items():
         if kind not in QUOTA_KINDS:
-            raise BadRequest(f"policies.backlog_quota_map has no {kind[:40]!r}; it has {', '.join(QUOTA_KINDS)}")
+            raise BadRequest(
+                f"policies.backlog_quota_map: {kind[:40]!r} is not a kind of quota; give {' or '.join(QUOTA_KINDS)}"
+            )
         policies = with_quota(policies, kind, quota)
     return policies
 

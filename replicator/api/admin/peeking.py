@@ -57,7 +57,10 @@ async def peek(request: web.Request) -> web.StreamResponse:
     except BlockCorrupt as error:
         raise InternalCorruption(str(error)) from None
     if found is None:
-        raise MessageNotFound(f"subscription {subscription.name!r} has fewer than {number} entries in its backlog")
+        raise MessageNotFound(
+            f"subscription {subscription.name!r} has fewer than {number} entries in its backlog; ask for a smaller "
+            "number"
+        )
     return await _answer(request, found)
 
 
@@ -144,7 +147,10 @@ async def _answer(request: web.Request, entry: LoggedEntry) -> web.StreamRespons
             )
         return await send_page(request, body, headers)
     except (EntryCorrupt, MessageTooLarge) as error:
-        raise InternalCorruption(f"the entry at {entry.position} cannot be read: {error}") from None
+        raise InternalCorruption(
+            f"the stored entry at {entry.position} is damaged, or its producer wrote it wrongly: {error}; "
+            "`replicator store check` names damaged blocks"
+        ) from None
     finally:
         if claim is not None:
             unpacking.clients.give_back(claim)

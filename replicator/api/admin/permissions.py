@@ -123,10 +123,10 @@ async def show_mode(request: web.Request) -> web.Response:
     return web.json_response(MODES[_grants(request, _namespace(request)).prefixed])
 
 
-def role_field(role: str, name: str) -> str:
+def role_field(role: str, field: str) -> str:
     """Return ``role`` if it is valid; raise :class:`BadRequest` if not."""
     if not role.strip() or len(role) > ROLE_CHARS_MAX or not role.isprintable():
-        raise BadRequest(f"{name}: a role has 1 to {ROLE_CHARS_MAX} characters that can be printed")
+        raise BadRequest(f"{field}: the name of a role must have 1 to {ROLE_CHARS_MAX} printable characters")
     return role
 
 
@@ -171,7 +171,9 @@ async def _change(request: web.Request, name: str, change: Callable[[Grants], Gr
         changed = change(grants)
         sizes = (len(changed.roles), len(changed.subscriptions), *map(len, changed.subscriptions.values()))
         if max(sizes) > ROLES_MAX:
-            raise PreconditionFailed(f"{name} has {ROLES_MAX} roles, the limit: revoke one of them first")
+            raise PreconditionFailed(
+                f"{name} has permissions of {ROLES_MAX} roles or subscriptions, the limit: revoke those of one first"
+            )
         return changed
 
     await catalog.grants.change(name, bounded, lambda: catalog.namespace(namespace))

@@ -106,13 +106,13 @@ async def set_one(request: web.Request) -> web.Response:
     if (absent := _absent(request)) is not None:
         await _level(request)
         if not absent.asks_nothing(body):
-            raise NotSupported(f"{name} cannot be set: {absent.why}")
+            raise NotSupported(f"policy {name} cannot be set in this version: {absent.why}")
         return no_content()
     shape = _shape(request)
     if body is None and name in request.query:
         body = number_of(request.query[name], f"parameter {name}")
     if body is None:
-        raise BadRequest(f"{name}: the body is empty; send the value of the policy as JSON")
+        raise BadRequest(f"policy {name}: the body is empty; send the value of the policy as JSON")
     value = shape.read(body, name)
     async with request.app[CHANGES]:
         level = await _level(request)
@@ -186,7 +186,7 @@ async def set_some(request: web.Request) -> web.Response:
     """Set the policies that the body names, by the names of our own API."""
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise BadRequest("field policies must be an object, of values by names of policies")
+        raise BadRequest("the body must be a JSON object of policies: the name of each, and its value")
     async with request.app[CHANGES]:
         level = await _level(request)
         await level.change(level.own.setting(**overrides_from_json(body).values))

@@ -71,17 +71,20 @@ class PolicyShape:
     """Whether a body that is read as None takes the policy back to what counts without it."""
 
 
-def _read_retention(body: Any, name: str) -> Retention:
-    fields = object_field(body, name, _RETENTION_FIELDS)
+def _read_retention(body: Any, policy: str) -> Retention:
+    fields = object_field(body, policy, _RETENTION_FIELDS)
     for field in _RETENTION_FIELDS:
         if field not in fields:
-            raise BadRequest(f"{name} lacks the field {field}")
+            raise BadRequest(f"{policy} lacks the field {field}: give both limits")
     minutes, megabytes = (
-        number_field(fields[field], f"{name}.{field}", least=NO_LIMIT, most=NUMBER_MAX // MEGABYTE)
+        number_field(fields[field], f"{policy}.{field}", least=NO_LIMIT, most=NUMBER_MAX // MEGABYTE)
         for field in _RETENTION_FIELDS
     )
     if (minutes == 0) != (megabytes == 0):
-        raise BadRequest(f"{name}: a limit of 0 keeps nothing, whatever the other one is: set both to 0")
+        raise BadRequest(
+            f"{policy}: only one of retentionTimeInMinutes and retentionSizeInMB is 0, which keeps nothing, whatever "
+            "the other one is: set both to 0, or neither"
+        )
     return Retention(
         age_seconds_max=None if minutes == NO_LIMIT else minutes * MINUTE,
         bytes_max=None if megabytes == NO_LIMIT else megabytes * MEGABYTE,
@@ -95,27 +98,27 @@ def _show_retention(retention: Retention) -> dict[str, int]:
     }
 
 
-def _read_delayed_delivery(body: Any, name: str) -> bool:
-    fields = object_field(body, name, _DELAYED_FIELDS)
-    number_field(fields.get("tickTime", TICK_MS), f"{name}.tickTime")
-    if number_field(fields.get("maxDeliveryDelayInMillis", 0), f"{name}.maxDeliveryDelayInMillis"):
-        raise NotSupported(f"{name}.maxDeliveryDelayInMillis: delays are not limited in this version; send 0")
-    return flag_field(fields.get("active"), f"{name}.active")
+def _read_delayed_delivery(body: Any, policy: str) -> bool:
+    fields = object_field(body, policy, _DELAYED_FIELDS)
+    number_field(fields.get("tickTime", TICK_MS), f"{policy}.tickTime")
+    if number_field(fields.get("maxDeliveryDelayInMillis", 0), f"{policy}.maxDeliveryDelayInMillis"):
+        raise NotSupported(f"{policy}.maxDeliveryDelayInMillis: delays are not limited in this version; send 0")
+    return flag_field(fields.get("active"), f"{policy}.active")
 
 
 def _show_delayed_delivery(active: bool) -> dict[str, Any]:
     return {"active": active, "tickTime": TICK_MS, "maxDeliveryDelayInMillis": 0}
 
 
-def _read_strategy(body: Any, name: str) -> SchemaStrategy | None:
-    text = text_field(body, name)
+def _read_strategy(body: Any, policy: str) -> SchemaStrategy | None:
+    text = text_field(body, policy)
     if text == UNDEFINED:
         return None
     try:
         return SchemaStrategy(text)
     except ValueError:
         names = ", ".join((UNDEFINED, *(each.value for each in SchemaStrategy)))
-        raise BadRequest(f"{name} must be one of {names}, not {text[:40]!r}") from None
+        raise BadRequest(f"{policy} must be one of {names}, not {text[:40]!r}") from None
 
 
 def _rounded_up(limit: int | None, unit: int) -> int:
@@ -188,8 +191,8 @@ def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
         age = _quota_limit(fields, "limitTime")
     if other is not None and own.policy is not policy:
         raise PreconditionFailed(
-            f"backlogQuota.policy: the other quota has {own.policy.value}, and one policy holds for both: "
-            "remove that quota first, or use the same"
+            f"backlogQuota.policy must be {own.policy.value}, as for the other quota (of size or of time), because "
+            "one policy holds for both; to change it, remove the other quota first"
         )
     return replace(policies, backlog_quota=BacklogQuota(size, age, policy))
 

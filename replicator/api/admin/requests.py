@@ -61,7 +61,10 @@ async def one_topic(request: web.Request) -> Topic:
     """
     engine, name = request.app[ENGINE], str(topic_name(request))
     if partitions := engine.partitioned.count(name):
-        raise NotOnPartitioned(f"{name} has {partitions} partitions: ask {name}-partition-0 and so on")
+        raise NotOnPartitioned(
+            f"{name} has {partitions} partitions, and this request is for one: name one, {name}-partition-0 to "
+            f"{name}-partition-{partitions - 1}"
+        )
     return await engine.topic(name, create=False)
 
 
@@ -84,7 +87,10 @@ async def logs_of(request: web.Request) -> list[Topic]:
     found = [engine.find(f"{name}-partition-{index}") for index in range(partitions)]
     there = [topic for topic in found if topic is not None]
     if not there:
-        raise TopicNotFound(f"cluster {engine.cluster!r} has none of the {partitions} partitions of {name}")
+        raise TopicNotFound(
+            f"cluster {engine.cluster!r} has none of the {partitions} partitions of {name}: POST "
+            "…/createMissedPartitions makes them"
+        )
     return there
 
 
@@ -101,11 +107,11 @@ def flag_parameter(request: web.Request, name: str, *, default: bool = False) ->
     return _TRUE_OR_FALSE[text.lower()]
 
 
-def number_of(text: str, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+def number_of(text: str, parameter: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Return a number from the path or a parameter; raise :class:`BadRequest`."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not least <= int(text) <= most:
-        raise BadRequest(f"{name}: {_shown(text)} is not a number from {least} to {most}")
+        raise BadRequest(f"{parameter}: {_shown(text)} is not a number from {least} to {most}")
     return int(text)
 
 
@@ -128,47 +134,47 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
     try:
         return await json_in_slices(body, Pace(request.app[ENGINE].turns))
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise BadRequest(f"the body is not JSON that can be read: {error}") from None
 
 
-def number_field(value: object, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+def number_field(value: object, field: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Return ``value`` if it is a whole number in range; raise :class:`BadRequest` or :class:`PreconditionFailed` if
     not.
     """
     if type(value) is not int:
-        raise BadRequest(f"{name} must be a whole number, not {_shown(value)}")
+        raise BadRequest(f"{field} must be a whole number, not {_shown(value)}")
     if not least <= value <= most:
-        raise PreconditionFailed(f"{name} must be a number from {least} to {most}, not {value}")
+        raise PreconditionFailed(f"{field} must be a number from {least} to {most}, not {value}")
     return value
 
 
-def flag_field(value: object, name: str) -> bool:
+def flag_field(value: object, field: str) -> bool:
     """Return ``value`` if it is true or false; raise :class:`BadRequest` if not."""
     if not isinstance(value, bool):
-        raise BadRequest(f"{name} must be true or false, not {_shown(value)}")
+        raise BadRequest(f"{field} must be true or false, not {_shown(value)}")
     return value
 
 
-def text_field(value: object, name: str) -> str:
+def text_field(value: object, field: str) -> str:
     """Return ``value`` if it is a text; raise :class:`BadRequest` if not."""
     if not isinstance(value, str):
-        raise BadRequest(f"{name} must be a text, not {_shown(value)}")
+        raise BadRequest(f"{field} must be a text, not {_shown(value)}")
     return value
 
 
-def texts_field(value: object, name: str) -> tuple[str, ...]:
+def texts_field(value: object, field: str) -> tuple[str, ...]:
     """Return ``value`` if it is a list of texts; raise :class:`BadRequest` if not."""
     if not isinstance(value, list):
-        raise BadRequest(f"{name} must be a list of texts, not {_shown(value)}")
-    return tuple(text_field(each, f"{name}[{index}]") for index, each in enumerate(value))
+        raise BadRequest(f"{field} must be a list of texts, not {_shown(value)}")
+    return tuple(text_field(each, f"{field}[{index}]") for index, each in enumerate(value))
 
 
-def object_field(value: object, name: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
+def object_field(value: object, field: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
     """Return ``value`` if it is an object that has only ``known`` fields; raise :class:`BadRequest` if not."""
     if not isinstance(value, dict):
-        raise BadRequest(f"{name} must be an object, not {_shown(value)}")
+        raise BadRequest(f"{field} must be an object, not {_shown(value)}")
     if known is not None and (unknown := [key for key in value if key not in known]):
-        raise BadRequest(f"{name} has no field {_shown(unknown[0])}; it has {', '.join(known)}")
+        raise BadRequest(f"{field} has an unknown field, {_shown(unknown[0])}; the known ones are {', '.join(known)}")
     return value
 
 

@@ -166,7 +166,7 @@ async def _read(request: web.Request) -> TopicSchema:
     text = text_field(fields.get("schema") or "", "schema.schema")
     definition = _joined(text) if kind is SchemaType.KEY_VALUE else text.encode()
     if kind in DEFINED_IN_AVRO and not _is_json(text):
-        raise Unprocessable(f"schema.schema is no definition of a schema of type {kind.name}")
+        raise Unprocessable(f"schema.schema must be the definition of a schema of type {kind.name}, and is not JSON")
     return TopicSchema(kind, definition, properties, topic_name(request).local)
 
 
@@ -187,7 +187,7 @@ def _joined(text: str) -> bytes:
         parts = json.loads(text)
         definitions = [_part(parts[name]) for name in ("key", "value")]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise Unprocessable('schema.schema of a key and value must be {"key": …, "value": …} as JSON') from None
+        raise Unprocessable('schema.schema of type KEY_VALUE must be {"key": …, "value": …} as JSON') from None
     return b"".join(len(each).to_bytes(4, "big") + each for each in definitions)
 
 

@@ -170,7 +170,8 @@ async def expire_through(request: web.Request) -> web.Response:
     subscription = await _one_subscription(request)
     if target.partition != subscription.topic.partition:
         raise PreconditionFailed(
-            f"partitionIndex {target.partition} is not that of {topic_name(request)}, {subscription.topic.partition}"
+            f"partitionIndex of the message id is {target.partition}, and that of {topic_name(request)} is "
+            f"{subscription.topic.partition}: give the id of a message of this topic"
         )
     if not target.anywhere and not subscription.topic.reading.has_position(target.position):
         raise NotExpired(f"{topic_name(request)} has no message at {target.position}")
@@ -262,10 +263,15 @@ def _topics_of(request: web.Request, topics: list[Any], target: Target) -> list[
     if not request.app[ENGINE].partitioned.count(str(name)) or target.anywhere:
         return topics
     if target.partition == NO_INDEX:
-        raise NotOnPartitioned(f"{name} is partitioned: a message id must say of which partition, as partitionIndex")
+        raise NotOnPartitioned(
+            f"{name} is partitioned: add partitionIndex, the number of the message's partition, to the message id"
+        )
     chosen = [topic for topic in topics if topic.partition == target.partition]
     if not chosen:
-        raise TopicNotFound(f"{name} has no partition {target.partition}, or not this subscription there")
+        raise TopicNotFound(
+            f"{name} has no partition {target.partition} here, or that partition lacks this subscription: correct "
+            "partitionIndex"
+        )
     return chosen
 
 

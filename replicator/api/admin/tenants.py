@@ -73,7 +73,7 @@ def _admins(engine: Engine, body: object) -> frozenset[str]:
     admins = texts_field(fields.get("adminRoles") or [], "tenant.adminRoles")
     clusters = texts_field(fields.get("allowedClusters") or [], "tenant.allowedClusters")
     if clusters and engine.cluster not in clusters:
-        raise PreconditionFailed(f"tenant.allowedClusters must hold this cluster, {engine.cluster!r}")
+        raise PreconditionFailed(f"tenant.allowedClusters must include this cluster, {engine.cluster!r}")
     return frozenset(role_field(role, "tenant.adminRoles") for role in admins)
 
 

@@ -113,7 +113,7 @@ async def terminate_partitions(request: web.Request) -> web.Response:
 
 async def refuse_offload(request: web.Request) -> web.Response:
     await logs_of(request)
-    raise NotSupported("there is no offloading: all of a topic is in the worker's store")
+    raise NotSupported("there is no offloading in this version: all messages of a topic stay in the worker's store")
 
 
 async def offload_status(request: web.Request) -> web.Response:

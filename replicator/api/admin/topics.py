@@ -70,7 +70,7 @@ async def list_none(request: web.Request) -> web.Response:
 
 
 async def refuse_non_persistent(request: web.Request) -> web.Response:
-    raise NotSupported("topics here are persistent://…; there are no others in this version")
+    raise NotSupported("this version has no non-persistent topics: use a name that begins with persistent://")
 
 
 async def create(request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ async def create_partitioned(request: web.Request) -> web.Response:
     engine, name = request.app[ENGINE], str(topic_name(request))
     wanted = _partitions_of(await read_json(request))
     if existing := engine.partitioned.count(name):
-        raise TopicExists(f"{name} has {existing} partitions already")
+        raise TopicExists(f"topic {name} exists already, with {existing} partitions: POST …/partitions gives it more")
     engine.by_use.check_namespace(namespace_name(request))
     await engine.partitioned.create(name, wanted)
     return no_content()
@@ -170,7 +170,7 @@ async def delete_partitioned(request: web.Request) -> web.Response:
 
 def _check_no_properties(body: Any) -> None:
     if body is not None and object_field(body, "properties"):
-        raise NotSupported("topics have no properties in this version; send no body")
+        raise NotSupported("topics have no properties in this version: send none")
 
 
 def _partitions_of(body: Any) -> int:

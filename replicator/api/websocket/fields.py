@@ -34,8 +34,10 @@ def from_base64(text: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def read_object(text: str) -> Mapping[str, Any]:
+def read_object(text: str, sent: str = "the text sent over the WebSocket") -> Mapping[str, Any]:
     """Return the JSON object that a client sent. Raise :class:`BadField` if it is none, or has too many values.
+
+    Errors call the text ``sent``.
 
     Nobody else has a turn while it is read, so a text with too many values is not read.
     """
@@ -43,38 +45,38 @@ def read_object(text: str) -> Mapping[str, Any]:
         check_values(text, MARKS_MAX)
         read = json.loads(text)
     except TooManyValues as error:
-        raise BadField(f"the message is not read: {error}; send fewer properties") from None
+        raise BadField(f"{sent} has too many values to be read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
-        raise BadField(f"the message is not JSON: {error}") from None
+        raise BadField(f"{sent} must be a JSON object, and is not JSON: {error}") from None
     if not isinstance(read, dict):
-        raise BadField("the message is not a JSON object")
+        raise BadField(f"{sent} must be a JSON object")
     return read
 
 
-def text_field(fields: Mapping[str, Any], name: str) -> str | None:
-    value = fields.get(name)
+def text_field(fields: Mapping[str, Any], field: str) -> str | None:
+    value = fields.get(field)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict | list):
-        raise BadField(f"{name} must be text")
+        raise BadField(f"{field} must be text")
     return json.dumps(value)
 
 
-def texts_field(fields: Mapping[str, Any], name: str) -> dict[str, str]:
-    values = fields.get(name)
+def texts_field(fields: Mapping[str, Any], field: str) -> dict[str, str]:
+    values = fields.get(field)
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise BadField(f"{name} must be an object")
+        raise BadField(f"{field} must be an object")
     return {key: text_field(values, key) or "" for key in values}
 
 
-def number_field(fields: Mapping[str, Any], name: str) -> int:
-    value = fields.get(name)
+def number_field(fields: Mapping[str, Any], field: str) -> int:
+    value = fields.get(field)
     if value is None:
         return 0
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise BadField(f"{name} must be a whole number")
+        raise BadField(f"{field} must be a whole number")
     return value
 
 
@@ -101,8 +103,8 @@ def clusters_field(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(named)
 
 
-def time_field(fields: Mapping[str, Any], name: str) -> int | None:
-    text = text_field(fields, name)
+def time_field(fields: Mapping[str, Any], field: str) -> int | None:
+    text = text_field(fields, field)
     if text is None:
         return None
     try:
@@ -111,6 +113,6 @@ def time_field(fields: Mapping[str, Any], name: str) -> int | None:
         time = None
     if time is None or time.tzinfo is None or time < EPOCH:
         raise BadTime(
-            f"{name}: {text[:80]!r} is not a time since 1970 in ISO 8601 with its offset, as 2026-01-31T12:00:00Z"
+            f"{field}: {text[:80]!r} is not a time since 1970 in ISO 8601 with its offset, as 2026-01-31T12:00:00Z"
         )
     return (time - EPOCH) // timedelta(milliseconds=1)

@@ -51,7 +51,9 @@ def producer_arguments(query: Mapping[str, str]) -> dict[str, Any]:
     """Return arguments for ``Client.create_producer``, without the topic. Raise :class:`InvalidConfiguration`."""
     for name in ("encryptionKeys", "encryptionKeyValues"):
         if query.get(name):
-            raise InvalidConfiguration(f"{name}: this worker has no keys; use a client that encrypts by itself")
+            raise InvalidConfiguration(
+                f"parameter {name}: this worker has no keys to encrypt with; use a client that encrypts by itself"
+            )
     arguments: dict[str, Any] = {
         "producer_name": query.get("producerName"),
         "send_timeout_millis": _number(query, "sendTimeoutMillis", 30_000, 0),
@@ -136,8 +138,8 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "").lower() == "true"
 
 
-def _number(query: Mapping[str, str], name: str, default: int, low: int) -> int:
-    text = query.get(name)
+def _number(query: Mapping[str, str], parameter: str, default: int, low: int) -> int:
+    text = query.get(parameter)
     if text is None:
         return default
     try:
@@ -145,15 +147,15 @@ def _number(query: Mapping[str, str], name: str, default: int, low: int) -> int:
     except ValueError:
         number = None
     if number is None or not low <= number < 2**63:
-        raise InvalidConfiguration(f"{name} is {text[:80]!r}; it must be a whole number from {low}")
+        raise InvalidConfiguration(f"{parameter} is {text[:80]!r}; it must be a whole number from {low}")
     return number
 
 
-def _choice(query: Mapping[str, str], name: str, choices: Mapping[str, E], default: E) -> E:
-    text = query.get(name)
+def _choice(query: Mapping[str, str], parameter: str, choices: Mapping[str, E], default: E) -> E:
+    text = query.get(parameter)
     if text is None:
         return default
     chosen = choices.get(text)
     if chosen is None:
-        raise InvalidConfiguration(f"Invalid {name} {text[:80]}; it must be one of {', '.join(choices)}")
+        raise InvalidConfiguration(f"Invalid {parameter} {text[:80]}; it must be one of {', '.join(choices)}")
     return chosen

@@ -144,7 +144,11 @@ def test_a_page_says_what_is_gone_of_its_topic(tmp_path: Path) -> None:
         ("measure", {"ranges": []}, "the body's bytes_max is missing"),
         ("measure", {"bytes_max": 1, "ranges": [["t", "x", "3:0", 1]]}, "not a position: 'x'"),
         ("measure", {"bytes_max": 1, "ranges": [["t"]]}, "the body cannot be read: not enough values"),
-        ("measure", {"bytes_max": 1, "ranges": [[]] * 1_001}, "1001 were asked for at once, the limit is 1000"),
+        (
+            "measure",
+            {"bytes_max": 1, "ranges": [[]] * 1_001},
+            "1001 ranges or topics were asked for at once, the limit is 1000",
+        ),
         ("positions-at", {"time_ms": "soon", "topics": []}, "the body cannot be read: invalid literal"),
         ("positions-at", [], "the body is not an object in JSON"),
     ],

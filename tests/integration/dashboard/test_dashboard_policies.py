@@ -150,7 +150,7 @@ def test_one_quota_takes_the_other_along_and_the_page_shows_both(worker: ServedW
     assert "topology file sets this" not in Form(worker, age).text  # it is the namespace's now
     refused = Form(worker, age).sent(limitTime="5", policy="producer_exception")
     assert refused.status == 412
-    assert "the other quota has producer_request_hold" in errors(refused)["value.policy"]
+    assert "must be producer_request_hold, as for the other quota" in errors(refused)["value.policy"]
 
 
 @pytest.mark.parametrize(

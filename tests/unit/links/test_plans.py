@@ -160,9 +160,9 @@ def test_a_report_is_read_as_it_comes_from_the_network() -> None:
     [
         (None, "must be an object"),
         ({"segment": 1}, "topics"),
-        ({"segment": "1", "topics": []}, "segment of a report"),
-        ({"segment": True, "topics": []}, "segment of a report"),
-        ({"segment": 1, "topics": [], "bytes": -1}, "bytes of a report"),
+        ({"segment": "1", "topics": []}, "segment of a carrier's report"),
+        ({"segment": True, "topics": []}, "segment of a carrier's report"),
+        ({"segment": 1, "topics": [], "bytes": -1}, "bytes of a carrier's report"),
         ({"segment": 1, "topics": [{"topic": "t"}]}, "lacks the texts topic and reached"),
         ({"segment": 1, "topics": [{"topic": "t", "reached": "x"}]}, "reached of 't'"),
         ({"segment": 1, "topics": [{"topic": "t", "reached": "1:1", "refused": "no"}]}, "refused of 't'"),

@@ -92,7 +92,7 @@ def test_a_file_that_is_not_the_one_that_was_meant_is_refused(tmp_path: Path, be
     async def main() -> None:
         worker = Worker(before)
         meant = paced(before, 50)
-        with pytest.raises(TopologyDiffers, match="distribute the file first"):
+        with pytest.raises(TopologyDiffers, match="copy the same file to every worker first"):
             await worker.reloader.reload_file(expected=digest(meant))
         assert worker.ran == []
         written(meant, tmp_path)
