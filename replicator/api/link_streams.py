@@ -24,7 +24,7 @@ from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, 
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import asked_over, check_stream, kept_stream
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
-from replicator.engine.log.block import read_header
+from replicator.engine.log.block import LEDGER_MAX, read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.left_out import decode_note, is_note
@@ -45,9 +45,6 @@ FRAMES_PENDING_MAX: Final = 8
 STREAMS_OF_LINK_MAX: Final = 64
 """A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
-
-NUMBER_MAX: Final = (1 << 63) - 1
-"""Largest ledger and incarnation: the index has them as signed numbers of 64 bits."""
 
 _Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
 
@@ -299,7 +296,7 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
         else:
             header = read_header(copied.block)
             origin = header.origin
-            if header.incarnation > NUMBER_MAX or header.origin_first.ledger > NUMBER_MAX:
+            if max(header.incarnation, header.origin_first.ledger) > LEDGER_MAX:
                 raise BlockCorrupt(
                     f"the link from {link.source!r} sent a block of {origin!r} at {header.origin_first}, life "
                     f"{header.incarnation}: numbers out of range, so the block is damaged or of another version; run "

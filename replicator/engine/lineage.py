@@ -25,12 +25,14 @@ For any other store rule 3 applies, so that messages that may be lost are never 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Self
 
+from replicator.engine.log.block import ENTRY_IDS_MAX, LEDGER_MAX
 from snapshots.position import BEFORE_ALL, Position
 
 SHOWN_CHARS: Final = 8
@@ -84,6 +86,18 @@ def check_store_ids(ids: Collection[Any]) -> None:
         )
 
 
+def checked_life(incarnation: Any, position: Position = BEFORE_ALL) -> int:
+    """Return ``incarnation``, which another cluster sent with ``position``. Raise ValueError if no life can have such
+    numbers: the store could not write them."""
+    possible = type(incarnation) is int and 0 <= incarnation <= LEDGER_MAX
+    if not possible or position.ledger > LEDGER_MAX or position.entry >= ENTRY_IDS_MAX:
+        raise ValueError(
+            f"another cluster sent incarnation {incarnation!r:.40} and position {position}, which no topic can have; "
+            "run the same version in all clusters"
+        )
+    return int(incarnation)
+
+
 @dataclass(frozen=True, slots=True)
 class NewestStore:
     """Newest store of a cluster that another cluster heard of.
@@ -130,7 +144,7 @@ class CopyWriter:
     def of_json(cls, row: Mapping[str, Any]) -> Self:
         """Return the object that a JSON object encodes. Raises KeyError, TypeError or ValueError if it is malformed."""
         line = StoreLine.of_json({"store": row["store"]})
-        return cls(str(row["topic"]), str(row["origin"]), int(row["incarnation"]), line.store)
+        return cls(str(row["topic"]), str(row["origin"]), checked_life(row["incarnation"]), line.store)
 
     def as_json(self) -> dict[str, Any]:
         return {"topic": self.topic, "origin": self.origin, "incarnation": self.incarnation, "store": self.store}
@@ -164,7 +178,8 @@ class Deletion:
         """Return the deletion that a JSON object encodes. Raises KeyError, TypeError, ValueError or InvalidPosition if
         the object is malformed."""
         position = Position.parse(row["position"])
-        return cls(str(row["topic"]), str(row["origin"]), int(row["incarnation"]), position, int(row["at_ms"]))
+        incarnation = checked_life(row["incarnation"], position)
+        return cls(str(row["topic"]), str(row["origin"]), incarnation, position, int(row["at_ms"]))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -182,6 +197,19 @@ class Deletion:
     def row_key(self) -> bytes:
         name = f"{self.topic}\0{self.origin}\0{self.incarnation}".encode()
         return blake2b(name, digest_size=DELETION_KEY_BYTES).digest()
+
+
+def possible_deletions(rows: Iterable[Mapping[str, Any]]) -> list[Deletion]:
+    """Return the deletions that JSON objects encode, without those that no cluster can have made.
+
+    An earlier version took such deletions from a link, kept them, and tells others of them. Raises KeyError, TypeError
+    or InvalidPosition if an object is malformed.
+    """
+    found: list[Deletion] = []
+    for row in rows:
+        with suppress(ValueError):
+            found.append(Deletion.of_json(row))
+    return found
 
 
 class Judgement(Enum):

@@ -242,7 +242,7 @@ class Copier:
             return None
         left_out = missing > previous
         if left_out and missing > state.passable.get(origin, BEFORE_ALL):
-            return Gap.trimmed(origin, previous, missing)
+            return Gap.trimmed({origin: (previous, missing)})
         state.sent[origin] = last
         return Send(previous, left_out)
 

@@ -5,7 +5,9 @@ on. Invariants (DESIGN §3): 2, a message is passed over only if a policy says s
 this cluster lost become a hole of its own, which it never claims.
 
 1. If the topic has a gap that the policy does not end, the topic stops there.
-2. The policy is carried out. A refusal of the destination is kept, because the gap's text names it.
+2. The policy is carried out. A refusal of the destination is kept, because the gap's text names it. If there is another
+   gap then, the topic stops there. Messages that may be passed over are remembered: the destination learns of them only
+   with a later block of their origin.
 3. The destination learns later lives that need no decision.
 4. The destination is asked what it lacks of earlier lives that are here. That can be a gap, too.
 """
@@ -34,6 +36,7 @@ from replicator.links.gaps import (
     Mark,
     PolicyRefused,
     held_at,
+    reached,
 )
 from replicator.links.memory import LinkMemory
 from replicator.links.route import Route
@@ -103,7 +106,8 @@ class GapEnding:
     def gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
         """Return the gap between what is here and what is ``there``; None if there is none."""
         copied_before = self._memory.mark(topic.topic_id) > BEFORE_ALL
-        return self._start_positions.gap(topic, there, copied_before=copied_before)
+        accepted = self._memory.accepted(topic.topic_id)
+        return self._start_positions.gap(topic, there, copied_before=copied_before, accepted=accepted)
 
     def is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
         """Return whether the link must tell the destination a later life, or ask it for messages of an earlier one."""
@@ -131,14 +135,14 @@ class GapEnding:
 
         ``before`` is the gap that the topic had until now. ``asked`` is True if an operator chose the policy.
         """
-        gap = self.gap(topic, there)
-        if gap is None and before is not None and before.kind == TRIMMED:
-            gap = self._still_missing(topic, there, before)
+        gap = self._gap_now(topic, there, before)
         if gap is not None:
             outcome = await self._end_gap(topic, gap, there, policy, keeper, asked=asked)
             if isinstance(outcome, Stopped):
                 return outcome
             there = outcome
+            if (gap := self._gap_now(topic, there, None if policy == COPY_ANEW else before)) is not None:
+                return Stopped(gap)
         if raised := self._start_positions.lives_to_raise(topic, there):
             try:
                 await keeper.keep_both(topic.name, raised)
@@ -166,14 +170,13 @@ class GapEnding:
             self._refused[topic.name] = gap.kind, PolicyRefused(policy, str(error))
             return Stopped(gap)
         self._refused.pop(topic.name, None)
-        await self._record(topic, gap, policy)
+        for part in gap.by_origin():
+            await self._record(topic, part, policy)
+        if gap.missing and policy == SKIP_AND_RECORD:
+            await self._memory.accept(topic.topic_id, gap.missing)
         if gap.kind == LOST_DATA and policy == SKIP_AND_RECORD:
             await self._note_lost(topic, there[self._engine.cluster].position)
-        if not self._is_here(topic):
-            return Stopped()
-        if policy == KEEP_BOTH and (more := self.gap(topic, there)) is not None:
-            return Stopped(more)
-        return there
+        return there if self._is_here(topic) else Stopped()
 
     async def _carry_out(
         self, topic: Topic, there: Mapping[str, Mark], policy: str, keeper: CopyKeeper
@@ -190,6 +193,9 @@ class GapEnding:
             self.copied_anew[topic.name] = whole = self._start_positions.whole(topic)
             try:
                 await keeper.delete_copy(topic.name, whole)  # the destination asks back
+            except PeerRefused as error:
+                if error.code != TopicNotFound.__name__ or self._memory.mark(topic.topic_id) == BEFORE_ALL:
+                    raise  # without a copy that is gone, the link waits for what comes on another way
             finally:
                 del self.copied_anew[topic.name]
             self._memory.moved(topic.topic_id, BEFORE_ALL)
@@ -245,11 +251,18 @@ class GapEnding:
         hole = (topic.log.last_had(upto), upto)
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
-    def _still_missing(self, topic: Topic, there: Mapping[str, Mark], before: Gap) -> Gap | None:
-        """Return the gap ``before`` again if its messages are still missing, otherwise None."""
-        have = there[before.origin].position if before.origin in there else BEFORE_ALL
-        missing = self._start_positions.unexpected(topic).newest(before.origin)
-        return Gap.trimmed(before.origin, have, missing, held_at(there)) if missing > have else None
+    def _gap_now(self, topic: Topic, there: Mapping[str, Mark], before: Gap | None) -> Gap | None:
+        """Return :meth:`gap`, with the messages that are still missing of the gap ``before``, if they were messages."""
+        gap = self.gap(topic, there)
+        if before is None or not before.missing or (gap is not None and gap.kind != TRIMMED):
+            return gap
+        unexpected, accepted = self._start_positions.unexpected(topic), self._memory.accepted(topic.topic_id)
+        missing = {} if gap is None else dict(gap.missing)
+        for origin in before.missing:
+            have, newest = reached(there, origin, accepted), unexpected.newest(origin)
+            if newest > have:
+                missing[origin] = have, newest
+        return Gap.trimmed(missing, held_at(there)) if missing else None
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
         """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is

@@ -12,7 +12,9 @@ For every origin that a link carries of a topic, the source's log is compared wi
    source's topic.
 3. ``trimmed``: messages above the destination's high-water mark are missing here, because they were trimmed, or because
    the link that brought the topic here left them out. A destination that never had a copy starts with what the source
-   has. But if another link also brings the origin's messages, this link waits until they have come.
+   has. But if another link also brings the origin's messages, this link waits until they have come. One gap names all
+   origins whose messages are missing, because the policy that ends it passes over all of them. It is found last, so
+   that nobody passes over messages before the other kinds are decided.
 4. ``earlier-life``: the source has messages of an earlier life, or messages that a reclaim put back between its
    ledgers, and the destination has only later ones. The destination is asked what it lacks below its mark: about the
    last message of each earlier life, and of each ledger that was put back. This is done only for the few topics that
@@ -121,16 +123,19 @@ class Gap:
     """The judgement in words, with the way to repair it; "" if there is nothing to repair."""
     refused: PolicyRefused | None = None
     """The last refusal of the destination to end this gap."""
+    missing: Mapping[str, Hole] = field(default_factory=dict)
+    """For each origin, the range (after, upto] of a ``trimmed`` gap; empty for the other kinds."""
 
     @classmethod
-    def trimmed(cls, origin: str, have: Position, missing: Position, held: int | None = None) -> Gap:
-        return cls(
-            TRIMMED,
-            origin,
-            f"messages of {origin} after {have} up to {missing} are not here any more, and the destination does not "
-            "have them",
-            held=held,
-        )
+    def trimmed(cls, missing: Mapping[str, Hole], held: int | None = None) -> Gap:
+        """Return the gap for the range (after, upto] of messages of each origin that is missing here and there."""
+        ranges = ", ".join(f"of {origin} after {after} up to {upto}" for origin, (after, upto) in missing.items())
+        what = f"messages {ranges} are not here any more, and the destination does not have them"
+        return cls(TRIMMED, next(iter(missing)), what, held=held, missing=missing)
+
+    def by_origin(self) -> list[Gap]:
+        """Return the parts of a ``trimmed`` gap, one for each origin; a gap of another kind is one part."""
+        return [Gap.trimmed({origin: hole}, self.held) for origin, hole in self.missing.items()] or [self]
 
     @classmethod
     def earlier_life(cls, origin: str, upto: Position, destination: str) -> Gap:
@@ -315,18 +320,34 @@ def find_gap(
     *,
     copied_before: bool,
     comes_elsewhere: Callable[[str], bool],
+    accepted: Mapping[str, Hole],
 ) -> Gap | None:
-    """Return the first gap between the local log and the destination's copy; None if copying may start."""
-    for origin in sorted(origins, key=lambda name: (name != here.cluster, name)):
-        theirs = there.get(origin)
-        if theirs is not None and (gap := _other_lineage(here, origin, theirs)) is not None:
+    """Return the gap between the local log and the destination's copy that must be ended first; None if copying may
+    start.
+
+    ``accepted`` has, by origin, the range of missing messages that may be passed over (:func:`reached`).
+    """
+    in_order = sorted(origins, key=lambda name: (name != here.cluster, name))
+    for origin in in_order:
+        if origin in there and (gap := _other_lineage(here, origin, there[origin])) is not None:
             return gap
-        have = BEFORE_ALL if theirs is None else theirs.position
-        missing = here.missing.newest(origin)
-        lost_its_copy = copied_before and not there  # what was never copied of one origin is not lost
-        if missing > have and (theirs is not None or lost_its_copy or comes_elsewhere(origin)):
-            return Gap.trimmed(origin, have, missing, held_at(there))
-    return None
+    lost_its_copy = copied_before and not there  # what was never copied of one origin is not lost
+    found: dict[str, Hole] = {}
+    for origin in in_order:
+        have, missing = reached(there, origin, accepted), here.missing.newest(origin)
+        if missing > have and (origin in there or lost_its_copy or comes_elsewhere(origin)):
+            found[origin] = have, missing
+    return Gap.trimmed(found, held_at(there)) if found else None
+
+
+def reached(there: Mapping[str, Mark], origin: str, accepted: Mapping[str, Hole]) -> Position:
+    """Return up to where the destination has the messages of ``origin``, or a decision says that it may lack them.
+
+    The decision counts for the range that it named: not if the destination has less now than it had then.
+    """
+    have = there[origin].position if origin in there else BEFORE_ALL
+    after, upto = accepted.get(origin, (BEFORE_ALL, BEFORE_ALL))
+    return max(have, upto) if have >= after else have
 
 
 def held_at(there: Mapping[str, Mark]) -> int | None:

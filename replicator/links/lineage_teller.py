@@ -26,7 +26,15 @@ import structlog
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
-from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judgement, StoreLine, judge
+from replicator.engine.lineage import (
+    CopyElsewhere,
+    CopyWriter,
+    Deletion,
+    Judgement,
+    StoreLine,
+    judge,
+    possible_deletions,
+)
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import Mark
 from replicator.links.link_topics import LinkTopics
@@ -108,9 +116,8 @@ class LineageTeller:
         here, destination = self._engine.loaded.by_name, self._topics.destination
         rows = [each for each in transport.deleted_there if each["topic"] in here and each["origin"] == destination]
         if rows:
-            deleted = [Deletion.of_json(row) for row in rows]
             with suppress(EngineError):  # a store that is full; the destination's link reports them again
-                await self._stores.take(destination, {}, [], deleted)
+                await self._stores.take(destination, {}, [], possible_deletions(rows))
         return there
 
     def copied(self, name: str) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import EngineError
 from replicator.engine.lineage import LOST_HERE
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.writer import AppendedBlock
@@ -221,24 +222,30 @@ class LinkTopics:
         starts: dict[str, Start] = {}
         gaps: dict[str, Gap] = {}
         to_raise: list[str] = []
+        unreadable: dict[str, str] = {}
         for name in self.copier.topics:
             topic = self._engine.find(name)
             if topic is None:  # it is being deleted
                 continue
-            gap = self.ending.gap(topic, there.get(name, {}))
-            if gap is not None:
-                gaps[name] = gap
-                starts[name] = Start(self.memory.mark(topic.topic_id))
-            elif self.ending.is_to_be_asked(topic, there.get(name, {})):
-                to_raise.append(name)
-                starts[name] = Start(self.memory.mark(topic.topic_id))
-            else:
-                starts[name] = self._start(topic, there.get(name, {}), self.memory.mark(topic.topic_id))
+            mark = self.memory.mark(topic.topic_id)
+            starts[name] = Start(mark)
+            try:
+                if (gap := self.ending.gap(topic, there.get(name, {}))) is not None:
+                    gaps[name] = gap
+                elif self.ending.is_to_be_asked(topic, there.get(name, {})):
+                    to_raise.append(name)
+                else:
+                    starts[name] = self._start(topic, there.get(name, {}), mark)
+            except EngineError as error:  # such as a damaged block; other topics go on
+                unreadable[name] = str(error)
         self.copier.on_connected(starts)
         for name in starts:
             self._hold(name)
         for name, gap in gaps.items():
             self.found_gap(name, gap)
+        for name, reason in unreadable.items():
+            self.unsettled[name] = None
+            self.halt(name, reason)
         self.ask(to_raise)
         self.lost_here.clear()
         for name, marks in there.items():
@@ -390,19 +397,24 @@ class LinkTopics:
         if self._leave_alone(topic, there):
             return False
         mark = self.memory.mark(topic.topic_id)
-        outcome = await self.ending.end(topic, there, self.gap_of(name), policy, keeper, asked=asked)
-        if isinstance(outcome, Stopped):
-            if outcome.gap is not None:
-                self._halt_at(name, outcome.gap)
-            elif outcome.reason:
-                self.halt(name, outcome.reason)
+        try:
+            outcome = await self.ending.end(topic, there, self.gap_of(name), policy, keeper, asked=asked)
+            if isinstance(outcome, Stopped):
+                if outcome.gap is not None:
+                    self._halt_at(name, outcome.gap)
+                elif outcome.reason:
+                    self.halt(name, outcome.reason)
+                return False
+            start = self._start(topic, outcome, mark)
+        except EngineError as error:  # such as a damaged block; the topic waits, and other topics go on
+            self.halt(name, str(error), self.gap_of(name))
             return False
         del self.unsettled[name]
         self._origins_told.pop(name, None)  # the destination may have another copy by now
         self._news[name] = None
         if name not in self._refusals:
             self._goes_on(name)
-        self.copier.on_resumed(name, self._start(topic, outcome, mark), probing=name in self._refusals)
+        self.copier.on_resumed(name, start, probing=name in self._refusals)
         self._hold(name)
         return True
 
@@ -417,7 +429,9 @@ class LinkTopics:
         which other clusters must tell it.
         """
         start = self.start_positions.start(topic, there)
-        if self._on_lost_copy is not None and self.start_positions.lost(topic, there, mark):
+        if self._on_lost_copy is not None and self.start_positions.lost(
+            topic, there, mark, accepted=self.memory.accepted(topic.topic_id)
+        ):
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)

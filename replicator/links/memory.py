@@ -1,7 +1,8 @@
 """State of a link that its worker stores, so that it survives a restart.
 
 It has the acknowledged position of each topic, whether the link is paused, and the messages that it was made to leave
-out. The pause is a setting of the cluster: other clusters keep it, and a new store takes it back.
+out: a list for operators, and for each topic the ranges that count as decided. The pause is a setting of the cluster:
+other clusters keep it, and a new store takes it back.
 
 The position of a topic has two uses. It tells a destination that lost its copy from one that never had any. And it
 holds back from retention no more than is needed, before the destination has answered. The position is written every few
@@ -17,7 +18,8 @@ from typing import Any, Final
 from replicator.engine.cluster_settings.own import PAUSED
 from replicator.engine.cluster_settings.state import Kind
 from replicator.engine.engine import Engine
-from replicator.engine.log.store_tables import TOPIC_KEY, encode_place
+from replicator.engine.log.left_out import Hole
+from replicator.engine.log.store_tables import TOPIC_KEY, accepted_row, encode_place
 from snapshots.position import BEFORE_ALL, Position
 
 SKIPS_MAX: Final = 1_000
@@ -34,6 +36,7 @@ class LinkMemory:
         self._key = key
         self._marks = engine.store.link_marks(key)
         self._dirty: dict[int, Position] = {}
+        self._accepted = engine.store.link_accepted(key)
         self.paused = self.stored_pause()
         self.restore_id: str = engine.store.meta(f"link restored {key}") or ""
         """Id of the last restore of the destination that this link heard of."""
@@ -57,6 +60,7 @@ class LinkMemory:
     def forget(self, topic_id: int) -> None:
         """Forget the position of a topic that was deleted. Its row in the store is deleted already."""
         self._marks.pop(topic_id, None)
+        self._accepted.pop(topic_id, None)
         self._dirty.pop(topic_id, None)
 
     async def save(self) -> None:
@@ -70,6 +74,19 @@ class LinkMemory:
                     for topic_id, position in rows[first : first + MARKS_AT_ONCE]
                 ]
             )
+
+    def accepted(self, topic_id: int) -> Mapping[str, Hole]:
+        """Return, by origin, the range (after, upto] of messages that a policy or an operator last left out of a topic.
+
+        The destination has nothing that says so before a later block of the origin comes to it.
+        """
+        return self._accepted.get(topic_id, {})
+
+    async def accept(self, topic_id: int, missing: Mapping[str, Hole]) -> None:
+        """Remember, by origin, the range of the topic's messages that is left out. Raises the store's errors."""
+        accepted = {**self.accepted(topic_id), **missing}
+        await self._engine.writer.put("link_marks", *accepted_row(topic_id, self._key, accepted))
+        self._accepted[topic_id] = accepted
 
     def stored_pause(self) -> bool:
         """Return whether the store says that the link is paused."""

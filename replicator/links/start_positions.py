@@ -13,7 +13,18 @@ from replicator.engine.engine import Engine
 from replicator.engine.lineage import CopyElsewhere, Judgement, cause, judge
 from replicator.engine.topic import Topic
 from replicator.links.copier import Start
-from replicator.links.gaps import LOST_DATA, MADE_ANEW, Gap, Here, Hole, Mark, Missing, find_gap, lives_to_raise
+from replicator.links.gaps import (
+    LOST_DATA,
+    MADE_ANEW,
+    Gap,
+    Here,
+    Hole,
+    Mark,
+    Missing,
+    find_gap,
+    lives_to_raise,
+    reached,
+)
 from replicator.links.route import Route
 from snapshots.position import BEFORE_ALL, Position
 
@@ -81,14 +92,18 @@ class StartPositions:
         holes = {origin: each for origin, each in missing.holes.items() if origin not in self._route.filtered}
         return Missing(missing.trimmed, holes)
 
-    def gap(self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool) -> Gap | None:
-        """Return why copying cannot start; None if it can."""
+    def gap(
+        self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool, accepted: Mapping[str, Hole]
+    ) -> Gap | None:
+        """Return why copying cannot start; None if it can. ``accepted`` has the missing messages, by origin, that may
+        be passed over."""
         gap = find_gap(
             self._here(topic),
             there,
             self._route.origins,
             copied_before=copied_before,
             comes_elsewhere=lambda origin: origin in self._route.elsewhere,
+            accepted=accepted,
         )
         if (
             gap is None
@@ -167,12 +182,12 @@ class StartPositions:
             },
         )
 
-    def lost(self, topic: Topic, there: Mapping[str, Mark], mark: Position) -> bool:
+    def lost(self, topic: Topic, there: Mapping[str, Mark], mark: Position, *, accepted: Mapping[str, Hole]) -> bool:
         """Return whether the destination lacks something that the link carried. The destination had everything up to
-        ``mark``."""
+        ``mark``, except for the messages in ``accepted``."""
         for origin, ours in self.marks(topic).items():
             theirs = there.get(origin)
-            if theirs is not None and theirs.position >= ours.position:
+            if theirs is not None and reached(there, origin, accepted) >= ours.position:
                 continue
             after = BEFORE_ALL if theirs is None else self._place(topic, origin, theirs)
             if after < mark and after < topic.log.trimmed:  # and who knows what was there

@@ -28,7 +28,7 @@ from replicator.engine.cluster_settings.state import (
     rows_from_json,
     rows_to_json,
 )
-from replicator.engine.lineage import Deletion
+from replicator.engine.lineage import Deletion, possible_deletions
 from snapshots.errors import InvalidPosition
 
 SETTINGS_ROUTE: Final = "/replication/v1/settings"
@@ -125,7 +125,7 @@ class SettingsKept:
         Raises KeyError, TypeError, ValueError or AttributeError if the body is malformed.
         """
         try:
-            deletions = [Deletion.of_json(row) for row in body.get("deletions", ())]
+            deletions = possible_deletions(body.get("deletions", ()))
         except InvalidPosition as error:
             raise ValueError(str(error)) from None
         states = [

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from replicator.engine.lineage import checked_life
 from replicator.engine.log.store_tables import HighWater
 from snapshots.position import Position
 
@@ -61,11 +62,10 @@ class OriginMarks:
 
     @classmethod
     def from_json(cls, body: Any) -> Self:
-        """Return the marks in a JSON body. Raises ValueError, KeyError, TypeError or AttributeError if the body is
-        malformed."""
-        return cls(
-            {
-                str(origin): HighWater(int(mark["incarnation"]), Position.parse(mark["position"]))
-                for origin, mark in body["origins"].items()
-            }
-        )
+        """Return the marks in a JSON body. Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if
+        the body is malformed."""
+        marks: dict[str, HighWater] = {}
+        for origin, mark in body["origins"].items():
+            position = Position.parse(mark["position"])
+            marks[str(origin)] = HighWater(checked_life(mark["incarnation"], position), position)
+        return cls(marks)

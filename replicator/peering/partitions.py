@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from replicator.engine.lineage import checked_life
+
 PARTITIONS_ROUTE: Final = "/replication/v1/partitions"
 TOPICS_MAX: Final = 1_000
 """Most topics in one message."""
@@ -106,7 +108,7 @@ class PartitionsReply:
         """Return the reply in a JSON body. Raises KeyError, TypeError, ValueError or AttributeError if it is
         malformed."""
         refused = {topic: (str(row["code"]), str(row["message"])) for topic, row in body["refused"].items()}
-        deleted = {str(topic): int(each) for topic, each in body.get("deleted", {}).items()}
+        deleted = {str(topic): checked_life(each) for topic, each in body.get("deleted", {}).items()}
         return cls(body["topics"], refused, deleted)
 
     def as_json(self) -> dict[str, Any]:

@@ -57,6 +57,8 @@ FEW_ENTRIES_MAX: Final = 16
 """Columns of at most this many entries are packed and read without numpy, whose calls cost more than the work."""
 ENTRY_IDS_MAX: Final = 1 << 32
 """Limit of entry ids in a ledger: sets of positions hold 32 bits. Writers begin a new ledger long before."""
+LEDGER_MAX: Final = (1 << 63) - 1
+"""Largest ledger and incarnation: the index has them as signed numbers of 64 bits."""
 
 _ORIGIN: Final = re.compile(ORIGIN_PATTERN.encode())
 _PREAMBLE = struct.Struct("<4sI")

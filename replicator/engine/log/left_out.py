@@ -23,7 +23,7 @@ from typing import Final
 import google_crc32c
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.block import BlockHeader
+from replicator.engine.log.block import ENTRY_IDS_MAX, LEDGER_MAX, BlockHeader
 from replicator.engine.log.cluster_names import ORIGIN_PATTERN
 from snapshots.position import Position
 
@@ -84,10 +84,10 @@ def decode_note(block: bytes | bytearray | memoryview) -> LeftOutNote:
             "way, and is sent again"
         )
     incarnation, ledger, entry = _NOTE.unpack_from(content, len(_NOTE_MAGIC) + _CHECKSUM.size)
-    if entry >= 1 << 32 or ledger >= 1 << 63:
+    if entry >= ENTRY_IDS_MAX or max(ledger, incarnation) > LEDGER_MAX:
         raise BlockCorrupt(
-            f"a link's note says that messages were left out up to {ledger}:{entry}, where no message can be: run the "
-            "same version at both ends"
+            f"a link's note says that messages were left out up to {ledger}:{entry}, life {incarnation}, where no "
+            "message can be: run the same version at both ends"
         )
     return LeftOutNote(origin.decode("ascii"), incarnation, Position(ledger, entry))
 

@@ -103,10 +103,11 @@ class Origins:
         ``origin/incarnation``."""
         found: dict[str, Position] = {}
         for ledger, first, last in self._log.runs_between(BEFORE_ALL, Position(incarnation, 0)):
-            block = self._store.block_of(self._topic_id, Position(ledger, first))
-            newest = self._store.newest_message(self._topic_id, self._store.cluster, Position(ledger, last))
-            if block is not None and newest is not None:
-                found[f"{self._store.cluster}/{block.header.incarnation}"] = newest
+            end = Position(ledger, last)
+            heads = self._store.block_heads(self._topic_id, Position(ledger, first - 1), end, blocks_max=1)
+            newest = self._store.newest_message(self._topic_id, self._store.cluster, end)
+            if heads and newest is not None:
+                found[f"{self._store.cluster}/{heads[0].header.incarnation}"] = newest
         if ends := self._put_back_between():
             found[f"{self._store.cluster}/{BETWEEN}"] = ends[-1]
         return found

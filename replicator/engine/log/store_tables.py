@@ -20,6 +20,8 @@ parts      topic id | origin NUL | ledger | entry + 1     ledger u64 | entry u64
                                                           :mod:`replicator.engine.log.parts`
 link_marks topic id | link's key                          ledger u64 | entry + 1 u64: the local position up to which
                                                           the link's destination has what the link carries
+           topic id | link's key NUL "accepted"           JSON: by origin the range (after, upto] that was last left out
+                                                          by decision
 extents    topic id | origin NUL | incarnation | ledger   entries u32 | local ledger u64 | local entry u64
            | first entry (origin's position)
 cursors    topic id | subscription                        see :mod:`replicator.engine.subscriptions.cursor_rows`
@@ -237,6 +239,16 @@ def encode_place(position: Position) -> bytes:
 def decode_place(stored: bytes) -> Position:
     ledger, entry = HOLE_END.unpack(stored)
     return Position(ledger, entry - 1)
+
+
+def accepted_key(topic_id: int, link_key: str) -> bytes:
+    """Return the key of :func:`accepted_row`."""
+    return TOPIC_KEY.pack(topic_id) + link_key.encode() + b"\0accepted"
+
+
+def accepted_row(topic_id: int, link_key: str, accepted: Mapping[str, Hole]) -> tuple[bytes, bytes]:
+    """Return key and value of the row in table ``link_marks`` with what was last left out of a topic, by origin."""
+    return accepted_key(topic_id, link_key), json.dumps(accepted).encode()
 
 
 def extent_key_prefix(topic_id: int, origin: str) -> bytes:

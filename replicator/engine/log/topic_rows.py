@@ -24,6 +24,7 @@ from replicator.engine.log.store_tables import (
     PartsRow,
     TopicRecord,
     Trim,
+    accepted_key,
     decode_place,
     decode_trim,
     extent_key_prefix,
@@ -116,6 +117,19 @@ class TopicRows:
                 for key, value in ((bytes(key), value) for key, value in txn.cursor())
                 if key[TOPIC_KEY.size :] == suffix
             }
+
+    def link_accepted(self, link_key: str) -> dict[int, dict[str, Hole]]:
+        """Return, by topic id and origin, the range (after, upto] that was last left out of what a link copies."""
+        with self.env.begin(db=self.tables["link_marks"]) as txn:
+            rows = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
+        found: dict[int, dict[str, Hole]] = {}
+        for key, value in rows:
+            topic_id = TOPIC_KEY.unpack_from(key)[0]
+            if key == accepted_key(topic_id, link_key):
+                found[topic_id] = {
+                    origin: (Position(*after), Position(*upto)) for origin, (after, upto) in json.loads(value).items()
+                }
+        return found
 
     def trim(self, topic_id: int) -> Trim:
         """Return the record of the trimmed part of the topic's log."""

@@ -38,6 +38,7 @@ from replicator.engine.lineage import (
     NewestStore,
     OwnTopic,
     StoreLine,
+    possible_deletions,
 )
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HEAD, TOPIC_KEY
@@ -139,9 +140,10 @@ class OriginStores:
                 topic_id, origin = TOPIC_KEY.unpack_from(key)[0], bytes(key[TOPIC_KEY.size :]).decode()
                 if topic_id in here:  # an earlier version deletes a topic without these rows
                     self._rows.setdefault(topic_id, {})[origin] = _CopyRow.decode(bytes(value))
-            rows = [bytes(value) for _, value in txn.cursor(db=store.tables["deletions"])]
-        found = [Deletion.of_json(json.loads(row)) for row in rows]
-        for each in sorted(found, key=lambda each: each.at_ms):
+            rows = [(bytes(key), json.loads(bytes(value))) for key, value in txn.cursor(db=store.tables["deletions"])]
+        found = {key: deletion for key, row in rows for deletion in possible_deletions([row])}
+        self._forgotten += [("deletions", key, None) for key, _ in rows if key not in found]
+        for each in sorted(found.values(), key=lambda each: each.at_ms):
             self._add(each)
 
     # What is known.

@@ -313,6 +313,35 @@ async def test_a_copy_is_deleted_if_a_link_wants_to_copy_the_topic_anew_and_that
         link.let_go()
 
 
+@pytest.mark.parametrize("what", ["an incarnation", "a ledger", "an entry", "no number"])
+@asynchronous
+async def test_invariant_12_numbers_that_no_store_can_write_are_refused_and_writing_goes_on(
+    tmp_path: Path, what: str
+) -> None:
+    async with two(tmp_path) as (us, eu):
+        await copied(us, eu)
+        topic = eu.engine.find(TOPIC)
+        assert topic is not None
+        here = topic.origins.high_waters()["us"]
+        incarnation, position = {
+            "an incarnation": (2**64, "0:-1"),
+            "a ledger": (2**62, f"{2**63}:0"),
+            "an entry": (0, f"{here.position.ledger - 1}:{2**64 - 1}"),
+            "no number": (float("inf"), "0:-1"),
+        }[what]
+        marks = {"origins": {"us": {"incarnation": incarnation, "position": position}}}
+        about = {"from": "us", "topic": TOPIC}
+        assert await eu.post("keep-both", marks, **about) == 400
+        assert await eu.post("earlier-lives", marks, note="true", **about) == 400
+        row = {"topic": TOPIC, "origin": "us", "incarnation": incarnation}
+        deletion = {**row, "position": position, "at_ms": 1}
+        lines = lineage(us.engine.origin_stores.line)
+        assert await eu.post("lineage", {**lines, "deletions": [deletion]}, **{"from": "us"}) == 400
+        assert eu.engine.origin_stores.deletions == {}
+        await topic.publish([message(b"3")])
+        assert eu.engine.writer.failed is None
+
+
 def contents(engine: Engine) -> list[bytes]:
     topic = engine.find(TOPIC)
     return [] if topic is None else entries_of(topic, "us")

@@ -537,6 +537,22 @@ def test_the_history_of_deletions_is_bounded(tmp_path: Path, monkeypatch: pytest
     asyncio.run(main())
 
 
+def test_a_deletion_that_no_cluster_can_have_made_is_forgotten_at_the_start(tmp_path: Path) -> None:
+    """Earlier versions stored what a link told. Peers refuse each message that has such a number."""
+
+    async def main() -> None:
+        real, made_up = (Deletion(TOPIC, "us-east", life, BEFORE_ALL, 1) for life in (7, 2**70))
+        async with opened(tmp_path, "eu-west") as engine:
+            await engine.writer.put_many([("deletions", *each.row()) for each in (real, made_up)])
+        async with opened(tmp_path, "eu-west") as engine:
+            assert engine.origin_stores.partitioned_deleted(TOPIC) == {"us-east": 7}
+            await engine.origin_stores.save()
+            with engine.store.env.begin(db=engine.store.tables["deletions"]) as txn:
+                assert [bytes(key) for key, _ in txn.cursor()] == [real.row_key()]
+
+    asyncio.run(main())
+
+
 def test_what_is_told_is_told_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage_teller, "ROWS_MAX", 3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.commit import new_blocks
+from replicator.engine.log.origins import Origins
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links import copier
@@ -312,6 +313,52 @@ def test_a_rotten_block_halts_its_topic_and_is_not_copied(tmp_path: Path) -> Non
                 assert "checksum" in link.status()["halted"][rotten.name]
                 copied = west.find("rotten")
                 assert copied is None or entries_of(copied, "us-east") in ([], numbered(0, 1))
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("shortest_link_pauses")
+def test_a_topic_that_cannot_be_compared_is_halted_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotten_id: int | None = None
+    refused = 0
+    newest = Origins.newest_of_earlier_lives
+
+    def damaged(origins: Origins, asked: Collection[str]) -> dict[str, list[Position]]:
+        nonlocal refused
+        if origins._topic_id == rotten_id:
+            refused += 1
+            raise BlockCorrupt("its checksum is wrong")
+        return newest(origins, asked)
+
+    async def main() -> None:
+        nonlocal rotten_id
+        async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
+            topics = [await east.topic(name) for name in ("rotten", "sound")]
+
+            async def publish(first: int) -> None:
+                for topic in topics:
+                    await topic.publish(numbered(first, 3))
+
+            def copied(count: int) -> list[bool]:
+                found = [west.find(topic.name) for topic in topics]
+                return [each is not None and entries_of(each, "us-east") == numbered(0, count) for each in found]
+
+            async with serving(west, {"us-east"}) as server:
+                async with linked(east, "eu-west", server.address):
+                    await publish(0)
+                    await eventually(lambda: copied(3) == [True, True])
+                rotten_id = topics[0].topic_id
+                monkeypatch.setattr(Origins, "newest_of_earlier_lives", damaged)
+                await publish(3)
+                async with linked(east, "eu-west", server.address) as link:
+                    await eventually(lambda: copied(6) == [False, True])
+                    await eventually(lambda: refused > 2, "the topic is looked at again")
+                    assert list(link.status()["halted"].values()) == ["its checksum is wrong"]
+                    rotten_id = None
+                    await eventually(lambda: copied(6) == [True, True])
+                    assert link.figures.reconnects == 0
 
     asyncio.run(main())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, eventually, message
+from engine_support import TOPIC, eventually, marker, message
 from link_support import Web, link_of, web
 
 from replicator.engine.engine import EngineSettings
@@ -138,6 +138,75 @@ def test_a_link_goes_over_gaps_by_itself_where_its_policy_says_so(tmp_path: Path
     asyncio.run(main())
 
 
+def test_an_operator_who_ends_a_gap_knows_of_the_missing_messages_of_every_origin(tmp_path: Path) -> None:
+    async def main() -> None:
+        specs = [LinkSpec("a", "h"), LinkSpec("h", "s", forward=True)]
+        async with web(tmp_path, specs, settings=NOTHING_KEPT) as made:
+            copied = [await made.publish("a", 0, 3)]
+            await eventually(lambda: made.entries("h", "a") == copied[0])
+            copied.append(await made.publish("h", 0, 3))
+            await eventually(lambda: [made.entries("s", origin) for origin in "ah"] == copied)
+            await made.links["h>s"].stop()
+            missing = await made.publish("a", 3, 3)
+            await eventually(lambda: made.entries("h", "a") == copied[0] + missing)
+            await made.publish("h", 3, 3)
+            left = await made.publish("h", 6, 1)
+            await trim(made, "h")
+            await again(made, "h>s")
+            try:
+                await eventually(lambda: gaps(made, "h>s") == [(TOPIC, "trimmed")])
+                (gap,) = made.links["h>s"].status()["gaps"]
+                assert gap["detail"].startswith("messages of h after ")
+                assert ", of a after " in gap["detail"]
+                index = made.links["h>s"]._topics.ending._index = AuditRecorder()
+                await made.links["h>s"].resolve(TOPIC, "skip-and-record")
+                await eventually(lambda: made.entries("s", "h") == copied[1] + left)
+                assert index.audited == [("link h>s", "skip-and-record", TOPIC)] * 2
+                skipped = [each["detail"] for each in made.links["h>s"].status()["skipped"]]
+                assert [each.split(" after ")[0] for each in skipped] == ["messages of h", "messages of a"]
+                more = await made.publish("a", 6, 1)
+                await eventually(lambda: made.entries("s", "a") == copied[0] + more)
+                copy = made.engines["s"].find(TOPIC)
+                assert copy is not None
+                assert [len(copy.origins.left_out(origin)) for origin in "ah"] == [1, 1]
+            finally:
+                await made.links["h>s"].stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "skip-and-record"])
+def test_a_gap_that_was_ended_stays_so_though_the_destination_gets_no_block_that_says_it(
+    tmp_path: Path, on_gap: str
+) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b", on_gap=on_gap)], settings=NOTHING_KEPT) as made:
+            copied = await made.publish("a", 0, 3)
+            await eventually(lambda: made.entries("b", "a") == copied)
+            await made.links["a>b"].stop()
+            await made.publish("a", 3, 3)
+            await made.engines["a"].find(TOPIC).writing.marker(marker(), local=True)  # type: ignore[union-attr]
+            await trim(made, "a")
+            assert made.entries("a", "a") == []
+            await again(made, "a>b")
+            if on_gap == "stop":
+                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+            await eventually(lambda: made.links["a>b"].status()["skipped"] and gaps(made) == [])
+            try:
+                await again(made, "a>b")
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+                more = await made.publish("a", 6, 1)
+                await eventually(lambda: made.entries("b", "a") == copied + more)
+                assert len(made.links["a>b"].status()["skipped"]) == 1
+                assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
+            finally:
+                await made.links["a>b"].stop()
+
+    asyncio.run(main())
+
+
 def test_a_topic_is_copied_anew_where_the_policy_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with with_gap(tmp_path, LinkSpec("a", "b", on_gap="copy-anew")) as (made, _, left):
@@ -162,7 +231,7 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_its_own(tmp_path: Path) 
                 lambda: "published here" in made.links["a>b"].status()["halted"].get(TOPIC, ""), "the refusal"
             )
             assert made.entries("b", "b") == own
-            with pytest.raises(NotResolved, match=r"^the destination refuses copy-anew: .*published here"):
+            with pytest.raises(NotResolved, match=r"the destination refuses copy-anew: .*published here"):
                 await made.links["a>b"].resolve(TOPIC, "copy-anew")
             await again(made, "a>b")
             await eventually(lambda: "published here" in made.links["a>b"].status()["halted"].get(TOPIC, ""))
@@ -178,7 +247,7 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_others_that_the_source_l
             await eventually(lambda: made.entries("b", "c") == others and gaps(made))
             (gap,) = made.links["a>b"].status()["gaps"]
             assert "--policy copy-anew" in gap["detail"]
-            with pytest.raises(NotResolved, match=r"^the destination refuses copy-anew: .*'a' does not have all"):
+            with pytest.raises(NotResolved, match=r"the destination refuses copy-anew: .*'a' does not have all"):
                 await made.links["a>b"].resolve(TOPIC, "copy-anew")
             (gap,) = made.links["a>b"].status()["gaps"]
             assert "--policy copy-anew" not in gap["detail"], "it is known by now that this is refused"
@@ -251,9 +320,10 @@ def test_a_destination_that_got_nothing_because_nothing_was_left_is_no_gap(tmp_p
     asyncio.run(main())
 
 
-def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_gap", ["stop", "copy-anew"])
+def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tmp_path: Path, on_gap: str) -> None:
     async def main() -> None:
-        async with web(tmp_path, [LinkSpec("a", "b")], settings=NOTHING_KEPT) as made:
+        async with web(tmp_path, [LinkSpec("a", "b", on_gap=on_gap)], settings=NOTHING_KEPT) as made:
             copied = await made.publish("a", 0, 3)
             await eventually(lambda: made.entries("b", "a") == copied)
             left = await made.publish("a", 3, 3)
@@ -263,21 +333,26 @@ def test_a_destination_that_lost_its_copy_is_told_from_one_that_never_had_any(tm
             await made.engines["b"].deleting.delete(TOPIC)
             await again(made, "a>b")
             try:
-                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
-                assert made.engines["b"].find(TOPIC) is None
-                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+                if on_gap == "stop":
+                    await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                    assert made.engines["b"].find(TOPIC) is None
+                    await made.links["a>b"].resolve(TOPIC, "skip-and-record")
                 await eventually(lambda: made.entries("b", "a") == left)
+                assert gaps(made) == []
             finally:
                 await made.links["a>b"].stop()
 
     asyncio.run(main())
 
 
-def test_what_a_source_lacks_of_another_cluster_is_waited_for_where_it_comes_on_another_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_gap", ["stop", "copy-anew"])
+def test_what_a_source_lacks_of_another_cluster_is_waited_for_where_it_comes_on_another_way(
+    tmp_path: Path, on_gap: str
+) -> None:
     """c has trimmed a's messages before its link to b is made; a's own link is slow. Nothing may be left out at b."""
 
     async def main() -> None:
-        specs = [LinkSpec("a", "b"), LinkSpec("a", "c"), LinkSpec("c", "b", forward=True)]
+        specs = [LinkSpec("a", "b"), LinkSpec("a", "c"), LinkSpec("c", "b", forward=True, on_gap=on_gap)]
         async with web(tmp_path, specs, started=False) as made:
             published = await made.publish("a", 0, 9)
             made.links["a>c"].start()
@@ -296,7 +371,7 @@ def test_what_a_source_lacks_of_another_cluster_is_waited_for_where_it_comes_on_
             made.links["a>b"].start()
             await eventually(lambda: made.entries("b", "a") == published)
             await eventually(lambda: made.entries("b", "c") == own)
-            assert gaps(made, "c>b") == []
+            assert gaps(made, "c>b") == made.links["c>b"].status()["skipped"] == []
             assert made.engines["b"].find(TOPIC).origins.left_out("a") == []  # type: ignore[union-attr]
 
     asyncio.run(main())

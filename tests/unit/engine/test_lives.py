@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from engine_support import make_block, marker, message, opened
+import pytest
+from engine_support import HeldClock, entries_of, make_block, marker, message, one_group, opened
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import BlockCorrupt, NotAllowedError
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.extent_rows import Life, lives
+from replicator.engine.log.left_out import LeftOutNote, decode_note, encode_note
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
@@ -67,3 +70,31 @@ def test_the_newest_message_of_an_origin_is_no_marker(tmp_path: Path) -> None:
             assert engine.store.newest_message(topic.topic_id, "x", topic.log.last) == Position(9, 2)
 
     asyncio.run(main())
+
+
+def test_invariant_12_a_request_with_a_number_that_no_row_can_hold_is_refused_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with opened(tmp_path, settings=clock.settings()) as engine:
+            topic = await with_lives(engine)
+            before = topic.origins.high_water("x")
+            results = await one_group(
+                engine,
+                clock,
+                topic.publish([message(b"1")]),
+                engine.writer.keep_both(topic.tail, {"x": HighWater(2**64, BEFORE_ALL)}),
+                topic.publish([message(b"2")]),
+            )
+            assert [isinstance(each, Exception) for each in results] == [False, True, False]
+            assert isinstance(results[1], NotAllowedError)
+            assert entries_of(topic, "us-east") == [message(b"1"), message(b"2")]
+            assert (topic.origins.high_water("x"), topic.tail.high_water["x"]) == (before, before)
+            assert engine.writer.failed is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("note", [LeftOutNote("x", 2**63, Position(9, 2)), LeftOutNote("x", 7, Position(9, 2**32))])
+def test_a_note_with_a_number_that_no_life_can_have_is_damaged(note: LeftOutNote) -> None:
+    with pytest.raises(BlockCorrupt, match="where no message can be"):
+        decode_note(encode_note(note))

@@ -50,11 +50,17 @@ def gap(
     copied_before: bool = False,
     elsewhere: str = "",
     kept: bool = False,
+    accepted: dict[str, tuple[Position, Position]] | None = None,
 ) -> Gap | None:
     """Return the gap of :func:`source`."""
     here = source(trimmed=trimmed or {}, holes=holes or {}, kept=kept)
     return find_gap(
-        here, there, ("x", "own"), copied_before=copied_before, comes_elsewhere=lambda origin: origin == elsewhere
+        here,
+        there,
+        ("x", "own"),
+        copied_before=copied_before,
+        comes_elsewhere=lambda origin: origin == elsewhere,
+        accepted=accepted or {},
     )
 
 
@@ -78,6 +84,25 @@ def test_where_all_that_is_missing_is_at_the_destination_there_is_no_gap() -> No
 def test_what_was_trimmed_or_left_out_above_what_the_destination_has_is_a_gap() -> None:
     assert kind(gap({"own": Mark(7, at(4))}, trimmed={"own": at(5)})) == (TRIMMED, "own")
     assert kind(gap({"x": Mark(3, Position(5, 1))}, holes={"x": [(Position(5, 1), Position(5, 2))]})) == (TRIMMED, "x")
+
+
+def test_a_gap_names_the_missing_messages_of_each_origin_and_comes_after_the_other_kinds() -> None:
+    trimmed, there = {"own": at(5), "x": Position(5, 5)}, {"own": Mark(7, at(4)), "x": Mark(3, Position(5, 1))}
+    found = gap(there, trimmed=trimmed)
+    assert found is not None
+    assert found.missing == {"own": (at(4), at(5)), "x": (Position(5, 1), Position(5, 5))}
+    assert found.what.startswith("messages of own after 8:4 up to 8:5, of x after 5:1 up to 5:5 are not here any more")
+    assert [(part.origin, part.what.count("after")) for part in found.by_origin()] == [("own", 1), ("x", 1)]
+    other = {**there, "x": Mark(2, Position(3, 1), Position(3, 1))}
+    assert kind(gap(other, trimmed=trimmed)) == (MADE_ANEW, "x")
+
+
+def test_messages_that_may_be_left_out_are_no_gap_until_the_destination_loses_what_it_had() -> None:
+    there, accepted = {"own": Mark(7, at(4))}, {"own": (at(4), at(6))}
+    assert gap(there, trimmed={"own": at(6)}, accepted=accepted) is None
+    assert kind(gap(there, trimmed={"own": at(7)}, accepted=accepted)) == (TRIMMED, "own"), "more was trimmed since"
+    assert kind(gap({"own": Mark(7, at(3))}, trimmed={"own": at(6)}, accepted=accepted)) == (TRIMMED, "own")
+    assert kind(gap({}, trimmed={"own": at(6)}, accepted=accepted, copied_before=True)) == (TRIMMED, "own")
 
 
 def test_a_destination_that_has_nothing_is_a_gap_only_if_it_was_copied_to_or_will_get_it_elsewhere() -> None:
@@ -151,7 +176,7 @@ RECLAIM = "`replicator backup reclaim -f FILE --cluster us-east`"
 @pytest.mark.parametrize(
     ("found", "commands"),
     [
-        (Gap.trimmed("x", at(1), at(2)), [f"{RESOLVE}skip-and-record`"]),
+        (Gap.trimmed({"x": (at(1), at(2))}), [f"{RESOLVE}skip-and-record`"]),
         (Gap.earlier_life("x", at(2), "eu-west"), [f"{RESOLVE}keep-both`"]),
         (Gap(MADE_ANEW, "x", "two lives"), [f"{RESOLVE}keep-both`"]),
         (Gap(LOST_DATA, "us-east", "lost"), [RECLAIM, f"{RESOLVE}skip-and-record`"]),
@@ -185,7 +210,7 @@ def test_what_was_deleted_on_purpose_is_not_to_be_brought_back() -> None:
 
 
 def test_what_the_destination_refused_comes_first_and_is_not_offered_again() -> None:
-    for found in (Gap.trimmed("x", at(1), at(2)), Gap(MADE_ANEW, "x", "two lives")):
+    for found in (Gap.trimmed({"x": (at(1), at(2))}), Gap(MADE_ANEW, "x", "two lives")):
         assert COPY_ANEW in found.detail
         text = replace(found, refused=PolicyRefused(COPY_ANEW, "NotAllowed: it has its own")).detail
         assert text.startswith("the destination refuses copy-anew: NotAllowed: it has its own. ")

@@ -66,7 +66,7 @@ def test_looking_for_what_a_destination_lost_ends_where_a_ledger_does(tmp_path: 
             starts = StartPositions(engine, Route.of(HUB, HUB.links[1]))
             there = {"us-east": Mark(topic.incarnation, Position(old.ledger, 5))}
             with at_most_steps(10_000):
-                assert not starts.lost(topic, there, Position(old.ledger, 7))
+                assert not starts.lost(topic, there, Position(old.ledger, 7), accepted={})
 
     asyncio.run(main())
 

@@ -7,19 +7,21 @@ Invariant (DESIGN §3): 1, nothing is confirmed before the transaction that hold
 2. Write the requests as one group, and commit. If entries must first be decompressed to be compared, roll back,
    decompress them outside of the transaction, and write the group again.
 3. If the store is full, write the group in halves, so that only requests that do not fit are refused.
-4. If a commit fails, nothing of the group was written, and each request gets the error. After a failed sync nobody
+4. If a request has a number that no row can hold, refuse that request alone: it was made wrong, and the store is sound.
+5. If a commit fails, nothing of the group was written, and each request gets the error. After a failed sync nobody
    knows what reached the disk, so nothing more is confirmed.
 """
 
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import lmdb
 
-from replicator.engine.errors import EngineError, StoreFailed, StoreFull
+from replicator.engine.errors import EngineError, NotAllowedError, StoreFailed, StoreFull
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.commit.appending import ID_SALTS
 from replicator.engine.log.commit.group import CommitGroup
@@ -117,6 +119,9 @@ class GroupCommits:
         except NoRoom as error:
             batch.roll_back()
             return self._commit_in_halves(group, str(error))
+        except struct.error as error:
+            batch.roll_back()
+            return self._commit_in_halves(group) if len(group) > 1 else refused(group, _impossible(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever or be confirmed
             batch.roll_back()
             return self.fail(group, error)
@@ -175,6 +180,13 @@ class GroupCommits:
 
 def _salt() -> int:
     return secrets.randbelow(ID_SALTS)
+
+
+def _impossible(error: struct.error) -> NotAllowedError:
+    return NotAllowedError(
+        f"a request has a number that the store cannot write: {error}. Nothing of it was written. Run the same version "
+        "in all clusters and clients, and report this if it comes again"
+    )
 
 
 def refused(group: Sequence[Request], error: EngineError) -> Committed:
