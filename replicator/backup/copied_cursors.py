@@ -9,14 +9,17 @@ right.
    had is not consumed. A replicated subscription that was deleted here is not made again
    (:mod:`replicator.engine.subscriptions.tombstones`).
 3. A subscription whose generations or starts differ, as after a seek or a deletion, stays as it is here.
+4. A topic that is not here, or is here in another life, has other positions. Links bring its replicated subscriptions.
+   The others are named as lost.
 
 One transaction changes all subscriptions of a topic. Doing it again changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from copy import deepcopy
+from typing import Final
 
 from replicator.backup.directory_peer import had_through
 from replicator.engine.engine import Engine
@@ -26,6 +29,9 @@ from replicator.engine.subscriptions.mark_delete import place_before
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL
 from snapshots.position_set import PositionSet
+
+NAMED_MAX: Final = 10
+"""Most subscriptions of a topic that a text names."""
 
 
 async def merge_cursors(engine: Engine, topic: Topic, other: Topic, begin: Callable[[], Awaitable[None]]) -> Topic:
@@ -60,6 +66,27 @@ async def merge_cursors(engine: Engine, topic: Topic, other: Topic, begin: Calla
     await begin()
     await engine.writer.put_many(writes, cleared=cleared)
     return engine.loaded.load_again(topic)
+
+
+def not_merged(topic: Topic | None, other: Topic, directory: str, deleted: Collection[int]) -> list[str]:
+    """Return in words which subscriptions of ``other``, a topic in the other copy of the store in ``directory``, do not
+    come here because ``topic``, the one here, is not in the same life or does not exist.
+
+    Lives in ``deleted`` were deleted on purpose, with their subscriptions.
+    """
+    if other.incarnation in deleted or (topic is not None and topic.incarnation == other.incarnation):
+        return []
+    here = () if topic is None else topic.subscriptions
+    names = sorted(
+        name for name, each in other.subscriptions.items() if not each.cursor.state.replicated and name not in here
+    )
+    if not names:
+        return []
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return [
+        f"{other.name}: subscriptions that only {directory} has do not come here, as the topic is not here in the life "
+        f"that it has there: {', '.join(names[:NAMED_MAX])}{more}. Make those that are needed again"
+    ]
 
 
 def _messages(topic: Topic) -> PositionSet:

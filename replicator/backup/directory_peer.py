@@ -97,13 +97,20 @@ async def open_directory(directory: Path, own: Path, cluster: str, settings: Eng
         stack.callback(plane.close)
         cuts = (await asyncio.to_thread(plane.call, "GET", "/replication/v1/cuts"))["topics"]
         store = str(engine.store.head["store_id"])
-        copies = {
-            name: found
-            for name, row in cuts.items()
-            if (found := copies_of(_as_copy(row, engine, name, store), cluster))
-        }
+        # Topics without messages of this cluster are named too: their subscriptions are merged.
+        copies = {name: copies_of(_as_copy(row, engine, name, store), cluster) for name, row in cuts.items()}
         record = engine.store.meta(RECORD)
-        yield Peer(str(directory), plane, copies, FIRST if record is None else from_json(record), {}, engine)
+        epochs = FIRST if record is None else from_json(record)
+        yield Peer(str(directory), plane, copies, epochs, _deletions(engine), engine)
+
+
+def _deletions(engine: Engine) -> dict[str, dict[int, Position]]:
+    """Return, by topic, the lives that the cluster deleted on purpose, as ``engine`` remembers them, each with its last
+    position. No other cluster needs to have heard of them."""
+    stores, cluster = engine.origin_stores, engine.cluster
+    names = {topic for topic, origin, _ in stores.deletions if origin == cluster}
+    lives = {name: stores.deleted_lives(name, cluster).items() for name in names}
+    return {name: {life: upto for life, upto in each if upto != BEFORE_ALL} for name, each in lives.items()}
 
 
 def _as_copy(row: Mapping[str, Any], engine: Engine, name: str, store: str) -> dict[str, Any]:
@@ -204,22 +211,35 @@ def had_through(topic: Topic, upto: Position) -> list[Range]:
     return without([*trimmed, *runs], topic.origins.left_out(topic.cluster))
 
 
-def lacking_at(peers: Iterable[Peer], plan: TopicPlan, ends: Sequence[Position], cluster: str) -> list[str]:
+Lacks = tuple[str, str]
+"""Words before and after what a peer lacks."""
+
+
+def lacking_at(
+    peers: Iterable[Peer],
+    plan: TopicPlan,
+    ends: Sequence[Position],
+    cluster: str,
+    said: dict[tuple[str, Position], Lacks | None],
+) -> list[str]:
     """Return in words which peers lack messages that came back between ledgers.
 
     ``ends`` are the last messages of the ledgers that came back, in order. A link copies only what lies behind the last
     message that its destination has. Such a peer has later messages already, so no link brings these messages to the
     peer. A peer that has the last of ``ends`` can have trimmed the others; only its link finds out if it never had
-    them.
+    them. ``said`` keeps the answers by peer and position, so that none is asked for twice.
     """
     found: list[str] = []
     for peer in peers:
         marks = [copy.mark for copy in peer.copies.get(plan.name, ()) if copy.incarnation == plan.incarnation]
         if peer.engine is not None or not marks:
             continue
-        ranges: dict[tuple[str, str], list[Range]] = {}
+        ranges: dict[Lacks, list[Range]] = {}
         for after, last in pairwise((plan.after, *ends)):
-            if last <= max(marks) and (says := _lacks(peer, plan, last, cluster)) is not None:
+            key = peer.name, last
+            if last <= max(marks) and key not in said:
+                said[key] = _lacks(peer, plan, last, cluster)
+            if (says := said.get(key)) is not None:
                 ranges.setdefault(says, []).append((after, last))
         if ranges and (ends[-1] not in [upto for each in ranges.values() for _, upto in each]):
             ranges.pop(HAS_TRIMMED, None)
@@ -232,7 +252,7 @@ def lacking_at(peers: Iterable[Peer], plan: TopicPlan, ends: Sequence[Position],
     return found
 
 
-def _lacks(peer: Peer, plan: TopicPlan, last: Position, cluster: str) -> tuple[str, str] | None:
+def _lacks(peer: Peer, plan: TopicPlan, last: Position, cluster: str) -> Lacks | None:
     """Return the words before and after what ``peer`` lacks, if it does not have the message at ``last``."""
     try:
         peer.plane.place(plan.name, cluster, plan.incarnation, last)

@@ -76,7 +76,7 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
             ):
                 known[copy.incarnation] = max(copy.mark, known.get(copy.incarnation, BEFORE_ALL))
         for life, upto in peer.deletions.get(name, {}).items():
-            if life > topic.incarnation:
+            if life > topic.incarnation and peer.engine is None:  # no link stops at what only a directory knows
                 known[life] = max(upto, known.get(life, BEFORE_ALL))
     if not known:
         return None
@@ -110,8 +110,8 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
 
 
 def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:
-    """Return whether later lives of ``topic`` at ``peers`` lie apart from what the log here has of its own life, so
-    that they can be put back into the log."""
+    """Return whether later lives of ``topic`` at ``peers`` lie apart from what the log here has of its own life and of
+    other clusters, so that they can be put back into the log."""
     copies = [copy for peer in peers for copy in peer.copies.get(topic.name, ())]
     later = [copy for copy in copies if copy.incarnation > topic.incarnation]
     if not later:
@@ -119,10 +119,10 @@ def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:
     above = max(copy.mark.ledger for copy in later)
     if any(copy.incarnation == topic.incarnation and copy.mark.ledger > above for copy in copies):
         return False
-    for head in _own_blocks(engine, topic, Position(min(copy.incarnation for copy in later), -1)):
+    for head in _blocks(engine, topic, Position(min(copy.incarnation for copy in later), -1)):
         if head.first.ledger > above:
             break
-        if head.header.incarnation == topic.incarnation:
+        if head.header.origin != engine.cluster or head.header.incarnation == topic.incarnation:
             return False
     return True
 
@@ -150,12 +150,17 @@ def in_words(name: str, new: NewLife) -> str:
 
 def _own_blocks(engine: Engine, topic: Topic, after: Position) -> Iterator[BlockHead]:
     """Yield the heads of blocks above ``after`` that this cluster published and that links carry, in order."""
+    return (head for head in _blocks(engine, topic, after) if head.header.origin == engine.cluster)
+
+
+def _blocks(engine: Engine, topic: Topic, after: Position) -> Iterator[BlockHead]:
+    """Yield the heads of blocks above ``after`` of all clusters, without local markers, in order."""
     last = topic.log.last
     while after < last:
         heads = engine.store.block_heads(topic.topic_id, after, last, blocks_max=HEADS_READ)
         if not heads:
             return
         for head in heads:
-            if head.header.origin == engine.cluster and head.header.kind is not BlockKind.LOCAL_MARKERS:
+            if head.header.kind is not BlockKind.LOCAL_MARKERS:
                 yield head
         after = Position(heads[-1].first.ledger, heads[-1].first.entry + heads[-1].header.entries - 1)

@@ -18,6 +18,10 @@ from replicator.engine.restored import MARK, RestoredMark, restored_mark
 MET_DAMAGE: Final = "reclaim met damage"
 """Name of a row in the table ``meta`` during a reclaim: whether something is lost because a block is damaged at a peer.
 It is not a field of :class:`RestoredMark`, because older versions could not read a mark with that field."""
+FOUND_AGAIN: Final = "reclaim losses found again"
+"""Name of a row in the table ``meta``: those losses of the mark that the next reclaim finds by itself if they still
+hold. The others stay known. It is not a field of :class:`RestoredMark`, because older versions could not read a mark
+with that field."""
 COUNTED: Final = "reclaimed topics"
 """Name of a row in the table ``meta``. It has digests of the names of all topics that got messages back since the
 mark's time ``restored_at_ms``. So a later reclaim counts each topic once. It is not a field of
@@ -62,8 +66,20 @@ async def count_topics(engine: Engine, names: Collection[str]) -> None:
     await engine.remember(MARK, replace(mark, reclaimed_topics=topics).as_json())
 
 
-async def settle(engine: Engine, lost: Sequence[str]) -> None:
-    """Record in the store that the reclaim is finished, with its losses ``lost``. The worker may start then."""
+def lasting_losses(engine: Engine, remarks: Collection[str]) -> list[str]:
+    """Return the losses of an earlier reclaim that the next one does not find again, such as messages that no cluster
+    has. ``remarks`` are texts that are not losses."""
+    mark, again = restored_mark(engine.store), engine.store.meta(FOUND_AGAIN) or []
+    return [] if mark is None else [each for each in mark.lost if each not in again and each not in remarks]
+
+
+async def settle(engine: Engine, lost: Sequence[str], *, found_again: Sequence[str] = ()) -> None:
+    """Record in the store that the reclaim is finished, with its losses ``lost``. The worker may start then.
+
+    ``found_again`` are those of them that the next reclaim finds by itself if they still hold.
+    """
+    if list(found_again) != (engine.store.meta(FOUND_AGAIN) or []):
+        await engine.remember(FOUND_AGAIN, list(found_again))
     mark = restored_mark(engine.store) or new_mark()
     messages, topics = mark.reclaimed_messages, mark.reclaimed_topics
     settled = mark.settled(_now_ms(), messages=messages, topics=topics, lost=tuple(lost))

@@ -38,7 +38,8 @@ one topic can take longer than that."""
 class Peer:
     """Another cluster, or another copy of this cluster's store, and what it has of this cluster's messages.
 
-    ``copies`` has, by topic, one copy for each life of the topic. ``record`` is the newest failover epoch that the peer
+    ``copies`` has, by topic, one copy for each life of the topic. Another copy of this cluster's store also has the
+    topics without messages of this cluster, with no copies. ``record`` is the newest failover epoch that the peer
     knows.
     """
 

@@ -75,7 +75,8 @@ class OwnLog:
     left_out: Sequence[Range] = ()
     """The ranges that A knows to be lost for good."""
     replaceable: bool = True
-    """Whether A may delete the topic to make it anew in a later life: everything in it was deleted on purpose."""
+    """Whether A may delete the topic to make it anew in a later life: everything in it was deleted on purpose, or it is
+    empty."""
     joins: bool = False
     """Whether A can keep its log, take a later life back into it, and begin a new life above both
     (:mod:`replicator.backup.new_lives`)."""

@@ -109,7 +109,7 @@ class _Unknown(NamedTuple):
 
 
 class PeerReading:
-    """Reading of one peer's messages of a topic. Nobody else may use ``plane`` until it ends."""
+    """Reading of one peer's messages of a topic. No other thread may use ``plane`` until it ends."""
 
     def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan, pace: Pace | None = None) -> None:
         self.name = name

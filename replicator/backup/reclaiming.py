@@ -13,9 +13,9 @@ store before the first reclaim, and after a reclaim that was begun and not finis
    blocks of earlier lives back below the log (:mod:`.putting_back`). A reclaim that was interrupted or paused is
    started again, and continues from what is stored.
 4. A range that no peer gave becomes a hole, in the commit with the block after it. Before that commit, the loss is
-   recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), so that a reclaim that is started
-   again knows of it. Messages that cannot be written at their old positions any more, because the log went on, are
-   reported as lost. The reclaim then continues with all other messages.
+   recorded in the store's mark (:class:`~replicator.engine.restored.RestoredMark`), as is all else that a reclaim that
+   is started again would not find. Messages that cannot be written at their old positions any more, because the log
+   went on, are reported as lost. The reclaim then continues with all other messages.
 5. If a peer knows a newer store of this cluster, an operator goes back to this store: give it a new id, by which it
    takes the place of the newer one (:mod:`.going_back`).
 6. Settle the store's mark: write into it that the reclaim is finished, so that the worker may start. Messages of other
@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Final
 
 from replicator.backup import new_lives
-from replicator.backup.copied_cursors import merge_cursors
-from replicator.backup.directory_peer import lacking_at, open_directory
+from replicator.backup.copied_cursors import merge_cursors, not_merged
+from replicator.backup.directory_peer import Lacks, lacking_at, open_directory
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.going_back import lacking_before, newer_stores
 from replicator.backup.putting_back import finish_put_back, states_told, take_into_view
@@ -43,6 +43,7 @@ from replicator.backup.reclaim_mark import (
     MET_DAMAGE,
     count_messages,
     count_topics,
+    lasting_losses,
     new_mark,
     remember_losses,
     settle,
@@ -50,7 +51,16 @@ from replicator.backup.reclaim_mark import (
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
 from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
-from replicator.backup.topic_lives import deleted_lives, deletions_told, lives_of, names_of, not_asked, out_of_place
+from replicator.backup.topic_lives import (
+    answer_later,
+    deleted_lives,
+    deletions_told,
+    lives_of,
+    names_of,
+    not_asked,
+    out_of_place,
+    unasked,
+)
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
@@ -236,14 +246,20 @@ class _Run:
         self._pace = pace
         self._on_progress = on_progress
         mark = restored_mark(engine.store)
-        # Holes that an interrupted reclaim wrote are not found again, so take over the losses that it recorded.
+        # Holes that an earlier reclaim wrote are not found again, so take over the losses that it recorded.
         if mark is not None and mark.settled_at_ms is None:
             self._done = Reclaimed(lost=list(mark.lost), damaged=bool(engine.store.meta(MET_DAMAGE)))
         else:
-            self._done = Reclaimed()
+            names = topology.names
+            remarks = {say(name, engine.cluster) for name in names for say in (unasked, answer_later)}
+            self._done = Reclaimed(lost=lasting_losses(engine, remarks))
+        self._found_again: list[str] = []
+        """Losses that the next reclaim finds again if they still hold, in words."""
         self._number = self._topics = 0
         self._came_back: set[str] = set()
         """Topics that got messages back in this run."""
+        self._further: list[str] = []
+        """Losses of the plan that is carried out which the next part of it can change, in words."""
 
     async def reclaim(self) -> Reclaimed:
         try:
@@ -256,11 +272,13 @@ class _Run:
         engine, done, peers = self._engine, self._done, list(self._peers.values())
         known, newest = await learn_newest(engine, [peer.record for peer in peers])
         done.epoch_before, done.epoch = known.epoch, newest.epoch
+        for other in (peer.engine for peer in peers if peer.engine is not None):
+            await engine.partitioned.learn_deletions(other.origin_stores.partitioned_deletions(engine.cluster))
         names = names_of(peers)
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
             lives = lives_of(engine, name, peers, self._rewritten)
-            done.loses(*lives.refused)
+            self._loses_for_now(*lives.refused)
             before = len(done.topics)
             for plan in lives.plans:
                 self._pace.check()
@@ -268,10 +286,12 @@ class _Run:
                 try:
                     done.topics.append(await self._take_back(plan))
                 except NotReclaimed as error:
-                    done.loses(f"{error}; nothing of it comes back, and the other topics go on")
+                    self._loses_for_now(f"{error}; nothing of it comes back, and the other topics go on")
                     break
+                finally:
+                    done.loses(*self._further)
             else:
-                done.loses(*out_of_place(engine, name, peers, lives))
+                self._loses_for_now(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
             await engine.origin_stores.learn_own(deletions_told(engine, name, lives, peers))
@@ -280,12 +300,17 @@ class _Run:
             await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
-        done.loses(*not_asked(engine.cluster, self._without))
+        self._loses_for_now(*not_asked(engine.cluster, self._without))
         await count_topics(engine, self._came_back)
         if self._newer:
             await engine.origin_stores.take_place(self._newer)
-        await settle(engine, done.lost)
+        await settle(engine, done.lost, found_again=self._found_again)
         return done
+
+    def _loses_for_now(self, *what: str) -> None:
+        """Record losses that the next reclaim finds again, unless somebody has mended their cause."""
+        self._done.loses(*what)
+        self._found_again += what
 
     async def _begin(self) -> None:
         """Record in the store that a reclaim is under way, so that no worker starts on a store with only a part of its
@@ -296,6 +321,13 @@ class _Run:
             begun = replace(mark or new_mark(), restore_id=uuid.uuid4().hex)
             await remember_losses(self._engine, begun, self._done.lost, damaged=self._done.damaged)
 
+    async def _remember(self, lost: Sequence[str]) -> None:
+        """Record the losses so far in the store, before what they follow from is written: a reclaim that is started
+        again does not find them any more."""
+        mark, lost = restored_mark(self._engine.store) or new_mark(), list(dict.fromkeys(lost))
+        if list(mark.lost) != lost:
+            await remember_losses(self._engine, mark, lost, damaged=self._done.damaged)
+
     async def _finish(self, topic: Topic | None) -> None:
         """Do the last steps of putting back (:mod:`.putting_back`) if blocks were put back below the log of
         ``topic``."""
@@ -304,20 +336,25 @@ class _Run:
             told = await asyncio.to_thread(states_told, planes, topic.name, self._engine.cluster)
             if (not_taken := await take_into_view(self._engine, topic)) is not None:
                 self._done.loses(not_taken)
+                await self._remember(self._done.lost)
             await finish_put_back(self._engine, topic, told)
 
     async def _merge_cursors(self, name: str) -> None:
         """Merge a topic's subscriptions in another copy of the store into its subscriptions here."""
+        engine = self._engine
         for peer in self._peers.values():
-            topic, other = self._engine.find(name), None if peer.engine is None else peer.engine.find(name)
+            topic, other = engine.find(name), None if peer.engine is None else peer.engine.find(name)
             if topic is not None and other is not None:
-                await merge_cursors(self._engine, topic, other, self._begin)
+                await merge_cursors(engine, topic, other, self._begin)
+            if other is not None:
+                deleted = engine.origin_stores.deleted_lives(name, engine.cluster)
+                self._done.loses(*not_merged(topic, other, peer.name, deleted))
 
     async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
         new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives)
         if isinstance(new, str):
-            self._done.loses(new)
+            self._loses_for_now(new)
         elif topic is not None and new is not None:
             await self._begin()
             await new_lives.begin(self._engine, topic, new)
@@ -330,6 +367,10 @@ class _Run:
         blocks = _merged([reading.blocks() for reading in readings])
         messages, found, reached = 0, 0, plan.after
         given: dict[int, Position] = {}
+        said: dict[tuple[str, Position], Lacks | None] = {}
+        self._further = []
+        if not plan.below and self._newer:
+            done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         while True:
             part: list[tuple[BlockHeader, bytes]] = await asyncio.to_thread(_some, blocks)
             upto = part[-1][0].origin_last if part else plan.upto
@@ -338,28 +379,26 @@ class _Run:
             named = [_named(origin, plan, hole, readings, self._nobody) for hole in passed[: max(0, NAMED_MAX - found)]]
             done.loses(*named)
             done.damaged |= any(_is_damaged(hole, readings) for hole in passed)
-            if passed:
-                await remember_losses(
-                    self._engine, restored_mark(self._engine.store) or new_mark(), done.lost, damaged=done.damaged
-                )
+            found += len(passed)
+            given |= {header.origin_last.ledger: header.origin_last for header, _ in part}
+            further = []
+            if found > NAMED_MAX:
+                further.append(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
+            if plan.between:
+                ends = list(given.values())
+                further += await asyncio.to_thread(lacking_at, self._peers.values(), plan, ends, origin, said)
+            await self._remember([*done.lost, *further])
             await self._write(topic, plan, part, passed, upto)
+            self._further = further
             came_back = sum(header.messages for header, _ in part)
             await count_messages(self._engine, came_back)
             if came_back:
                 self._came_back.add(plan.name)
             messages += came_back
-            found += len(passed)
             reached = upto
-            given |= {header.origin_last.ledger: header.origin_last for header, _ in part}
             self._on_progress(Progress(plan.name, self._number, self._topics, messages, self._pace.read_bytes))
             if not part:
                 break
-        if found > NAMED_MAX:
-            done.loses(f"{plan.name}: {self._nobody} has {found - NAMED_MAX} more such ranges")
-        if plan.between:
-            done.loses(*await asyncio.to_thread(lacking_at, self._peers.values(), plan, list(given.values()), origin))
-        if not plan.below and self._newer:
-            done.loses(*await asyncio.to_thread(lacking_before, self._peers.values(), plan, origin))
         return ReclaimedTopic(
             plan.name, messages, plan.after, plan.upto, plan.made_anew, found, plan.below, plan.between
         )
@@ -402,6 +441,7 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     is none."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
+        await engine.cluster_settings.nobody_sets()  # its permissions and policies go with it, and no operator said so
         await engine.deleting.delete(plan.name, force=True, on_purpose=False)
         topic = None
     if topic is None:

@@ -77,12 +77,18 @@ def _own_topic(engine: Engine | None, name: str, peers: Sequence[Peer]) -> OwnTo
 def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTopic) -> bool:
     """Return whether the topic may be deleted where a peer has a later life of it.
 
-    It may if it has no messages of this cluster's own, or if all of them were deleted on purpose, as this store or a
-    peer remembers. A later life alone does not prove that this one was deleted: the store that made it can have lost
-    this one, as by a snapshot of its disk.
+    It may if this life was deleted on purpose, as this store or a peer remembers. It also may if nothing is lost by
+    that: it has no messages of any cluster, no subscriptions, and no policies or permissions of its own.
+
+    A later life alone does not prove that this one was deleted. The store that made it can have lost this one, as by a
+    snapshot of its disk. Or it was an empty store, used while this one was away. Links would not bring back what only
+    this store has, such as messages that their own cluster trimmed.
     """
-    has_own = engine.cluster in topic.origins.message_vector()
-    return not has_own or own_last <= own.deleted.get(topic.incarnation, BEFORE_ALL)
+    deleted_upto = own.deleted.get(topic.incarnation)
+    if deleted_upto is not None and own_last <= deleted_upto:
+        return True
+    has_settings = topic.policies.own is not None or topic.name in engine.catalog.grants.all()
+    return not topic.origins.message_vector() and not topic.subscriptions and not has_settings
 
 
 def out_of_place(engine: Engine, name: str, peers: Sequence[Peer], lives: Lives) -> list[str]:
@@ -158,6 +164,11 @@ def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
 def unasked(peer: str, cluster: str) -> str:
     """Return the remark about a cluster that a reclaim of ``cluster`` did not ask."""
     return f"{peer} was not asked: what only it has of {cluster}'s messages"
+
+
+def answer_later(peer: str, cluster: str) -> str:
+    """Return the remark about a cluster with messages of ``cluster`` that answered only after a reclaim."""
+    return f"{peer} was asked later: what only it has of {cluster}'s messages halts topics of the link to it, by name"
 
 
 def not_asked(cluster: str, without: frozenset[str]) -> list[str]:

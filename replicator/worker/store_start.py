@@ -325,9 +325,10 @@ class StoreStart:
         if names := reclaimed or (new and self._setting != START_EMPTY):
             lost = await self._missing(engine, answers)
         if settles:  # an operator said so
-            lost = (*lost, "an operator ended a reclaim before its end: what it had not taken back")
+            ended = "an operator ended a reclaim before its end: what it had not taken back"
+            lost = (*lost, ended)
             mark = restored_mark(engine.store)
-            await settle(engine, (*(() if mark is None else mark.lost), *lost))
+            await settle(engine, (*(() if mark is None else mark.lost), *lost), found_again=[ended])
         if names:
             await self._take_settings(engine, answers, reclaimed=reclaimed or decision.how is How.RECLAIMED)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from replicator.backup.topic_lives import unasked
+from replicator.backup.topic_lives import answer_later, unasked
 from replicator.engine.engine import Engine
 from replicator.engine.restored import MARK, restored_mark
 from replicator.failover.epochs import from_json
@@ -134,8 +134,3 @@ class StoreWatch:
         instead = {asked[name]: answer_later(name, own) if answer.messages else "" for name, answer in counted.items()}
         lost = tuple(text for each in mark.lost if (text := instead.get(each, each)))
         await self._engine.remember(MARK, replace(mark, lost=lost).as_json())
-
-
-def answer_later(peer: str, cluster: str) -> str:
-    """Return the remark about a cluster with messages of ``cluster`` that answered only after a reclaim."""
-    return f"{peer} was asked later: what only it has of {cluster}'s messages halts topics of the link to it, by name"

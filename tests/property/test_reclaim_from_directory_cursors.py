@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from engine_support import TOPIC, message, opened
-from test_reclaim_faults import blocks_of, clusters
+from test_reclaim_faults import blocks_of, clusters, live
 
 from replicator.backup.reclaiming import reclaim
 from replicator.engine.engine import Engine
@@ -97,5 +97,57 @@ def test_invariant_6_what_either_copy_acknowledged_is_acknowledged_and_nothing_e
                     topic = engine.find(TOPIC)
                     assert topic is not None
                     assert topic.subscriptions["there"].cursor.state.replicated is replicated
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_subscriptions_of_a_topic_in_which_only_others_published_are_merged_too(
+    tmp_path: Path, replicated: bool
+) -> None:
+    options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=replicated)
+
+    async def consume_one(engine: Engine, name: str, number: int) -> None:
+        topic = await engine.topic(TOPIC)
+        consumer = await topic.subscribe(name, options, lambda _: None)
+        await consumer.acknowledge([Ack(blocks_of(topic)[number].position)])
+        consumer.close()
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            await live(found.data, ["copy"] * 3, [0])
+            async with opened(found.data) as engine:
+                await consume_one(engine, "both", 0)
+            shutil.copytree(found.data, tmp_path / "aside")
+            async with opened(tmp_path / "aside") as engine:
+                await consume_one(engine, "both", 1)
+                await consume_one(engine, "audit", 2)
+            for _ in range(2):
+                done = await reclaim(found.topology, "us-east", from_directory=tmp_path / "aside")
+                assert (done.topics, done.lost) == ([], [])
+                async with opened(found.data) as engine:
+                    topic = await engine.topic(TOPIC)
+                    consumed = {
+                        name: [each.cursor.is_consumed(block.position) for block in blocks_of(topic)]
+                        for name, each in topic.subscriptions.items()
+                    }
+                assert consumed == {"both": [True, True, False], "audit": [False, False, True]}
+
+    asyncio.run(main())
+
+
+def test_subscriptions_of_a_topic_that_is_not_here_are_named_unless_links_bring_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            await live(tmp_path / "aside", ["copy"], [0])
+            async with opened(tmp_path / "aside") as engine:
+                topic = await engine.topic(TOPIC)
+                for name, replicated in (("audit", False), ("shared", True)):
+                    options = SubscribeOptions(SubscriptionType.SHARED, "c", replicated=replicated)
+                    (await topic.subscribe(name, options, lambda _: None)).close()
+            done = await reclaim(found.topology, "us-east", from_directory=tmp_path / "aside")
+            (lost,) = done.lost
+            assert lost.startswith(f"{TOPIC}: subscriptions that only {tmp_path / 'aside'} has do not come here")
+            assert "life that it has there: audit. Make" in lost
 
     asyncio.run(main())

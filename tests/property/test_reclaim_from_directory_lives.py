@@ -10,11 +10,14 @@ import shutil
 from pathlib import Path
 
 from engine_support import TOPIC, opened
-from test_reclaim_faults import clusters, give
+from test_reclaim_faults import clusters, give, live, own
 from test_reclaim_lives import both, lost_and_used, published
 
+from replicator.backup.dry_run import plan_reclaim
 from replicator.backup.reclaiming import reclaim
 from replicator.engine.lineage import CopyWriter
+
+PARTED = "persistent://public/default/parted"
 
 
 def test_earlier_lives_that_only_another_directory_has_come_back_or_are_named(tmp_path: Path) -> None:
@@ -48,5 +51,51 @@ def test_an_earlier_life_that_was_put_back_and_trimmed_since_does_not_come_back_
                     await found.peers[0].engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
                 done = await found.reclaim()
                 assert (done.topics, done.lost, done.deleted) == ([], [], [])
+
+    asyncio.run(main())
+
+
+def test_no_new_life_begins_because_of_a_later_one_that_only_another_directory_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            aside = tmp_path / "aside"
+            await live(found.data, ["publish"] * 2, [0])
+            async with opened(found.data) as engine:
+                await give(found.peers[0], kept := own(await engine.topic(TOPIC)))
+            await live(aside, ["publish"], [0])
+            async with opened(aside) as engine:
+                await engine.deleting.delete(TOPIC, force=True)
+            done = await reclaim(found.topology, "us-east", from_directory=aside)
+            assert (done.topics, done.lost, done.begun) == ([], [], []), "links would stop at a new life"
+            assert await published(found) == both(kept, [])
+
+    asyncio.run(main())
+
+
+def test_a_deletion_that_only_another_directory_remembers_counts_and_is_remembered_here(tmp_path: Path) -> None:
+    """The link was down when the topic was deleted. Then the volume was not mounted, and an empty store was used."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer, aside = found.peers[0], tmp_path / "aside"
+            await live(aside, ["publish"] * 3, [0])
+            async with opened(aside) as engine:
+                deleted, life = own(await engine.topic(TOPIC)), (await engine.topic(TOPIC)).incarnation
+                await give(peer, deleted)
+                await engine.deleting.delete(TOPIC, force=True)
+                await engine.partitioned.create(PARTED, 2)
+                await engine.partitioned.delete(PARTED)
+            plan = await plan_reclaim(found.topology, "us-east", from_directory=aside)
+            done = await reclaim(found.topology, "us-east", from_directory=aside)
+            text = f"{TOPIC} was deleted on purpose up to {deleted[-1].last} (eu-west still has a copy): nothing of "
+            assert list(plan.deleted) == done.deleted == [f"{text}that life comes back"]
+            assert (plan.topics, done.topics, done.lost) == ((), [], [])
+            async with opened(found.data) as engine:
+                assert engine.find(TOPIC) is None
+                told = engine.origin_stores.deletions[TOPIC, "us-east", life]
+                assert told.position == deleted[-1].last, "links tell it on"
+                assert engine.origin_stores.partitioned_deleted(PARTED).keys() == {"us-east"}, "no link brings it back"
+            again = await reclaim(found.topology, "us-east")
+            assert (again.topics, len(again.deleted)) == ([], 1), "without the other directory"
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, message, opened
+from engine_support import TOPIC, entries_of, message, opened
 from test_reclaim_faults import Clusters, Peer, blocks_of, clusters, live, own
 from test_reclaim_lives import both, published
 
@@ -19,6 +19,7 @@ from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.restored import MARK, RestoredMark, put_mark
+from replicator.engine.types import InitialPosition, SubscribeOptions, SubscriptionType
 from snapshots.position import BEFORE_ALL
 
 
@@ -75,6 +76,95 @@ def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_h
             assert goes_on > later[-1].last.ledger, "what is published next lies above both lives"
             again = await found.reclaim()
             assert (again.topics, again.lost, again.begun) == ([], [], []), again
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("copies", "subscribed", "granted"), [(4, True, False), (4, False, False), (0, True, False), (0, False, True)]
+)
+def test_an_older_store_with_only_copies_or_a_subscription_or_permissions_keeps_them_when_a_later_life_comes_back(
+    tmp_path: Path, copies: int, subscribed: bool, granted: bool
+) -> None:
+    """us-east published nothing in the topic before its volume was away. Others can have trimmed what they wrote."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer = found.peers[0]
+            await live(found.data, ["copy"] * copies, [0])
+            options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=False)
+            async with opened(found.data) as engine:
+                topic = await engine.topic(TOPIC)
+                if subscribed:
+                    (await topic.subscribe("audit", options, lambda _: None)).close()
+                if granted:
+                    await engine.catalog.grants.change(
+                        TOPIC, lambda of: of.with_role("clerk", ["consume"]), lambda: None
+                    )
+                copied = entries_of(topic, "others")
+            assert len(copied) == 3 * copies
+            shutil.move(found.data, tmp_path / "volume")
+            await live(found.data, ["publish"] * 2, [100])
+            later, incarnation = await here(found)
+            await give_life(peer, later, incarnation)
+            async with opened(found.data) as engine:
+                line = engine.origin_stores.line
+            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
+            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "volume", found.data)
+            done = await found.reclaim()
+            assert await published(found) == both([], later), done
+            async with opened(found.data) as engine:
+                topic = await engine.topic(TOPIC)
+                assert entries_of(topic, "others") == copied, done
+                assert list(topic.subscriptions) == ["audit"] * subscribed, done
+                assert list(engine.catalog.grants.of(TOPIC).roles) == ["clerk"] * granted, done
+            assert done.lost == []
+            again = await found.reclaim()
+            assert (again.topics, again.lost, again.begun) == ([], [], []), again
+
+    asyncio.run(main())
+
+
+def test_a_later_life_among_whose_ledgers_only_copies_lie_here_comes_back_whole_or_is_named(tmp_path: Path) -> None:
+    """Two stores of us-east ran by turns. The one that goes on has a ledger with copies between those of the other."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            copied = [0]
+            await live(found.data, ["copy"], copied)
+            shutil.move(found.data, tmp_path / "volume")
+            await live(found.data, ["publish"] * 2, [100])
+            await live(tmp_path / "volume", ["copy"], copied)
+            await live(found.data, ["publish"] * 2, [100])
+            later, incarnation = await here(found)
+            await give_life(found.peers[0], later, incarnation)
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "volume", found.data)
+            done = await found.reclaim()
+            assert await published(found) == both([], later) or "all stay where they are" in str(done.lost), done
+            async with opened(found.data) as engine:
+                assert len(entries_of(await engine.topic(TOPIC), "others")) == 6
+
+    asyncio.run(main())
+
+
+def test_an_older_life_without_any_messages_or_subscriptions_makes_way_for_a_later_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            async with opened(found.data) as engine:
+                await engine.topic(TOPIC)
+            shutil.move(found.data, tmp_path / "volume")
+            await live(found.data, ["publish"] * 2, [100])
+            later, incarnation = await here(found)
+            await give_life(found.peers[0], later, incarnation)
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "volume", found.data)
+            done = await found.reclaim()
+            assert await published(found) == both([], later), done
+            assert (await here(found))[1] == incarnation, "links go on in the life that they know"
+            assert done.begun == []
 
     asyncio.run(main())
 

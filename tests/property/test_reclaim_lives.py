@@ -8,7 +8,9 @@ import asyncio
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import forked_commands
 import pytest
@@ -18,8 +20,9 @@ from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live
 from replicator.backup.dry_run import Counted, plan_reclaim
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
-from replicator.backup.reclaiming import Progress, reclaim
-from replicator.engine.errors import StoreUnusable
+from replicator.backup.reclaiming import Progress, Reclaimed, reclaim
+from replicator.backup.topic_lives import answer_later, unasked
+from replicator.engine.errors import NotReclaimed, StoreUnusable
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.stored_blocks import StoredBlock
@@ -102,8 +105,36 @@ def test_what_peers_trim_meanwhile_is_a_named_loss_in_an_earlier_life_too(tmp_pa
                 topic = await engine.topic(TOPIC)
                 (hole,) = topic.origins.left_out("us-east")
                 assert all(hole[0] < each[0] <= hole[1] for each in both(before, since) if each not in back)
+            again = await found.reclaim(without=frozenset({"ap-south"}))
+            remark = unasked("ap-south", "us-east")
+            assert again.lost == await lost_by_mark(found) == [*done.lost, remark], "the hole is still there"
+            async with opened(found.data) as engine:  # as a worker does whose peer answers later
+                mark = restored_mark(engine.store)
+                assert mark is not None
+                asked = replace(mark, lost=(*done.lost, answer_later("ap-south", "us-east")))
+                await engine.remember(MARK, asked.as_json())
+            await found.reclaim()
+            assert await lost_by_mark(found) == done.lost, "ap-south was asked"
 
     asyncio.run(main())
+
+
+def test_a_loss_whose_cause_was_mended_is_not_named_by_the_next_reclaim(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            await give(found.peers[0], before)
+            with patch("replicator.engine.log.commit.putting_back.PutsBack._check", refuses):
+                done = await found.reclaim()
+            assert done.lost == await lost_by_mark(found)
+            assert "nothing of it comes back" in str(done.lost)
+            assert (await found.reclaim()).lost == await lost_by_mark(found) == []
+
+    asyncio.run(main())
+
+
+def refuses(*_: object) -> None:
+    raise NotReclaimed("refused for now")
 
 
 def test_a_dry_run_says_what_would_come_back_from_whom_and_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:
@@ -181,6 +212,99 @@ def test_a_reclaim_that_is_paused_leaves_a_store_on_which_no_worker_starts_and_t
                 assert mark is not None
                 counted = mark.reclaimed_messages, mark.reclaimed_topics
                 assert counted == (sum(each.header.messages for each in before), 1), "of all runs together"
+
+    asyncio.run(main())
+
+
+async def in_small_steps(found: Clusters, from_directory: Path | None = None) -> tuple[Reclaimed, int]:
+    """Reclaim, paused after each part that was written. Return the result of the last run, and the number of runs."""
+
+    def pauses(_: Progress) -> None:
+        raise ReclaimPaused("after a part")
+
+    for runs in range(1, 100):
+        try:
+            done = await reclaim(found.topology, "us-east", from_directory=from_directory, on_progress=pauses)
+        except ReclaimPaused:
+            continue
+        return done, runs
+    raise AssertionError("it does not come to an end")
+
+
+async def lost_by_mark(found: Clusters) -> list[str]:
+    async with opened(found.data) as engine:
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.settled_at_ms is not None
+        return list(mark.lost)
+
+
+def test_what_peers_lack_of_an_older_store_is_named_also_if_the_reclaim_is_paused_after_it_was_found(
+    tmp_path: Path,
+) -> None:
+    """An operator goes back to an older store, from whose copy another one went on."""
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            peer, newer = found.peers[0], tmp_path / "newer"
+            for name in (TOPIC, OTHER):
+                await live(found.data, ["publish"], [0], name)
+            shutil.copytree(found.data, newer)
+            only_here: dict[str, Position] = {}
+            for name in (TOPIC, OTHER):
+                await live(found.data, ["publish"], [0], name)
+                async with opened(found.data) as engine:
+                    only_here[name] = own(await engine.topic(name))[-1].last
+            for name in (TOPIC, OTHER):
+                await live(newer, ["publish"] * 2, [0], name)
+                async with opened(newer) as engine:
+                    await give(peer, own(await engine.topic(name)), name)
+            async with opened(newer) as engine:  # a store of its own, as an empty one is that a reclaim filled
+                await engine.origin_stores.take_place([])
+            done, runs = await in_small_steps(found, newer)
+            assert runs > 1
+            lacks = [f"{name}: eu-west lacks messages of us-east up to {at} that" for name, at in only_here.items()]
+            assert [each for each in lacks if not any(lost.startswith(each) for lost in done.lost)] == []
+            assert await lost_by_mark(found) == done.lost
+
+    asyncio.run(main())
+
+
+def test_what_peers_lack_between_the_ledgers_of_a_log_is_named_also_if_the_reclaim_is_paused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            aside = tmp_path / "aside"
+            await live(found.data, ["publish"], [0])
+            shutil.copytree(found.data, aside)
+            await live(aside, ["publish", "publish", "reopen", "publish"], [0])
+            async with opened(aside) as engine:
+                there = own(await engine.topic(TOPIC))
+            await live(found.data, ["publish"], [0])
+            async with opened(found.data) as engine:
+                await give(found.peers[0], own(await engine.topic(TOPIC)))
+            done, runs = await in_small_steps(found, aside)
+            assert runs > 1
+            lacks = f"{TOPIC}: eu-west lacks what came back after {there[0].last} up to"
+            assert [each for each in done.lost if each.startswith(lacks)]
+            assert any(f" up to {there[-1].last}, and no link brings it there" in each for each in done.lost), done.lost
+            assert await lost_by_mark(found) == done.lost
+
+    asyncio.run(main())
+
+
+def test_losses_that_are_only_counted_are_counted_also_if_the_reclaim_is_paused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 8, ["publish"])
+            one, _ = found.peers
+            await give(one, before)
+            assert one.topic is not None
+            await one.topic.trimming.trim(one.stored[2].last)
+            with patch("replicator.backup.reclaiming.NAMED_MAX", 0):
+                done, runs = await in_small_steps(found)
+            assert runs > 1
+            assert done.lost == [f"{TOPIC}: nobody has 1 more such ranges"]
+            assert await lost_by_mark(found) == done.lost
 
     asyncio.run(main())
 

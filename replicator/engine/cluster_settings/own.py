@@ -228,6 +228,21 @@ class OwnSettings:
             with suppress(EngineError):  # it is tried again
                 await self._settle(in_turns=True)
 
+    async def nobody_sets(self) -> None:
+        """Let changes that follow until the next look at all rows not count as set by somebody. They are durable as
+        such, also if the process ends before that look. What somebody changed before this call counts.
+
+        Raises the errors of the store.
+        """
+        if self._stored_set is None:  # the next look takes what it finds anyway
+            return
+        await self.settle()
+        if self.version:
+            count_from = self.version, self.earlier, self.set_at, self.set_in
+            async with self._settling:
+                await self._writer.put(*self.version_row(*count_from, of_set=None))
+                self.begin_at(*count_from)
+
     def version_row(
         self,
         version: int,

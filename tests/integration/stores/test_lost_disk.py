@@ -325,6 +325,48 @@ async def test_a_reclaim_by_command_takes_newer_policies_and_permissions_back_an
 
 
 @asynchronous
+async def test_a_restore_that_makes_a_deleted_topic_anew_does_not_bring_revoked_permissions_back(
+    tmp_path: Path,
+) -> None:
+    """The permissions of the deleted topic go with it. Nobody set that, so it does not make the backup the newest."""
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        peer = mesh.engine("B")
+
+        async def grant(name: str, role: str, *actions: str) -> None:
+            engine = mesh.engine("A")
+            await engine.catalog.grants.change(name, lambda of: of.with_role(role, actions), lambda: None)
+            await eventually(lambda: keeps_all(peer, engine), "the settings are kept")
+
+        await mesh.publish("A", numbered("a", 0, 20))
+        await grant("public", "fired", "produce")
+        await grant(ORDERS, "clerk", "produce")
+        await mesh.until(lambda: mesh.everywhere() == {20}, "copies")
+        made = await mesh.command("backup", "create", "-f", "topology.yaml", "-c", "A", "--at", "backups")
+        assert made.returncode == 0, made.stderr
+        a = mesh.engine("A")
+        await a.deleting.delete(ORDERS, force=True)
+        deleted = set(a.origin_stores.deletions)
+        await mesh.until(lambda: deleted <= set(peer.origin_stores.deletions), "the deletion is known")
+        await mesh.publish("A", numbered("n", 0, 5))
+        (link,) = mesh.running["A"].parts.links
+        await mesh.until(lambda: link.status()["gaps"] or mesh.messages("B") == 25, "the new life is noticed")
+        if link.status()["gaps"]:
+            await link.resolve(ORDERS, "keep-both")
+        await mesh.until(lambda: mesh.messages("B") == 25, "both lives")
+        await grant("public", "fired")
+        await grant("public", "hired", "produce")
+
+        await mesh.lose("A")
+        restored = await mesh.command("backup", "restore", "-f", "topology.yaml", "-c", "A", "--at", "backups")
+        assert restored.returncode == 0, restored.stderr
+        assert "the topic was made again" in restored.stdout
+        assert "took back policies and permissions" in restored.stdout
+        await mesh.start("A")
+        assert list(mesh.engine("A").catalog.grants.of("public").roles) == ["hired"]
+        assert not mesh.engine("A").catalog.grants.of(ORDERS).roles
+
+
+@asynchronous
 async def test_a_first_start_whose_peers_do_not_run_serves_and_says_that_nobody_was_asked(tmp_path: Path) -> None:
     async with workers(tmp_path, "AB", TWO, started="A") as mesh:
         start = mesh.started("A")

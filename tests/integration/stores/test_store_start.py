@@ -24,6 +24,7 @@ from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
 from replicator.backup.reclaiming import reclaim
+from replicator.backup.topic_lives import answer_later
 from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
@@ -57,7 +58,7 @@ from replicator.worker.store_start import (
     StoreReplaced,
     StoreStart,
 )
-from replicator.worker.store_watch import StoreWatch, answer_later
+from replicator.worker.store_watch import StoreWatch
 from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 

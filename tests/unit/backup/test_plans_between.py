@@ -153,7 +153,7 @@ def test_a_peer_is_not_said_to_lack_what_it_trimmed_or_does_not_tell(code: str, 
     plane: Any = Plane()
     peer = Peer("other", plane, {"t": [PeerCopy(LIFE, Position(30, 5))]}, FIRST, {})
     plan = TopicPlan("t", LIFE, Position(11, 4), Position(11, 7), False, {}, {}, (), below=True, between=True)
-    (text,) = lacking_at([peer], plan, [Position(11, 7)], "a")
+    (text,) = lacking_at([peer], plan, [Position(11, 7)], "a", {})
     assert said in text
 
 
@@ -170,10 +170,10 @@ def test_each_ledger_that_a_peer_lacks_is_named_though_it_has_a_later_one_that_c
     plan = TopicPlan("t", LIFE, Position(11, 4), Position(14, 7), False, {}, {}, (), below=True, between=True)
     ends = [Position(12, 3), Position(13, 3), Position(14, 7)]
     answers = dict.fromkeys(ends[:2], ("NotCopied", 404))
-    (text,) = lacking_at([peer], plan, ends, "a")
+    (text,) = lacking_at([peer], plan, ends, "a", {})
     assert "other lacks what came back after 11:4 up to 13:3" in text
     answers = dict.fromkeys(ends[:2], ("PositionTrimmed", 410))
-    assert lacking_at([peer], plan, ends, "a") == [], "it has the last, and can have had the others"
+    assert lacking_at([peer], plan, ends, "a", {}) == [], "it has the last, and can have had the others"
     answers[ends[2]] = ("PositionTrimmed", 410)
-    (text,) = lacking_at([peer], plan, ends, "a")
+    (text,) = lacking_at([peer], plan, ends, "a", {})
     assert "other has trimmed what came back after 11:4 up to 14:7" in text
