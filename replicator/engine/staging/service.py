@@ -431,6 +431,8 @@ class StagingService:
         else:
             finished = None
             writes = rows.rows_of_step(key.writer, step.progress)
+        if parts:  # a fence may have closed while the numbers were read; after it, nothing enters the writer's queue
+            self._engine.admission.check_producer()
         places = await self._engine.writer.publish_staged([part for _, part in parts], writes)
         for (name, _), place in zip(parts, places, strict=True):
             if place is None:

@@ -29,7 +29,8 @@ from replicator.engine.errors import (
 )
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area, rows
-from replicator.engine.staging.area import encode_frame
+from replicator.engine.staging import service as staging_service
+from replicator.engine.staging.area import StagedRun, encode_frame
 from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
 from replicator.engine.staging.fences import FENCED_MS_MAX
 from replicator.engine.staging.service import Outcome, StagingService
@@ -193,6 +194,40 @@ def test_a_fence_refuses_before_the_decision_and_delays_after_it(
             outcome = await commit(service, receipt)
             assert outcome is not None
             assert payloads_of(engine, TOPIC) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_step_is_not_appended_behind_a_fence_that_closes_while_the_step_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planned switch takes what is in the log after its fence as all that there is."""
+
+    async def main() -> None:
+        settings = EngineSettings(policies=TopicPolicies(deduplication=True))
+        async with staging_over(tmp_path, settings=settings) as service:
+            engine, loop, numbered = service._engine, asyncio.get_running_loop(), staging_service._numbered
+            receipt = await stage(service, b"a")
+
+            def fenced_meanwhile(run: StagedRun) -> object:
+                fenced = threading.Event()
+
+                def fence() -> None:
+                    engine.admission.fence(ClusterFenced("elsewhere"), None)
+                    fenced.set()
+
+                loop.call_soon_threadsafe(fence)
+                assert fenced.wait(60)
+                return numbered(run)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(staging_service, "_numbered", fenced_meanwhile)
+                committing = asyncio.ensure_future(commit(service, receipt))
+                await eventually(lambda: service.obstacles == {KEY: "elsewhere"} or committing.done())
+                assert payloads_of(engine, TOPIC) == []
+            engine.admission.fence(None, None)
+            await committing
+            assert payloads_of(engine, TOPIC) == [b"a"]
 
     asyncio.run(main())
 
