@@ -6,7 +6,7 @@ the frames are the request's body (:mod:`replicator.links.posted_frames`). Frame
 ``{"extents": n, "refused": {topic: {"code", "message"}}}``, or ``{"error": code, "message": text}`` after which it ends
 the connection. One connection, because it keeps the order of the frames without a handshake for each, and lets the
 window cover the round trip. Both sides answer each other within :data:`SILENCE_SECONDS_MAX`, or the connection counts
-as lost (half-open peers).
+as lost (half-open peers). While a frame takes longer on a slow network, the destination says that more of it has come.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from replicator.engine.log.compression import Buffer
 from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.link_frame import (
     PROTOCOL_VERSION,
+    RECEIVING,
     ROWS_FROM,
     UPGRADED_FROM,
     PackedFrame,
@@ -235,6 +236,7 @@ class HttpTransport:
         assert self._version is not None
         first = pack_frame(encode_append(()), "none")
         params = {"from": self._source, "name": self._name, "protocol": str(self._version), "stream": self._stream}
+        params[RECEIVING] = "true"
         if self._store:
             params["store"] = self._store
         params |= {"run": self.run_id} if self.run_id else {}
@@ -281,8 +283,10 @@ class HttpTransport:
         """Return the answer to the oldest frame that is not answered yet."""
         assert self._frames is not None
         try:
-            async with timeout(SILENCE_SECONDS_MAX):
-                answer = await self._frames.receive()
+            answer: Any = {RECEIVING: True}
+            while RECEIVING in answer:
+                async with timeout(SILENCE_SECONDS_MAX):
+                    answer = await self._frames.receive()
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError, ValueError) as error:
             raise PeerUnavailable(
                 f"the connection of the link to {self._base} broke: {error or 'no answer'}; it connects again"
