@@ -259,6 +259,9 @@ class Link(TopicListener[Topic]):
         if self._topics.moved(topic, blocks):
             self._method.wake()
 
+    def on_stayed(self, topic: Topic) -> None:
+        self._topics.stayed(topic)
+
     def on_log_deleted(self, topic: Topic) -> None:
         self._topics.deleted(topic)
 

@@ -135,6 +135,16 @@ class LinkTopics:
         self.reached(self.copier.topic_passed(topic.name, topic.log.last))
         return False
 
+    def stayed(self, topic: Topic) -> None:
+        """Go on copying ``topic``, whose deletion was refused, from what the destination says that it has.
+
+        Messages that came while the deletion was under way were not read.
+        """
+        if topic.name in self.copier.topics:
+            self.ask([topic.name])
+            self.unsettled[topic.name] = None  # also if it was halted: it was not looked at meanwhile
+            self.ask_again.set()
+
     def deleted(self, topic: Topic) -> None:
         """Forget ``topic``, whose log was deleted. Note the deletion if the destination has a copy."""
         copy = self.copier.topic_gone(topic.name)
