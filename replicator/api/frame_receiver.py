@@ -36,6 +36,8 @@ RECEIVING_TOLD_SECONDS: Final = 5.0
 LINGER_SECONDS_MAX: Final = 10.0
 """Longest time that a link may take to read why its stream has ended."""
 FRAMES_AHEAD_MAX: Final = 2
+TOLD_LATER_MAX: Final = 10_000
+"""Most messages that wait until the link reads again."""
 SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
 """Most bytes of a stream's buffers that are kept for reuse. A commit frees all frames that it holds at once."""
 
@@ -112,6 +114,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._paused = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self._told_later: list[Mapping[str, Any]] = []
+        """Messages of :meth:`tell_surely` that wait until the connection takes more."""
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
@@ -164,6 +168,20 @@ class FrameReceiver(asyncio.BufferedProtocol):
                     await self._writable.wait()
         if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
+
+    def tell_surely(self, answer: Mapping[str, Any]) -> None:
+        """Send ``answer``, which answers no frame, also if the link reads nothing now: it waits then.
+
+        If too many wait, cut the connection. A link that connects again asks about everything.
+        """
+        if self._transport.is_closing():
+            return
+        if self._writable.is_set():
+            self._transport.write(pack_answer(answer))
+        elif len(self._told_later) < TOLD_LATER_MAX:
+            self._told_later.append(answer)
+        else:
+            self._transport.abort()
 
     def tell(self, answer: Mapping[str, Any]) -> None:
         """Send ``answer``, which answers no frame. It is lost if the link has disconnected, or reads nothing now."""
@@ -229,6 +247,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        later, self._told_later = self._told_later, []
+        for answer in later:
+            self.tell_surely(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()

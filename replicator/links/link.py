@@ -457,6 +457,7 @@ class Link(TopicListener[Topic]):
         """Look again at topics that wait, and end their gaps where ``policy`` does, for which an operator may have
         ``asked``."""
         async with self._settling:
+            self._topics.being_asked(names)
             there = await self._lineage.ask_marks(transport, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport, asked=asked)

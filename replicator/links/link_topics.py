@@ -70,6 +70,8 @@ class LinkTopics:
         """Topics that the destination deleted, and to which the link would bring only markers."""
         self._made_again: set[str] = set()
         """Topics that the destination deleted and made again, so markers alone do not make them."""
+        self._made_since: set[str] = set()
+        """Topics that the destination made since it was last asked about them: an older answer does not count."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -211,6 +213,7 @@ class LinkTopics:
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
+        self._made_since.discard(name)
         self.ending.forget(name)
         self._refusals.forget(name)
 
@@ -337,6 +340,14 @@ class LinkTopics:
             elif name not in self._origins_told:
                 continue
             self.ask([name])
+            if name in self.copier.topics:
+                self._made_since.add(name)
+                self.unsettled[name] = None  # also if it was halted
+                self.ask_again.set()
+
+    def being_asked(self, names: Iterable[str]) -> None:
+        """Note that the destination is asked about ``names`` from now on."""
+        self._made_since.difference_update(names)
 
     def note_made_again(self, found: Iterable[str], asked: Collection[str]) -> None:
         """Record which topics the destination deleted and made again: all, or those among ``asked``."""
@@ -406,6 +417,9 @@ class LinkTopics:
                 self._halt_at(name, outcome.gap)
             elif outcome.reason:
                 self.halt(name, outcome.reason)
+            return False
+        if name in self._made_since:
+            self.ask_again.set()
             return False
         del self.unsettled[name]
         self._origins_told.pop(name, None)  # the destination may have another copy by now
