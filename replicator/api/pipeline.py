@@ -1,22 +1,22 @@
-"""Routes by which carriers ask the links that leave this cluster for plans and next segments, and report to them. A
-carrier is a driver of the pipeline, or one of its tasks. A request for something to copy waits until there is
+"""Routes by which carriers ask the links that leave this cluster for plans and next segments, and report to them.
+
+A carrier is a driver of the pipeline, or one of its tasks. A request for something to copy waits until there is
 something, for a limited time. The forms are in docs/live-copy.md; their meaning is in
 :mod:`replicator.links.planner`.
-
-A carrier is a driver of the pipeline, or one of its tasks. Requests for something to copy wait for it, a bounded time.
-The forms are in docs/live-copy.md; what they mean, in :mod:`replicator.links.planner`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
+from replicator.api.json_in_slices import json_in_slices
 from replicator.api.link_routes import LinkNotFound
+from replicator.running.pacing import Pace
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Reports of a batch: a hundred bytes for each topic of its segments."""
@@ -188,9 +188,9 @@ async def _body(request: web.Request) -> dict[str, Any]:
         if len(raw) > BODY_BYTES_MAX:
             raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send fewer reports at once")
     try:
-        body = json.loads(raw)
+        body = await json_in_slices(raw, Pace(request.app[ENGINE].turns))
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise BadRequest(f"the body is not JSON that can be read: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body is not an object in JSON")
     return body
@@ -220,5 +220,5 @@ def _text(body: Mapping[str, Any], field: str, chars_max: int) -> str:
 def _number(body: Mapping[str, Any], field: str, default: int | None = None) -> int:
     value = body.get(field, default)
     if type(value) is not int or not 0 <= value < 2**53:
-        raise BadRequest(f"{field} must be a whole number")
+        raise BadRequest(f"field {field} must be a whole number from 0 to {2**53 - 1}")
     return value

@@ -17,7 +17,7 @@ from replicator.engine.schemas.schema import SchemaType, TopicSchema
 
 def read_schema(text: str, field: str) -> TopicSchema:
     """Return the schema in ``text``. Raise :class:`BadField`."""
-    fields = read_object(text)
+    fields = read_object(text, f"{field}, which describes a schema,")
     kind = _TYPES.get(text_field(fields, "type") or "")
     if kind is None:
         raise BadField(f"{field}: the type of the schema must be one of {', '.join(kind.name for kind in SchemaType)}")

@@ -126,7 +126,10 @@ def create(
 @app.command()
 def show(
     token: Annotated[
-        str | None, typer.Argument(metavar="[TOKEN]", help="Token to show. Default: it is read from standard input.")
+        str | None,
+        typer.Argument(
+            metavar="[TOKEN]", help="Token whose contents are printed. Default: it is read from standard input."
+        ),
     ] = None,
     secret_key: SecretKey = None,
     public_key: PublicKey = None,

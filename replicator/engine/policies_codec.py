@@ -88,4 +88,4 @@ def _value(kind: Any, stored: Any, name: str) -> Any:
         raise InvalidPolicies(f"{name} must be true or false, not {stored!r}")
     if type(stored) is int and 0 <= stored <= NUMBER_MAX:
         return stored
-    raise InvalidPolicies(f"{name} must be a whole number from 0 up, not {stored!r}")
+    raise InvalidPolicies(f"{name} must be a whole number from 0 to {NUMBER_MAX}, not {stored!r}")

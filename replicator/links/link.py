@@ -247,7 +247,9 @@ class Link(TopicListener[Topic]):
         gap = self._topics.gap_of(topic_name)
         if gap is not None:
             why_it_stays = self._copier.topics[topic_name].halted
-            raise NotResolved(f"{why_it_stays}. The gap in {topic_name!r} is still there")
+            raise NotResolved(
+                f"the gap in {topic_name!r} is still there, so the link does not copy this topic: {why_it_stays}"
+            )
 
     def copied_anew(self, topic_name: str) -> Mapping[str, Mark] | None:
         """Return what is here in full of a topic whose copy the destination is asked to delete now; None otherwise."""

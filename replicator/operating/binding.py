@@ -141,7 +141,11 @@ def _bind(field: str, place: str, *, listening: bool) -> socket.socket:
     except socket.gaierror as error:
         raise WorkerError(f"{field}: the host of {place} cannot be found: {error.strerror}") from None
     except OSError as error:
-        kind_of_error = PlaceTaken if error.errno == EADDRINUSE else WorkerError
-        raise kind_of_error(
-            f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
+        if error.errno == EADDRINUSE:
+            raise PlaceTaken(
+                f"{field}: {place} cannot be used: {error.strerror}; stop what uses it or choose another port"
+            ) from None
+        raise WorkerError(
+            f"{field}: {place} cannot be used: {error.strerror}; choose an address of this host, and a port that this "
+            "user may take"
         ) from None

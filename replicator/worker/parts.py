@@ -127,4 +127,6 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         natives = NativeOrigins(topology, cluster.name)
         return ApacheBridge(engine, cluster.apache, cluster.broker_origin, elsewhere.of, natives)
     except BridgeError as error:
-        raise WorkerError(f"clusters.{cluster.name} of the topology cannot run beside Apache Pulsar: {error}") from None
+        raise WorkerError(
+            f"clusters.{cluster.name}.apache: the credentials or certificates for the brokers cannot be used: {error}"
+        ) from None

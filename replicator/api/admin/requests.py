@@ -134,7 +134,7 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
     try:
         return await json_in_slices(body, Pace(request.app[ENGINE].turns))
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise BadRequest(f"the body is not JSON that can be read: {error}") from None
 
 
 def number_field(value: object, field: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:

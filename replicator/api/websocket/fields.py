@@ -34,8 +34,10 @@ def from_base64(text: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def read_object(text: str) -> Mapping[str, Any]:
+def read_object(text: str, sent: str = "the text sent over the WebSocket") -> Mapping[str, Any]:
     """Return the JSON object that a client sent. Raise :class:`BadField` if it is none, or has too many values.
+
+    Errors call the text ``sent``.
 
     Nobody else has a turn while it is read, so a text with too many values is not read.
     """
@@ -43,11 +45,11 @@ def read_object(text: str) -> Mapping[str, Any]:
         check_values(text, MARKS_MAX)
         read = json.loads(text)
     except TooManyValues as error:
-        raise BadField(f"the message has too many values to be read: {error}; send fewer properties") from None
+        raise BadField(f"{sent} has too many values to be read: {error}; send fewer properties") from None
     except (ValueError, RecursionError) as error:
-        raise BadField(f"the message is not JSON: {error}") from None
+        raise BadField(f"{sent} must be a JSON object, and is not JSON: {error}") from None
     if not isinstance(read, dict):
-        raise BadField("the message is not a JSON object")
+        raise BadField(f"{sent} must be a JSON object")
     return read
 
 

@@ -15,6 +15,7 @@ from carrier_support import PlanClient, PlanGone, Refused
 from engine_support import TOPIC, eventually
 from link_support import Web, carrier_of, web
 
+from replicator.api.json_in_slices import MARKS_MAX
 from replicator.links import plans
 from replicator.links.link_topics import BEING_ASKED
 from replicator.links.planner import carrier_name
@@ -248,6 +249,17 @@ def test_a_request_that_makes_no_sense_is_refused_by_name(tmp_path: Path, path: 
         async with planned(tmp_path) as (_, client):
             with pytest.raises(Refused, match=r"BadRequest|BadReport"):
                 await client.post(path, body)
+
+    asyncio.run(main())
+
+
+def test_a_body_that_would_stop_the_event_loop_is_not_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with planned(tmp_path) as (_, client):
+            with pytest.raises(
+                Refused, match=r"the body is not JSON that can be read: its JSON has more than about [0-9,]+ values"
+            ):
+                await client.post("release", {"carrier": [[]] * (MARKS_MAX // 2 + 1)})
 
     asyncio.run(main())
 
