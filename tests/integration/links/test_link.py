@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from engine_support import (
     READ_FROM_DISK,
     TOPIC,
@@ -24,7 +25,7 @@ from engine_support import (
     serving,
 )
 
-from replicator.api import frame_receiver
+from replicator.api import frame_receiver, link_streams
 from replicator.drills.faults import LinkProxy
 from replicator.drills.link_fault import LinkFault
 from replicator.engine.engine import Engine, EngineSettings
@@ -220,17 +221,23 @@ def test_a_frame_that_takes_longer_than_the_silence_limit_arrives_over_a_slow_ne
     monkeypatch.setattr(frame_receiver, "RECEIVING_TOLD_SECONDS", 0.2)
     seconds, rate_bytes = 3, 512 * 1024
 
+    def keep_streams(app: web.Application) -> None:
+        app[link_streams.STREAMS] = {}  # a link's new stream ends the one before it, with what the proxy holds of it
+
     async def main() -> None:
         async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
             entries = numbered(0, seconds, size=rate_bytes)  # one block
             await (await east.topic(TOPIC)).publish(entries)
-            async with serving(west, {"us-east"}) as server:
-                proxy = LinkProxy("127.0.0.1", server.port)
-                await proxy.start()
-                await proxy.set(LinkFault(rate_bytes=rate_bytes))
-                async with linked(east, "eu-west", proxy.address):
-                    await eventually(lambda: has(west, entries), seconds=60)
-                await proxy.stop()
+            server = DataPlaneServer(west, {"us-east"})
+            server.also = keep_streams
+            await server.start()
+            proxy = LinkProxy("127.0.0.1", server.port)
+            await proxy.start()
+            await proxy.set(LinkFault(rate_bytes=rate_bytes))
+            async with linked(east, "eu-west", proxy.address):
+                await eventually(lambda: has(west, entries), seconds=60)
+            await proxy.stop()
+            await server.stop()
 
     asyncio.run(main())
 
