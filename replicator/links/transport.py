@@ -310,16 +310,17 @@ class HttpTransport:
             params = [*params, ("run", self.run_id)]
         try:
             async with (
-                timeout(SILENCE_SECONDS_MAX),
+                timeout(SILENCE_SECONDS_MAX) as limit,
                 self._session.request(method, f"{self._base}/{path}", params=params, json=body) as response,
             ):
+                limit.lift()  # marks of many topics may take longer on a slow network
                 return await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"the link cannot ask {self._base}: {why_no_answer(error)}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(await response.read())
+            answer: dict[str, Any] = json.loads(await _read_in_pieces(response))
         except (aiohttp.ClientError, ValueError) as error:
             raise PeerUnavailable(
                 f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
@@ -328,6 +329,16 @@ class HttpTransport:
         if response.status != 200:
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))
         return answer
+
+
+async def _read_in_pieces(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of ``response``, however slowly it comes. Raise :class:`TimeoutError` if nothing comes for
+    :data:`SILENCE_SECONDS_MAX`."""
+    pieces: list[bytes] = []
+    while not response.content.at_eof():
+        async with timeout(SILENCE_SECONDS_MAX):
+            pieces.append(await response.content.readany())
+    return b"".join(pieces)
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:
