@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -64,15 +65,22 @@ class BackupRoute:
         engine = self._engine
         began = time.monotonic()
         pieces = copy_pieces(engine.store, known)
-        ends = {topic.name: (topic.incarnation, topic.log.last) for topic in engine.topics()}
-        marks = {topic.name: topic.origins.vector() for topic in engine.topics()}
+        before = [(topic, (topic.incarnation, topic.log.last), topic.origins.vector()) for topic in engine.topics()]
         now_ms = engine.writer.wall_clock_ms()
-        head = copy_head(engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
         copied = sent = damaged = 0
         outcome = "the one who asked went away"
         try:
+            first = await asyncio.to_thread(_begun, pieces)
+            # What is copied is fixed now. The copy may lack a topic that was deleted before, so claim no such topic.
+            there = [each for each in before if not each[0].tail.deleted]
+            ends = {topic.name: end for topic, end, _ in there}
+            marks = {topic.name: mark for topic, _, mark in there}
+            head = copy_head(engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
             await _write(response, encode_head(head))
-            while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+            if isinstance(first, StoreCopyFailed):
+                raise first
+            rest: Iterator[Piece | DamagedBlock | None] = chain((first,), pieces)
+            while (piece := await asyncio.to_thread(_next, rest)) is not None:
                 if isinstance(piece, DamagedBlock):
                     damaged += 1
                     await _write(response, encode_damaged(piece))
@@ -96,7 +104,15 @@ class BackupRoute:
             log.info("the store was copied for a backup", cluster=engine.cluster, **detail)
 
 
-def _next(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | None:
+def _begun(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | StoreCopyFailed | None:
+    """Begin the copy. Return its first piece, or why there is none: the answer's head must come before that reason."""
+    try:
+        return _next(pieces)
+    except StoreCopyFailed as error:
+        return error
+
+
+def _next(pieces: Iterator[Piece | DamagedBlock | None]) -> Piece | DamagedBlock | None:
     return next(pieces, None)
 
 

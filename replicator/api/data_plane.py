@@ -21,7 +21,10 @@ from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
 from replicator.api.guarding import (
+    GUARD,
     READING,
+    ROLE,
+    allows,
     check_may_replicate,
     may,
 )
@@ -44,6 +47,8 @@ from replicator.peering.lives import OriginMarks
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.running.limited_log import LIMITED
 from replicator.running.timeouts import timeout
+from replicator.security.errors import NotPermitted
+from replicator.security.permissions import Action
 from snapshots.errors import InvalidPosition
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import as_data
@@ -132,14 +137,23 @@ async def read_blocks(request: web.Request) -> web.StreamResponse:
 
 
 async def hold_back_for_reclaim(request: web.Request) -> None:
-    """Keep this cluster from trimming its topics for a minute if ``request`` has :data:`RECLAIMING_HEADER`.
+    """Keep this cluster's retention from deleting messages for a minute if ``request`` has :data:`RECLAIMING_HEADER`.
 
-    A cluster that takes back its lost messages sends that header. The header is ignored if the caller's role may not
-    read the log of failovers, since a cluster that reclaims reads that log first.
+    A cluster that takes back its lost messages sends that header. It counts for all topics if the caller's role may
+    read the log of failovers, since a cluster that reclaims reads that log first. Otherwise it counts only for the
+    topics that the role may replicate.
     """
-    whose = request.headers.get(RECLAIMING_HEADER)
-    if whose and may(request, READING, EPOCHS_TOPIC):
-        await request.app[ENGINE].maintenance.hold_back(whose[:WHOSE_CHARS_MAX])
+    whose = request.headers.get(RECLAIMING_HEADER, "")[:WHOSE_CHARS_MAX]
+    if not whose:
+        return
+    maintenance = request.app[ENGINE].maintenance
+    if may(request, READING, EPOCHS_TOPIC):
+        await maintenance.hold_back(whose)
+    else:
+        role, guard = request[ROLE], request[GUARD]  # not the request itself, which the hold would keep in memory
+        with suppress(NotPermitted):
+            guard.check_anywhere(role, (Action.REPLICATE,))
+            await maintenance.hold_back_some(whose, role, partial(allows, guard, role, (Action.REPLICATE,)))
 
 
 def check_room_for_page(app: web.Application) -> None:

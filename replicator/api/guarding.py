@@ -204,9 +204,13 @@ def canonical(request: web.Request) -> str:
 
 def may(request: web.Request, actions: tuple[Action, ...], topic: str) -> bool:
     """Return whether the role of the request has permission for at least one of ``actions`` on ``topic``."""
-    guard: Guard = request.get(GUARD, EVERYBODY)
+    return allows(request.get(GUARD, EVERYBODY), request.get(ROLE, ""), actions, topic)
+
+
+def allows(guard: Guard, role: str, actions: tuple[Action, ...], topic: str) -> bool:
+    """Return whether ``guard`` allows ``role`` at least one of ``actions`` on ``topic``."""
     try:
-        guard.check_topic(request.get(ROLE, ""), actions, topic)
+        guard.check_topic(role, actions, topic)
     except NotPermitted:
         return False
     return True

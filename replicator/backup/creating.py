@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Final
 
 from replicator.backup.chunks import Chunks
@@ -33,6 +34,7 @@ from replicator.backup.manifest import (
     new_id,
 )
 from replicator.backup.sources import StoreCopy, check_is_of
+from replicator.engine.log.copy_stream import DIGEST_BYTES, KNOWN_BYTES_MAX
 from replicator.engine.log.store_copy import DamagedBlock
 
 Source = Callable[[set[bytes]], AbstractContextManager[StoreCopy]]
@@ -71,7 +73,7 @@ def create(
 
 def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress, manifests: Manifests) -> Manifest:
     """Write the chunks that the destination lacks. Return the manifest, without writing it."""
-    with source(chunks.known) as copy:
+    with source(_digests_to_name(chunks, manifests)) as copy:
         check_is_of(copy.head, cluster)
         files, damaged, written = _keep(copy, chunks, progress)
         return Manifest(
@@ -90,6 +92,23 @@ def _copied(cluster: str, source: Source, chunks: Chunks, progress: Progress, ma
             written_bytes=written,
             format=FORMAT_WITH_DAMAGE if damaged else FORMAT,
         )
+
+
+def _digests_to_name(chunks: Chunks, manifests: Manifests) -> set[bytes]:
+    """Return the digests to name to the source: those of all chunks at the destination, or as many as a worker takes.
+
+    Those of the newest backup come first, because the store most likely still has these pieces. A piece that is not
+    named is sent, though it is there already.
+    """
+    known, most = chunks.known, KNOWN_BYTES_MAX // DIGEST_BYTES
+    if len(known) <= most:
+        return known
+    newest: set[bytes] = set()
+    for backup in manifests.ids():
+        with suppress(BackupError):  # it is damaged, of a newer version, or was deleted just now
+            newest = manifests.read(backup).digests() & known
+            break
+    return set(islice(chain(newest, known - newest), most))
 
 
 def _is_whole(manifest: Manifest, chunks: Chunks, lock: Lock) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from replicator.backup.errors import BackupError, WorkerNotAsked
@@ -180,25 +181,30 @@ async def held_back(supervisor: Supervisor, whose: str, peers: Sequence[Peer]) -
     """Keep the peers from deleting messages by retention while this context is entered.
 
     Each request of a reclaim holds back retention at the peer that it asks. So ask every peer again each
-    :data:`ASKED_AGAIN_SECONDS`, also a peer from which nothing is read for a long time. ``whose`` is the cluster that
-    takes back its messages.
+    :data:`ASKED_AGAIN_SECONDS`, also a peer from which nothing is read for a long time. Each peer has a task of its
+    own, so that a peer that does not answer delays no question to another one. ``whose`` is the cluster that takes back
+    its messages.
     """
 
-    def ask() -> None:
-        for peer in peers:
-            with suppress(PeerUnavailable, UnexpectedAnswer), DataPlane(peer.plane.url, reclaiming=whose) as plane:
-                plane.call("GET", "/replication/v1/high-water", origin=whose, topic=EPOCHS_TOPIC)
+    def ask(url: str) -> None:
+        plane = DataPlane(url, silence_seconds=ANSWER_SECONDS, reclaiming=whose)
+        with suppress(PeerUnavailable, UnexpectedAnswer), plane:
+            plane.call("GET", "/replication/v1/high-water", origin=whose, topic=EPOCHS_TOPIC)
 
-    async def keep() -> None:
+    async def keep(url: str) -> None:
         while True:
             await asyncio.sleep(ASKED_AGAIN_SECONDS)
-            await asyncio.to_thread(ask)
+            await asyncio.to_thread(ask, url)
 
-    keeping = supervisor.start("reclaim", "holding retention back", keep)
+    keeping = [
+        supervisor.start("reclaim", f"holding retention of {peer.name} back", partial(keep, peer.plane.url))
+        for peer in peers
+    ]
     try:
         yield
     finally:
-        await keeping.stop()
+        for each in keeping:
+            await each.stop()
 
 
 def rewritten_at(topology: Topology, origin: str) -> frozenset[str]:

@@ -162,7 +162,7 @@ async def reclaim_opened(
     errors.
 
     Clusters in ``nothing`` said that they have nothing of this cluster, and are not asked again. Open the store anew
-    afterwards: what is in memory of its topics is not brought up to date.
+    afterwards, also after an error: what is in memory of its topics is not brought up to date.
     """
     name = engine.cluster
     async with asked(topology, name, without | nothing, from_directory) as peers:

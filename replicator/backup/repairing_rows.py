@@ -25,7 +25,7 @@ from typing import Final
 
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import ENTRY_IDS_MAX, BlockHeader, BlockKind, BlockView, Buffer, verify_block
-from replicator.engine.log.commit.reclaiming import filler_blocks
+from replicator.engine.log.commit.filling import filler_blocks
 from replicator.engine.log.row_check import Finding, MissingBlocks, Run
 from replicator.engine.log.segments.places import Place, parse_row, placed_value, read_placed
 from replicator.engine.log.store import Store

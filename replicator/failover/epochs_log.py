@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry, encode_entry
 from replicator.engine.log.writer import AppendedBlock
@@ -39,7 +39,10 @@ class EpochsLog(TopicListener[Topic]):
         self._on_record = on_record
 
     def records(self) -> Iterator[FailoverEpoch]:
-        """Yield all records in the log. Failovers are rare, so it is short."""
+        """Yield all records in the log that can be read. Failovers are rare, so it is short.
+
+        A damaged block is passed over: the newest record is also in the store's own row, and other clusters tell it.
+        """
         topic = self._engine.find(EPOCHS_TOPIC)
         if topic is not None:
             yield from self._read(topic, BEFORE_ALL, topic.log.last)
@@ -57,7 +60,11 @@ class EpochsLog(TopicListener[Topic]):
         await topic.writing.marker(encode_entry(metadata, payload))
 
     def _read(self, topic: Topic, after: Position, upto: Position) -> Iterator[FailoverEpoch]:
-        for blocks, _ in topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
+        def cannot_be_read(position: Position, error: BlockCorrupt) -> None:
+            reason = str(error)
+            log.warning("records of failovers cannot be read", topic=topic.name, position=str(position), reason=reason)
+
+        for blocks, _ in topic.reading.pages(after, upto, bytes_max=PAGE_BYTES, damaged=cannot_be_read):
             for stored in blocks:
                 if stored.header.kind is BlockKind.MARKERS:
                     yield from _decoded(topic, BlockView(stored.block, stored.header))

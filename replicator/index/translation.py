@@ -91,6 +91,11 @@ class Translator:
         """
         topic = await self._engine.topic(topic_name, create=False)
         self._check(topic, position)
+        if position in topic.log.markers:
+            raise PositionIsMarker(
+                f"{position} of {topic.name} in {self._engine.cluster} is a marker: it is delivered to nobody; ask for "
+                "the position before or after it"
+            )
         source = POSTGRES
         try:
             found = await self._writer.to_origin(topic.name, position)
@@ -110,10 +115,11 @@ class Translator:
         return Identity(header.origin, header.incarnation, at_origin, LOG if own else STORE)
 
     async def place(self, topic_name: str, origin: str, incarnation: int, position: Position) -> Place:
-        """Return the place here of the entry of ``origin`` at ``position``.
+        """Return the place here of the entry of ``origin`` at ``position``. A marker has one too: workers ask for it to
+        mend a damaged block.
 
         Raises :class:`TopicNotFound`, :class:`NotCopied`, :class:`PositionTrimmed`, :class:`OtherIncarnation`, and for
-        an entry that should have been published here what :meth:`identity` raises.
+        an entry that should have been published here :class:`PositionBeyondEnd` and :class:`PositionUnknown`.
         """
         topic = await self._engine.topic(topic_name, create=False)
         if origin == self._engine.cluster:
@@ -137,7 +143,7 @@ class Translator:
         return Place(local, source)
 
     def _check(self, topic: Topic, position: Position) -> None:
-        """Raise an error unless a message lies at ``position``."""
+        """Raise an error unless an entry lies at ``position``."""
         log, where = topic.log, self._engine.cluster
         if position > log.last:
             raise PositionBeyondEnd(
@@ -150,11 +156,6 @@ class Translator:
             raise PositionUnknown(
                 f"{topic.name} has no entry {position} in {where}; the entry before is {log.clamp(position)}: ask for "
                 "the position of an entry"
-            )
-        if position in log.markers:
-            raise PositionIsMarker(
-                f"{position} of {topic.name} in {where} is a marker: it is delivered to nobody; ask for the position "
-                "before or after it"
             )
 
     def _missing(self, topic: Topic, origin: str, incarnation: int, position: Position) -> EngineError:

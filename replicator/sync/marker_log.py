@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.requests import AppendedBlock
@@ -39,7 +39,8 @@ class Counters:
 
 
 class MarkerLog:
-    """Reads the markers of ``topic``. Unreadable markers are counted and passed over."""
+    """Reads the markers of ``topic``. Unreadable markers, and damaged blocks of them, are counted and passed over: a
+    worker starts although it has some."""
 
     def __init__(self, topic: Topic, counted: Counters) -> None:
         self._topic = topic
@@ -73,15 +74,20 @@ class MarkerLog:
 
     def blocks(self, first: Position, last: Position) -> list[StoredBlock]:
         """Return the blocks of a run of markers."""
-        found, _ = self._topic.reading.blocks(
-            Position(first.ledger, first.entry - 1), last, bytes_max=RUN_BYTES, from_memory=True
-        )
-        return found
+        before = Position(first.ledger, first.entry - 1)
+        try:
+            return self._topic.reading.blocks(before, last, bytes_max=RUN_BYTES, from_memory=True)[0]
+        except BlockCorrupt:
+            return [stored for page in self.pages(before, last) for stored in page]
 
     def pages(self, after: Position, upto: Position) -> Iterator[list[StoredBlock]]:
         """Yield the blocks in (``after``, ``upto``], in pages."""
-        for blocks, _ in self._topic.reading.pages(after, upto, bytes_max=PAGE_BYTES):
+        for blocks, _ in self._topic.reading.pages(after, upto, bytes_max=PAGE_BYTES, damaged=self._cannot_be_read):
             yield blocks
+
+    def _cannot_be_read(self, position: Position, error: BlockCorrupt) -> None:
+        self._counted.markers_corrupt += 1
+        log.warning("markers cannot be read", topic=self._topic.name, position=str(position), reason=str(error))
 
     def newest_first(self) -> Iterator[StoredBlock]:
         """Yield the blocks of markers from the end of the log back, at most :data:`RESTORE_MARKERS_MAX` markers."""

@@ -97,7 +97,7 @@ from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
 from replicator.worker.settings_teller import SettingsTeller
-from replicator.worker.store_start import StoppedEarly, StoreReplaced
+from replicator.worker.store_start import Started, StoppedEarly, StoreReplaced
 from replicator.worker.store_watch import StoreWatch
 from replicator.worker.taking_states import TakingStates
 from replicator.worker.tracing import WorkerTraces, make_traces
@@ -250,8 +250,7 @@ async def start_worker(
             await engine.catalog.create_namespace(FIRST_NAMESPACE)
         engine.writer.latencies.event_loop = watchdog.lag.histogram
         run = await begin_run(engine)
-        stores = StoreWatch(engine, topology, started, supervisor)
-        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces, run, stores)
+        parts = _make_parts(topology, cluster, database, engine, supervisor, watchdog, stack, traces, run, started)
         await _start_parts(parts, topology)
 
         # Each is called when all is there.
@@ -278,7 +277,7 @@ async def start_worker(
         await parts.states.first_try()
         await parts.failover.start()  # the others may be starting too, and ask us
         await asyncio.gather(*(port.settled() for port in ports))
-        stores.start()
+        parts.stores.start()
         stack.push_async_callback(reloader.close)
         if ender is not None:
             stack.push_async_callback(ender.start(supervisor).stop)
@@ -300,7 +299,7 @@ def _make_parts(
     stack: AsyncExitStack,
     traces: WorkerTraces | None,
     run: Run,
-    stores: StoreWatch,
+    started: Started,
 ) -> Parts:
     """Return all parts of the worker, not yet started. The stack ends them."""
     name = cluster.name
@@ -351,7 +350,7 @@ def _make_parts(
         watchdog,
         SettingsTeller(engine, links.pauses_put_back),
         TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
-        stores,
+        StoreWatch(engine, topology, started, supervisor, failover.adopt),
         AskingBack(name),
         bridge,
         traces,
@@ -379,6 +378,8 @@ def _make_parts(
 async def _start_parts(parts: Parts, topology: Topology) -> None:
     if parts.traces is not None:
         parts.traces.export.start()
+    parts.mending.change(other_workers(topology, parts.cluster))
+    parts.mending.start()  # before anything is read: what is found to be damaged is mended
     parts.index.start()
     parts.sync.start()
     await parts.links.change(topology)
@@ -390,8 +391,6 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.asking.change(other_addresses(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
-    parts.mending.change(other_workers(topology, parts.cluster))
-    parts.mending.start()
     await parts.settings.change(other_addresses(topology, parts.cluster))
     await parts.settings.start()
     parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)

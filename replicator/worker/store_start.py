@@ -7,7 +7,9 @@
 2. Messages are taken back as by ``replicator backup reclaim`` (:mod:`replicator.backup.reclaiming`), before clients are
    served. A start that is killed meanwhile goes on at the next one from what is stored. The peers that told of messages
    are stored first, so a later start waits for them.
-3. The outcome of the first start on a store is a row in the store (:data:`START`), which the status shows.
+3. The outcome of the first start on a store is a row in the store (:data:`START`), which the status shows. A start
+   after ``replicator backup reclaim``, or after a start that was cut off once messages were back, is the first one too:
+   it names what rows in Postgres prove to be lost, before they are replaced.
 """
 
 from __future__ import annotations
@@ -160,7 +162,7 @@ class StoreStart:
         done: Reclaimed | None = None
         while True:
             answers, silent = await self._ask(new=new, begun=begun)
-            index = IndexRows.NONE if not new or self._setting == START_EMPTY else await self._look()
+            index = await self._look() if reclaimed or (new and self._setting != START_EMPTY) else IndexRows.NONE
             now = self._situation(answers, silent, new=new, begun=begun, had=frozenset(had), index=index)
             decision = decide(now)
             match decision:
@@ -177,10 +179,9 @@ class StoreStart:
                         assert isinstance(served, Serve)
                         return await self._serve(served, silent, index, answers)
                 case Serve():
-                    if reclaimed:  # by a command, or by a start that was cut off: the settings are still to come
-                        engine = await self._store.open()
-                        await self._take_settings(engine, answers, reclaimed=True)
-                    return await self._serve(decision, silent, index, answers, settles=begun, new=new)
+                    return await self._serve(
+                        decision, silent, index, answers, settles=begun, new=new, reclaimed=reclaimed
+                    )
 
     def _situation(
         self,
@@ -277,6 +278,7 @@ class StoreStart:
         except ReclaimPaused:
             raise StoppedEarly from None
         except WorkerNotAsked as error:
+            await self._reopen()
             why = str(error).partition(";")[0]
             await self._wait(
                 f"{', '.join(sources)} told of messages of {self._name}, and one does not give them: {why}"
@@ -287,9 +289,13 @@ class StoreStart:
             with suppress(asyncio.CancelledError):
                 await watching
         self._log_done(done)
+        await self._reopen()
+        return done
+
+    async def _reopen(self) -> None:
+        """Open the store anew after blocks were put back: only then does the memory of its topics have them."""
         await self._store.close()
         await self._store.open()
-        return done
 
     def _log_done(self, done: Reclaimed) -> None:
         messages = sum(topic.messages for topic in done.topics)
@@ -309,20 +315,23 @@ class StoreStart:
         *,
         settles: bool = False,
         new: bool = True,
+        reclaimed: bool = False,
     ) -> Started:
+        """Do what is left before the worker serves. ``reclaimed`` says that a command, or a start that was cut off,
+        took the messages back: what is lost is still to be named, and the settings are still to come."""
         engine = await self._store.open()
         await _learn_epoch(engine, answers)
         lost: tuple[str, ...] = ()
-        if new and self._setting != START_EMPTY:
+        if names := reclaimed or (new and self._setting != START_EMPTY):
             lost = await self._missing(engine, answers)
         if settles:  # an operator said so
             lost = (*lost, "an operator ended a reclaim before its end: what it had not taken back")
             mark = restored_mark(engine.store)
             await settle(engine, (*(() if mark is None else mark.lost), *lost))
-        if new and self._setting != START_EMPTY:
-            await self._take_settings(engine, answers, reclaimed=decision.how is How.RECLAIMED)
+        if names:
+            await self._take_settings(engine, answers, reclaimed=reclaimed or decision.how is How.RECLAIMED)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)
-        if new:
+        if new or reclaimed:
             await engine.remember(START, _row(started))
         for each in lost:
             log.warning("lost", cluster=self._name, what=each)
@@ -342,7 +351,7 @@ class StoreStart:
         rows = self._rows
         if rows is None:
             return ()
-        if not self._peers:
+        if not self._peers and not engine.topics():  # a reclaim can have taken back some from a directory
             return (f"{rows.in_words()}; the topology has no other cluster that could have its messages",)
         there, silent = await topics_there({name: self._peers[name] for name in answers}, seconds=self._seconds())
         missing = [name for name in rows.names if name not in there and engine.find(name) is None]

@@ -4,12 +4,15 @@ A cluster that did not answer at the start may know a newer store. A newer store
 as one that was restored with the same topology. Then this worker must not serve any more, and ends itself. In turn, a
 worker announces its store to clusters that know an earlier one. These ask the worker at this cluster's configured
 address which store it has. If it has that store, a worker on the earlier one ends.
+
+Each answer also tells the newest failover epoch that the other cluster knows. A cluster that takes back its messages
+tells it in no other way, and that can last for hours.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,11 +21,13 @@ import structlog
 from replicator.backup.topic_lives import unasked
 from replicator.engine.engine import Engine
 from replicator.engine.restored import MARK, restored_mark
+from replicator.failover.epochs import from_json
 from replicator.running.supervisor import Supervisor
 from replicator.topology import Topology
 from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.start_decision import older_store
 from replicator.worker.store_start import START, Started
+from snapshots.markers import FailoverEpoch
 
 ASK_SECONDS: Final = 5.0
 """Pause between two rounds of questions."""
@@ -32,7 +37,10 @@ log = structlog.get_logger(__name__)
 
 
 class StoreWatch:
-    """The watch of one worker. ``replaced`` is set when another store has taken the place of the worker's store."""
+    """The watch of one worker. ``replaced`` is set when another store has taken the place of the worker's store.
+
+    ``adopt`` is called with each failover epoch that another cluster tells.
+    """
 
     def __init__(
         self,
@@ -40,11 +48,13 @@ class StoreWatch:
         topology: Topology,
         started: Started,
         supervisor: Supervisor,
+        adopt: Callable[[FailoverEpoch], None],
         *,
         seconds: float = ASK_SECONDS,
     ) -> None:
         self._engine = engine
         self._started = started
+        self._adopt = adopt
         self._unasked = dict(started.unasked)
         """Peers that did not answer since the start, each with the reason."""
         self._answered = False
@@ -95,17 +105,19 @@ class StoreWatch:
         )
         self._answered = self._answered or bool(answers)
         self._unasked = {name: silent.get(name, why) for name, why in self._unasked.items() if name not in answers}
-        await self._take_back_remarks(answers)
+        for answer in answers.values():
+            self._adopt(from_json(dict(answer.record)))
         own = self._engine.origin_stores.line
-        for name, answer in answers.items():
-            address, newest = self._peers.get(name), answer.newest
-            if address is not None and newest is not None and own.is_later(own.store, newest.line.store):
-                await announce_later(address, self._engine.cluster, own)
         reason = older_store(self._engine.cluster, self._place, own, answers)
         if reason is not None and not self.reason:
             self.reason = reason
             log.error("another store took the place of this one", cluster=self._engine.cluster, reason=reason)
             self.replaced.set()
+        for name, answer in answers.items():
+            address, newest = self._peers.get(name), answer.newest
+            if address is not None and newest is not None and own.is_later(own.store, newest.line.store):
+                await announce_later(address, self._engine.cluster, own)
+        await self._take_back_remarks(answers)  # last, because a full store does not take it
 
     async def _take_back_remarks(self, answered: Collection[str]) -> None:
         """Take back the remark that a reclaim did not ask these clusters. Links name what only such a cluster has."""

@@ -86,7 +86,7 @@ REVERTS: Final[Mapping[str, tuple[Edit, ...]]] = {
     "retention-is-held-back": (
         Edit(
             "replicator.engine.upkeep.maintenance",
-            "        return self.waits() or (self._monotonic() < self._held_back_until and self._has_room())\n",
+            "        return self.waits() or (held and self._has_room())\n",
             "        return self.waits()\n",
         ),
     ),

@@ -11,7 +11,9 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +23,7 @@ from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lived_log import live, publish_numbered
+from lived_log import CutOff, far_apart, few_fillers, live, publish_numbered
 from pyroaring import BitMap
 
 from replicator.backup.putting_back import finish_put_back
@@ -142,10 +144,6 @@ async def put_back(engine: Engine, lives: Sequence[Life], parts_max: int, told: 
         except CutOff:
             return False
     return True
-
-
-class CutOff(Exception):
-    pass
 
 
 async def _cut_off(*_: Any, **__: Any) -> None:
@@ -505,5 +503,54 @@ def test_invariant_2_the_own_mark_of_a_log_that_had_only_local_markers_reaches_t
         async with opened(path) as engine:
             (record,) = engine.store.topics()
             assert engine.store.high_waters(record.topic_id)["us-east"].position == lives[-1].copy.mark
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("commits_max", [1, 3, 5, 1 << 30])
+def test_invariant_11_a_large_gap_below_the_log_is_filled_by_several_transactions(
+    tmp_path: Path, commits_max: int
+) -> None:
+    """A hole lies in the gap, and the reclaim is cut off in it."""
+
+    async def main() -> None:
+        await live(tmp_path, ["publish", "reopen", "publish"], [0])
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            start, last = blocks_of(topic)[0].last, topic.log.last
+            rows, hole, upto = far_apart(start, topic.incarnation)
+        reached, runs = start, 0
+        while reached < upto:
+            runs += 1
+            async with opened(tmp_path) as engine:
+                topic = await engine.topic(TOPIC)
+                left = [row for row in rows if row[0].origin_first > reached]
+                holes = [(max(reached, hole[0]), hole[1])] if reached < hole[1] else []
+                with suppress(CutOff), few_fillers(engine, 250, commits_max=commits_max):
+                    await engine.writer.put_back(
+                        topic.tail, topic.incarnation, left, after=reached, holes=holes, upto=upto, numbered=False
+                    )
+            async with opened(tmp_path) as engine:
+                topic = await engine.topic(TOPIC)
+                note = put_back_note(engine.store, topic.topic_id)
+                assert note is not None
+                ((after, now),) = note.ranges
+                assert after == start
+                assert reached < now
+                reached = now
+                there = [(hole[0], min(reached, hole[1]))] if reached > hole[0] else []
+                assert topic.origins.left_out("us-east") == there
+                runs_here = list(topic.log.runs_between(BEFORE_ALL, END))
+                assert runs_here == [(start.ledger, 0, reached.entry), (last.ledger, 0, last.entry)]
+        assert (runs == 1) == (commits_max == 1 << 30)
+        async with opened(tmp_path) as engine:
+            topic = await finish_put_back(engine, await engine.topic(TOPIC), {})
+            found = blocks_of(topic)
+            assert [bytes(each.block) for each in own(found) if start < each.position <= upto] == [
+                block for _, block in rows
+            ]
+            entries = list(accumulate((each.header.entries for each in found), initial=0))[:-1]
+            messages = list(accumulate((each.header.messages for each in found), initial=0))[:-1]
+            assert counts(topic, engine) == list(zip(entries, messages, strict=True))
 
     asyncio.run(main())

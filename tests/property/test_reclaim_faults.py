@@ -26,6 +26,7 @@ from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from replicator.api.guarding import GUARD, ROLE
 from replicator.api.verifying import add_verifying
 from replicator.backup.errors import WorkerNotAsked
 from replicator.backup.reclaiming import Reclaimed, reclaim
@@ -40,8 +41,11 @@ from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
+from replicator.engine.topics.grants import Grants
 from replicator.engine.upkeep.maintenance import HELD_BACK_SECONDS
 from replicator.failover.epochs import FIRST, as_json
+from replicator.security.guard import Guard, PermissionGuard
+from replicator.security.permissions import Permissions
 from replicator.topology import Topology, load_topology
 from snapshots.position import BEFORE_ALL, Position
 
@@ -67,6 +71,10 @@ class Peer:
     """Its blocks before anything befell them."""
     rows: dict[bytes, bytes] = field(default_factory=dict)
     """The rows of damaged blocks, as they were before."""
+    guard: Guard | None = None
+    """Permissions of the role "worker", as which everybody asks then."""
+    answers: asyncio.Event | None = None
+    """Event without which no question for high-water marks is answered."""
 
     def add(self, app: web.Application) -> None:
         add_verifying(app)
@@ -89,6 +97,10 @@ class Peer:
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
             self.held[request.headers.get(RECLAIMING_HEADER, ""), request.path.rsplit("/", 1)[1]] += 1
+            if self.guard is not None:
+                request[ROLE], request[GUARD] = "worker", self.guard
+            if self.answers is not None and request.path.endswith("/high-water"):
+                await self.answers.wait()
             if self.gone:
                 assert request.transport is not None
                 request.transport.abort()
@@ -581,6 +593,75 @@ def test_a_peer_that_is_not_read_for_long_is_asked_to_hold_on(tmp_path: Path, mo
     asyncio.run(main())
 
 
+def test_a_peer_that_does_not_answer_delays_no_question_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.backup.reclaim_peers.ASKED_AGAIN_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["publish"] * 4)
+            silent, other = found.peers
+            await give(other, published)
+            asked = "us-east", "high-water"
+
+            async def takes_long(*_: object) -> None:
+                silent.answers = answers = asyncio.Event()
+                before = silent.held[asked]
+                await eventually(lambda: silent.held[asked] > before, "the silent one was asked")
+                before = other.held[asked]
+                await eventually(lambda: other.held[asked] > before + 2, "the other one was asked again and again")
+                silent.answers = None
+                answers.set()
+
+            other.faults = {1: takes_long}
+            assert (await found.reclaim()).lost == []
+
+    asyncio.run(main())
+
+
+def test_a_role_that_may_replicate_some_topics_holds_their_retention_back_and_no_other(tmp_path: Path) -> None:
+    """docs/security.md allows a worker such a role. It may not read the log of failovers."""
+    apart = "persistent://public/apart/orders"
+    keeps_nothing = EngineSettings(policies=TopicPolicies(retention=Retention(0, 0)), maintained=False)
+    roles = {"public/default": {"worker": frozenset({"replicate"})}, "public/apart": {"worker": frozenset({"consume"})}}
+    guard = PermissionGuard(lambda: Permissions(lambda name: Grants(), roles), lambda: ())
+    now = [1_000.0]
+
+    async def main() -> None:
+        async with clusters(tmp_path, keeps_nothing) as found:
+            published = await restored_from(found, ["publish"], ["publish"] * 8)
+            passes: list[int] = []
+
+            async def retains(peer: Peer, _: web.Request) -> None:
+                await peer.engine.maintenance.run_once()
+                passes.append(1)
+
+            for peer in found.peers:
+                peer.guard = guard
+                peer.engine.maintenance._monotonic = lambda: now[0]
+                other = await peer.engine.topic(apart)
+                for _ in range(3):
+                    await other.publish([message()])
+                await give(peer, published)
+                peer.faults = dict.fromkeys(range(1, 6), retains)
+            done = await found.reclaim()
+            assert done.lost == []
+            assert passes, "retention ran between the pages"
+            await check(found, published, done)
+            peer = found.peers[0]
+            topic, other = await peer.engine.topic(TOPIC), await peer.engine.topic(apart)
+            await peer.engine.maintenance.run_once()
+            assert other.log.trimmed > BEFORE_ALL
+            assert topic.log.trimmed == BEFORE_ALL
+            assert not peer.engine.maintenance.held_back
+            now[0] += HELD_BACK_SECONDS
+            await peer.engine.maintenance.run_once()
+            assert topic.log.trimmed > BEFORE_ALL
+
+    asyncio.run(main())
+
+
 def test_a_store_that_is_nearly_full_does_not_hold_its_retention_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, "eu-west", EngineSettings(maintained=False)) as engine:
@@ -591,5 +672,6 @@ def test_a_store_that_is_nearly_full_does_not_hold_its_retention_back(tmp_path: 
             assert engine.maintenance.held_back
             with patch.object(engine.store, "pressure", lambda: 0.95):
                 assert not engine.maintenance.held_back
+                assert not engine.maintenance.holds_back(await engine.topic(TOPIC))
 
     asyncio.run(main())

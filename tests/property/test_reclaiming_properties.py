@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lived_log import live, publish_numbered
+from lived_log import CutOff, far_apart, few_fillers, live, publish_numbered
 
 from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
 from replicator.engine.engine import Engine, EngineSettings
@@ -190,5 +191,45 @@ def test_what_a_producer_sends_again_that_was_reclaimed_is_a_duplicate(tmp_path:
                 for entry in BlockView(each.block).entries()
             ]
             assert payloads == [b"%d" % number for number in range(8)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("commits_max", [1, 3, 5, 1 << 30])
+def test_invariant_11_a_large_gap_is_filled_by_several_transactions_each_of_which_names_what_is_lost(
+    tmp_path: Path, commits_max: int
+) -> None:
+    """A hole lies in the gap, and the reclaim is cut off in it."""
+
+    async def main() -> None:
+        await live(tmp_path, ["publish"], [0])
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            start = topic.log.last
+            rows, hole, upto = far_apart(start, topic.incarnation)
+        reached, runs = start, 0
+        while reached < upto:
+            runs += 1
+            async with opened(tmp_path) as engine:
+                topic = await engine.topic(TOPIC)
+                left = [row for row in rows if row[0].origin_first > reached]
+                holes = [(max(reached, hole[0]), hole[1])] if reached < hole[1] else []
+                with suppress(CutOff), few_fillers(engine, 250, commits_max=commits_max):
+                    await engine.writer.reclaim(
+                        topic.tail, topic.log.last, left, holes=holes, upto=upto, numbered=False
+                    )
+            async with opened(tmp_path) as engine:
+                topic = await engine.topic(TOPIC)
+                mark = topic.origins.high_water("us-east")
+                assert mark is not None
+                assert reached < mark.position
+                reached = mark.position
+                assert topic.log.last == reached
+                there = [(hole[0], min(reached, hole[1]))] if reached > hole[0] else []
+                assert topic.origins.left_out("us-east") == there
+                assert list(topic.log.runs_between(BEFORE_ALL, END)) == [(start.ledger, 0, reached.entry)]
+                found = [bytes(each.block) for each in own(blocks_of(topic)) if each.position > start]
+                assert found == [block for header, block in rows if header.origin_first <= reached]
+        assert (runs == 1) == (commits_max == 1 << 30)
 
     asyncio.run(main())

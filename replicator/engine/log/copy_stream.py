@@ -30,7 +30,8 @@ from snapshots.position import Position
 
 DIGEST_BYTES: Final = 32
 KNOWN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Limit of the list of hashes that a receiver has already: 2 million hashes, for a store of 2 TB."""
+"""Limit of the list of hashes that a receiver has already: 2 million hashes, for a store of 2 TB. A receiver that has
+more names a part of them."""
 HEAD_BYTES_MAX: Final = 64 * 1024 * 1024
 _FRAME = struct.Struct("<cI")
 _SIZE = struct.Struct("<I")

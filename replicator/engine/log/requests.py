@@ -233,6 +233,8 @@ class ReclaimRequest(Request):
     upto: Position = BEFORE_ALL
     """Position up to which all own positions are accounted for after the request."""
     numbered: bool = False
+    fillers: int = 0
+    """Most fillers that the transaction writes (:mod:`replicator.engine.log.commit.filling`)."""
 
 
 @dataclass(slots=True)
@@ -251,6 +253,8 @@ class PutBackRequest(Request):
     upto: Position = BEFORE_ALL
     """Position up to which every position of that life is then a block or a hole."""
     numbered: bool = False
+    fillers: int = 0
+    """Most fillers that the transaction writes (:mod:`replicator.engine.log.commit.filling`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import structlog
 
+from replicator.engine.log.commit.filling import FILLER_BYTES
 from replicator.engine.log.disk_room import RESERVE_BYTES, DiskRoom, is_full
 from replicator.engine.log.requests import (
     CompactSegmentsRequest,
@@ -53,6 +54,8 @@ GROUP_BYTES: Final = 1024 * 1024
 ROW_BYTES: Final = 2 * 4096
 """Most bytes that one row takes that is put or deleted: its page, and its share of pages that are split or lie above
 it."""
+SMALL_ROWS_BYTES: Final = 256
+"""Most bytes that a small block takes beside its own: the keys and heads of its row and of its fillers' rows."""
 BOUNDED_BYTES: Final = 8 * 1024 * 1024
 """Most bytes of a transaction that deletes or moves a bounded number of rows. Seen: 3 MiB for a trim of 1,000
 blocks."""
@@ -82,6 +85,9 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
             for copied in request.blocks:
                 total += 2 * ROW_BYTES + _row_bytes(len(copied.block), elsewhere)
             total += ROW_BYTES * len(request.writes)
+        elif isinstance(request, (ReclaimRequest, PutBackRequest)):  # they may have very many small blocks
+            total += sum(_row_bytes(len(block), elsewhere) + SMALL_ROWS_BYTES for _, block in request.blocks)
+            total += 2 * FILLER_BYTES * request.fillers
         else:
             total += _row_bytes(request.bytes, elsewhere)
         if isinstance(request, PutManyRequest):

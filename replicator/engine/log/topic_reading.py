@@ -113,14 +113,31 @@ class TopicReading:
         bytes_max: int,
         origins: Collection[str] | None = None,
         verify: bool = True,
+        damaged: Callable[[Position, BlockCorrupt], None] | None = None,
     ) -> Iterator[tuple[list[StoredBlock], Position]]:
         """Yield the blocks in (``after``, ``upto``] in pages of about ``bytes_max``. Each page comes with the last
         position that it covers.
 
-        The pages end before ``upto`` if no entry is left, or if the topic is being deleted.
+        The pages end before ``upto`` if no entry is left, or if the topic is being deleted. A damaged block raises
+        :class:`BlockCorrupt`; but if ``damaged`` is given, it is called with the block's first position and the error,
+        and the block is passed over. ``damaged`` and ``origins`` cannot be given together.
         """
+        assert damaged is None or origins is None
+        size = bytes_max
         while after < upto:
-            blocks, reached = self.blocks(after, upto, bytes_max=bytes_max, origins=origins, verify=verify)
+            try:
+                blocks, reached = self.blocks(after, upto, bytes_max=size, origins=origins, verify=verify)
+            except BlockCorrupt as error:
+                if damaged is None:
+                    raise
+                if size:  # go on block by block, up to the damaged one
+                    size = 0
+                    continue
+                spans = self._store.block_spans(self._topic_id, after, blocks_max=1)
+                if not spans:
+                    return
+                damaged(spans[0].first, error)
+                blocks, reached, size = [], min(spans[0].last, upto), bytes_max
             if reached <= after:
                 return
             yield blocks, reached

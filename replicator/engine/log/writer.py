@@ -21,6 +21,7 @@ from replicator.engine.latencies import Latencies
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
+from replicator.engine.log.commit.filling import FILLER_BYTES, fillers_of
 from replicator.engine.log.commit.group_commits import GroupCommits
 from replicator.engine.log.commit.request_queue import RequestQueue
 from replicator.engine.log.gathered_puts import GatheredPuts
@@ -252,12 +253,12 @@ class Writer:
         """Append blocks of this cluster's own that the log lost, at the positions that they had.
 
         ``last`` is the log's LAC. ``holes`` are the ranges that no cluster has. Afterwards every own position up to
-        ``upto`` is a block or a hole. Raises :class:`NotReclaimed`.
+        ``upto`` is a block or a hole. Many fillers take several transactions; each of them leaves that true up to its
+        own end. Raises :class:`NotReclaimed`.
         """
-        await self._submit(
+        await self._in_parts(
             ReclaimRequest(
                 self._loop.create_future(),
-                sum(len(block) for _, block in blocks),
                 tail=tail,
                 last=last,
                 blocks=blocks,
@@ -298,7 +299,6 @@ class Writer:
         """
         request = PutBackRequest(
             self._loop.create_future(),
-            sum(len(block) for _, block in blocks),
             tail=tail,
             incarnation=incarnation,
             after=after,
@@ -307,7 +307,17 @@ class Writer:
             upto=upto,
             numbered=numbered,
         )
-        await self._submit(request)
+        await self._in_parts(request)
+
+    async def _in_parts(self, request: ReclaimRequest | PutBackRequest) -> None:
+        """Carry out ``request`` in as many transactions as its fillers take."""
+        left: ReclaimRequest | PutBackRequest | None = request
+        while left is not None:
+            left.fillers = fillers_of(left)
+            left.bytes = sum(len(block) for _, block in left.blocks) + left.fillers * FILLER_BYTES
+            left = await self._submit(left)
+            if left is not None:
+                left.answer = self._loop.create_future()
 
     async def recount(self, tail: Tail, counted: Counted) -> None:
         """Correct the counts of entries and messages before each block of a topic, after :meth:`put_back`.

@@ -10,7 +10,8 @@ same pass:
 3. Holds: a link that holds back more than its quota allows is released or makes publishes be refused, or is only
    reported. When it moves on, the topic's next check follows at once.
 4. Retention: the oldest blocks that no subscription or link needs and the policy does not keep are deleted. It waits
-   while another cluster takes back its messages from here, unless the store is nearly full.
+   while another cluster takes back its messages from here, unless the store is nearly full. For a role that may
+   replicate only some topics, it waits only in these.
 5. Deduplication: producers that were not seen for long are forgotten.
 6. Compaction: a pass is started if one is due, and if none that was started here is running.
 
@@ -30,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -97,7 +97,9 @@ class Maintenance(TopicListener["Topic"]):
         self._wall_clock_ms = wall_clock_ms
         self._interval_seconds = interval_seconds
         self._monotonic = monotonic
-        self._held_back_until = -math.inf
+        self._holds: dict[str | None, tuple[float, Callable[[str], bool]]] = {}
+        """For each role that holds retention back, the time until which it does so, and a function that returns whether
+        it does so in the topic of a given name. None stands for a hold of all topics."""
         self.waits: Callable[[], bool] = lambda: False
         """Returns whether nothing may be trimmed, expired or evicted, because states of subscriptions are awaited."""
         self._compact_segments = compact_segments
@@ -146,19 +148,37 @@ class Maintenance(TopicListener["Topic"]):
 
         Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
         """
+        await self.hold_back_some(whose, None, lambda _: True)
+
+    async def hold_back_some(self, whose: str, role: str | None, covers: Callable[[str], bool]) -> None:
+        """Do the work of :meth:`hold_back`, but only for the topics for whose names ``covers`` returns True.
+
+        ``role`` asks for it; None stands for :meth:`hold_back`. A role has one hold at a time, so its last call counts.
+        """
         if not self._has_room():
             return
-        held = self._monotonic() < self._held_back_until
-        self._held_back_until = self._monotonic() + HELD_BACK_SECONDS
+        now = self._monotonic()
+        self._holds = {each: hold for each, hold in self._holds.items() if now < hold[0]}
+        held = role in self._holds
+        self._holds[role] = (now + HELD_BACK_SECONDS, covers)
         if not held:
-            log.info("retention waits while a cluster takes back its messages", whose=whose)
+            log.info("retention waits while a cluster takes back its messages", whose=whose, role=role)
             async with self._one_at_a_time:
                 pass
 
     @property
     def held_back(self) -> bool:
-        """Whether retention waits for a cluster that takes back its messages, or for states of subscriptions."""
-        return self.waits() or (self._monotonic() < self._held_back_until and self._has_room())
+        """Whether retention waits in every topic: for a cluster that takes back its messages, or for states of
+        subscriptions."""
+        hold = self._holds.get(None)
+        return self.waits() or (hold is not None and self._monotonic() < hold[0] and self._has_room())
+
+    def holds_back(self, topic: Topic) -> bool:
+        """Return whether retention waits in ``topic``, for one of the reasons of :attr:`held_back` or for
+        :meth:`hold_back_some`."""
+        now = self._monotonic()
+        held = any(now < until and covers(topic.name) for until, covers in self._holds.values())
+        return self.waits() or (held and self._has_room())
 
     def _has_room(self) -> bool:
         return self._store.pressure() <= 1 - HOLD_ROOM_MIN
@@ -354,7 +374,7 @@ class Maintenance(TopicListener["Topic"]):
     async def _retain(self, topic: Topic) -> None:
         self._came_bytes.pop(topic.topic_id, None)
         policy = topic.policies.effective.retention
-        if (policy.age_seconds_max is None and policy.bytes_max is None) or self.held_back:
+        if (policy.age_seconds_max is None and policy.bytes_max is None) or self.holds_back(topic):
             return
         done = retention.done_through(
             topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), topic.holds.holding()
@@ -367,7 +387,7 @@ class Maintenance(TopicListener["Topic"]):
         async for block in self._blocks(topic, topic.log.trimmed):
             if not going.drop(block):
                 break
-        if self.held_back:  # retention was held back after the pass began
+        if self.holds_back(topic):  # retention was held back after the pass began
             return
         trimming = going.trimming
         await topic.trimming.trim(

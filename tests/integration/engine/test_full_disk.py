@@ -24,6 +24,7 @@ from engine_support import (
     HeldClock,
     entries_of,
     eventually,
+    make_block,
     message,
     one_group,
     opened,
@@ -35,15 +36,17 @@ from segment_support import FaultyDisk, failing
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
 from replicator.engine.log import room
+from replicator.engine.log.block import verify_block
+from replicator.engine.log.commit.filling import FILLED_MAX, filler_blocks
 from replicator.engine.log.disk_room import RESERVE_BYTES
-from replicator.engine.log.requests import CopiedBlock, CopyRequest
+from replicator.engine.log.requests import CopiedBlock, CopyRequest, ReclaimRequest
 from replicator.engine.log.room import most_bytes
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import READERS_MAX
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
 from replicator.links.link import Link
-from snapshots.position import BEFORE_ALL
+from snapshots.position import BEFORE_ALL, Position
 
 DISK_BYTES = 96 * 1024 * 1024
 FULL = "make room on it, or trim topics"
@@ -484,6 +487,19 @@ def test_what_goes_to_segments_needs_little_room_in_the_table() -> None:
     request = CopyRequest(None, 1 << 20, blocks=[CopiedBlock(BEFORE_ALL, bytes(1 << 20))])  # type: ignore[arg-type]
     assert most_bytes([request], range(1 << 16, 1 << 25)) < (1 << 20) + (1 << 18)
     assert most_bytes([request], range(0)) >= 3 << 20
+
+
+def test_a_reclaim_gets_room_for_each_of_its_small_blocks_and_for_fillers() -> None:
+    """They lie in the table, also where the request as a whole has the size of a body in a segment."""
+    at = Position(1, 0)
+    block = make_block(at, [message()])
+    rows = [(verify_block(block), block)] * 10_000
+    in_segments = range(1 << 16, 1 << 25)
+    request = ReclaimRequest(None, 10_000 * len(block), blocks=rows, upto=at)  # type: ignore[arg-type]
+    without = most_bytes([request], in_segments)
+    assert without >= 2 * request.bytes
+    fillers = sum(len(filler) for _, filler in filler_blocks("us-east", 1, at, FILLED_MAX, 0))
+    assert most_bytes([replace(request, fillers=FILLED_MAX)], in_segments) - without >= fillers
 
 
 def test_a_full_disk_does_not_end_the_process_that_reads_much_at_once(disk: Disk) -> None:

@@ -543,6 +543,8 @@ def test_what_cannot_be_translated_is_refused_by_its_reason(postgres_url: str, d
                 await translator.identity(TOPIC, Position(1, 0))
             with pytest.raises(PositionIsMarker, match="is a marker"):
                 await translator.identity(TOPIC, marker)
+            place = await translator.place(TOPIC, "eu-west", topic.incarnation, marker)
+            assert place.position == marker, "another cluster asks for it, to mend its damaged copy"
             with pytest.raises(NotCopied, match="not in eu-west yet: it has us-east up to 5:3"):
                 await translator.place(TOPIC, ORIGIN, INCARNATION, Position(5, 4))
             with pytest.raises(NotCopied, match="nothing of ap-south"):

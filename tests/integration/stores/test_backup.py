@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import forked_commands
@@ -24,18 +24,21 @@ from engine_support import opened
 from failover_support import deployment
 from served_worker import ServedWorker, served_worker
 
+from replicator.api import backup as backup_route
 from replicator.backup.chunks import Chunks
 from replicator.backup.creating import create
 from replicator.backup.destination import UNFINISHED, Destination
 from replicator.backup.locks import CREATE, Lock
-from replicator.backup.manifest import Manifests
+from replicator.backup.manifest import Manifest, Manifests
 from replicator.backup.pruning import prune
 from replicator.backup.restoring import restore
-from replicator.backup.sources import of_worker
+from replicator.backup.sources import StoreCopy, of_worker
 from replicator.client import Client
 from replicator.engine.engine import Engine
+from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.log.block import BlockView
 from replicator.engine.log.entry import decode_entry
+from replicator.engine.log.store_copy import DamagedBlock, Piece
 from replicator.engine.log.store_files import RESTORING
 from snapshots.position import BEFORE_ALL, Position
 
@@ -335,6 +338,68 @@ def test_who_asks_for_a_copy_and_falls_silent_is_in_nobodys_way(
             silent.sendall(asked.encode() + b"x" * 32)
             assert b"nothing of the body came" in silent.recv(4_096)
         assert alone_here.ask("POST", "/replication/v1/backup").status == 200
+
+
+def test_a_topic_that_is_deleted_while_a_copy_begins_is_no_part_of_the_backup_which_can_be_restored(
+    alone_here: ServedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stays", "goes"):
+        assert alone_here.ask("PUT", f"persistent/public/default/{name}").status == 204
+    deleted: list[int] = []
+    next_piece = backup_route._next
+
+    def delete_first(pieces: Iterator[Piece | DamagedBlock | None]) -> Piece | DamagedBlock | None:
+        if not deleted:
+            deleted.append(alone_here.ask("DELETE", "persistent/public/default/goes?force=true").status)
+        return next_piece(pieces)
+
+    monkeypatch.setattr(backup_route, "_next", delete_first)
+    destination = Destination(str(tmp_path / "backups"))
+    manifest = create(destination, "us-east", lambda known: of_worker(alone_here.url, known))
+    assert deleted == [204]
+    assert "persistent://public/default/stays" in manifest.topics
+    assert "persistent://public/default/goes" not in manifest.topics
+    restored, _, _ = restore(destination, "us-east", tmp_path / "back")
+    assert restored.id == manifest.id
+
+
+def test_a_copy_that_cannot_begin_says_why(alone_here: ServedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise StoreCopyFailed("the disk is gone")
+
+    monkeypatch.setattr(backup_route, "_next", fails)
+    with pytest.raises(StoreCopyFailed, match="the disk is gone"), of_worker(alone_here.url, set()) as copy:
+        list(copy.pieces)
+
+
+def test_where_there_are_more_chunks_than_a_worker_takes_hashes_of_those_of_the_newest_backup_are_named(
+    alone_here: ServedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = Destination(str(tmp_path / "backups"))
+    named: list[set[bytes]] = []
+
+    def backup_after(*contents: bytes) -> Manifest:
+        asyncio.run(publish(alone_here.pulsar_url, contents, batching_enabled=False))
+
+        def source(known: set[bytes]) -> AbstractContextManager[StoreCopy]:
+            named.append(known)
+            return of_worker(alone_here.url, known)
+
+        return create(destination, "us-east", source)
+
+    first = backup_after(*(os.urandom(1_000_000) for _ in range(4)))
+    second = backup_after(b"another")
+    assert len(first.digests()) > 2
+    assert first.digests() - second.digests(), "the store changed"
+    for module in ("replicator.api.backup", "replicator.backup.creating"):
+        monkeypatch.setattr(f"{module}.KNOWN_BYTES_MAX", 2 * 32)
+    third = backup_after(b"one more")
+    assert named[1] == first.digests()
+    assert len(named[2]) == 2
+    assert named[2] <= second.digests()
+    assert third.written_bytes < 4_000_000, "what is sent again is not written again"
+    _, mark, _ = restore(destination, "us-east", tmp_path / "back")
+    assert mark.backup == third.id
 
 
 def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_store_is_kept(alone: Mesh) -> None:

@@ -23,16 +23,19 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.verifying import add_verifying
+from replicator.backup.reclaiming import reclaim
 from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
 from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
 from replicator.engine.engine import Engine, EngineSettings
+from replicator.engine.errors import StoreFull
 from replicator.engine.lineage import StoreLine
+from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.restored import MARK, restored_mark
 from replicator.failover.epochs import FIRST, as_json
-from replicator.failover.service import RECORD
+from replicator.failover.service import RECORD, FailoverService
 from replicator.index.database import DatabaseUnavailable
 from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.binding import take_place
@@ -59,6 +62,11 @@ from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS = EarlierRows(2, 3, ("one", "two"))
+GONE = EarlierRows(1, 1, ("persistent://public/default/gone",))
+NAMED_GONE = (
+    "Postgres has 1 topic of an earlier store that no cluster that was asked has: persistent://public/default/gone; "
+    "C was not asked"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -102,14 +110,17 @@ class Peer:
         app.router.add_get("/failover/v1/state", state)
         app.middlewares.append(watched)
 
-    async def has_copy(self, *contents: bytes, topic: str = TOPIC, ledger: int = 11, store: str = "first") -> None:
-        """Give the peer a copy of messages that A published from ``store``."""
+    async def has_copy(
+        self, *contents: bytes, topic: str = TOPIC, ledger: int = 11, store: str = "first", incarnation: int = 10
+    ) -> None:
+        """Give the peer a copy of messages that A published from ``store``. A later incarnation is one more life."""
         found = await self.engine.topic(topic)
         mark = found.origins.high_water("A")
+        await self.engine.writer.keep_both(found.tail, {"A": HighWater(incarnation, BEFORE_ALL)})
         previous = BEFORE_ALL if mark is None else mark.position
         for number, content in enumerate(contents):
             at = Position(ledger, number)
-            block = make_block(at, [message(content)], origin="A", incarnation=10)
+            block = make_block(at, [message(content)], origin="A", incarnation=incarnation)
             await found.writing.copy([CopiedBlock(previous, block)])
             previous = at
         await self.knows(StoreLine(store))
@@ -194,6 +205,10 @@ async def clusters(path: Path, *, store: str = "store: {ask_peers_seconds: 1}\n"
         yield Clusters(path, stack, store=store)
 
 
+def ignore(_: FailoverEpoch) -> None:
+    """Learn nothing of failovers."""
+
+
 def contents(engine: Engine, topic: str = TOPIC) -> int:
     found = engine.find(topic)
     return 0 if found is None else found.log.messages
@@ -229,11 +244,32 @@ async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_s
         with monkeypatch.context() as killed:
             killed.setattr(taking_settings, "ask_settings", cut_off)
             with pytest.raises(StoppedEarly):
-                await found.start()
-        started, engine = await found.start()
+                await found.start(rows=GONE)
+        started, engine = await found.start(rows=GONE)
         assert started.how is How.USUAL
         assert contents(engine) == 3
         assert set(engine.catalog.grants.of("public/default").roles) == {"clerk"}
+        assert engine.store.meta(START)["lost"] == list(started.lost) == [NAMED_GONE]
+
+
+@asynchronous
+async def test_after_a_reclaim_by_command_the_first_start_names_what_rows_in_postgres_prove_to_be_lost(
+    tmp_path: Path,
+) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1", b"2", b"3")
+        with pytest.raises(EmptyStoreRefused, match="replicator backup reclaim"):
+            await found.start(rows=GONE, setting="refuse")
+        await reclaim(found.topology, "A", without=frozenset({"C"}))
+        started, engine = await found.start(rows=GONE, setting="refuse")
+        assert (started.how, started.index) == (How.USUAL, IndexRows.EARLIER)
+        assert contents(engine) == 3
+        row = engine.store.meta(START)
+        assert row["lost"] == list(started.lost) == [NAMED_GONE]
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
+        assert watch.status()["lost"] == [NAMED_GONE]
+        assert watch.status()["first_at_ms"] == row["at_ms"]
 
 
 async def cut_off(*_: object) -> None:
@@ -264,7 +300,7 @@ async def test_the_remark_that_a_peer_was_not_asked_goes_when_it_has_answered(tm
         b = await found.peer("B")
         await b.has_copy(b"1")
         started, engine = await found.start()
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         await watch.look()
         mark = restored_mark(engine.store)
         assert mark is not None
@@ -443,6 +479,38 @@ async def test_a_peer_that_dies_while_it_is_read_is_waited_for(tmp_path: Path, m
 
 
 @asynchronous
+async def test_a_peer_that_goes_silent_in_the_middle_of_an_earlier_life_gives_the_rest_of_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.backup.reclaiming.APPENDED_BYTES", 1)
+    monkeypatch.setattr("replicator.pipeline.data_plane.PAGE_BYTES", 100)
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(*(b"%d" % number for number in range(10)))
+        await b.has_copy(b"later", ledger=21, incarnation=20)
+        silent = answers_again = False
+
+        def goes_silent(request: web.Request) -> None:
+            nonlocal silent
+            silent = silent or found.opening.progress.get("messages", 0) >= 3  # so many has only the earlier life
+            if silent and not answers_again:
+                assert request.transport is not None
+                request.transport.abort()
+
+        b.reading = goes_silent
+        starting = asyncio.ensure_future(found.start())
+        await eventually(lambda: found.opening.state == "waiting", "it waits for B")
+        assert silent
+        answers_again = True
+        started, engine = await starting
+        assert started.how is How.RECLAIMED
+        assert contents(engine) == 11
+        mark = restored_mark(engine.store)
+        assert mark is not None
+        assert mark.lost == ("C was not asked: what only it has of A's messages",)
+
+
+@asynchronous
 async def test_a_start_empty_ends_a_reclaim_that_was_begun_and_names_what_it_leaves(tmp_path: Path) -> None:
     async with clusters(tmp_path) as found:
         b = await found.peer("B")
@@ -542,8 +610,6 @@ async def test_an_answer_that_makes_no_sense_is_none(garbage: str) -> None:
 async def test_an_older_store_does_not_serve_and_a_reclaim_gives_it_the_place_of_the_newer_one(
     tmp_path: Path,
 ) -> None:
-    from replicator.backup.reclaiming import reclaim
-
     async with clusters(tmp_path) as found:
         old = await found.used_store()
         b = await found.peer("B")
@@ -588,7 +654,7 @@ async def test_a_running_worker_learns_from_a_peer_that_was_silent_that_its_stor
         old = await found.used_store()
         started, engine = await found.start()
         assert set(started.unasked) == {"B", "C"}
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         assert watch.status()["nobody_asked"]
         b = await found.peer("B")
         await b.knows(StoreLine(old))
@@ -604,6 +670,51 @@ async def test_a_running_worker_learns_from_a_peer_that_was_silent_that_its_stor
 
 
 @asynchronous
+async def test_a_running_worker_is_fenced_by_the_failover_epoch_of_a_peer_that_takes_back_its_messages(
+    tmp_path: Path,
+) -> None:
+    record = FailoverEpoch(3, "B", "id", 1, "unplanned", "A", "B", {"A": "B"})
+    async with clusters(tmp_path) as found, AsyncExitStack() as stack:
+        await found.used_store()
+        started, engine = await found.start()
+        failover = FailoverService(engine, {name: f"127.0.0.1:{port}" for name, port in found.ports.items()})
+        stack.push_async_callback(failover.stop)
+        failover.close_gate()
+        b = await found.peer("B", served=False)
+        await b.engine.remember(RECORD, as_json(record))
+        bound = take_place(f"127.0.0.1:{found.ports['B']}", listening=True)
+        stack.callback(bound.close)
+        early_app = make_early_app(Opening("B", state="reclaiming", engine=b.engine), None)
+        listener = await HttpListener.start(bound, early_app, ClientLimits(), None, tls_alone=False)
+        stack.push_async_callback(listener.stop)
+        assert not failover.state()["fenced"]
+        await StoreWatch(engine, found.topology, started, engine.supervisor, failover.adopt).look()
+        assert failover.state()["fenced"]
+        await eventually(lambda: engine.store.meta(RECORD) == as_json(record), "it is stored")
+
+
+@asynchronous
+async def test_a_worker_whose_store_is_full_learns_all_the_same_that_its_store_is_older(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        b = await found.peer("B")
+        await b.has_copy(b"1")
+        started, engine = await found.start()
+        c = await found.peer("C")
+        for line in (engine.origin_stores.line, StoreLine("newer")):
+            await c.knows(line)
+
+        async def full(name: str, value: Any) -> None:
+            raise StoreFull("the store is full")
+
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(engine, "remember", full)
+            with pytest.raises(StoreFull):
+                await watch.look()
+        assert watch.replaced.is_set()
+
+
+@asynchronous
 async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one(tmp_path: Path) -> None:
     """Its link would be refused as that of a twin, while the other worker runs."""
     async with clusters(tmp_path) as found:
@@ -611,12 +722,12 @@ async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one
         b = await found.peer("B")
         await b.knows(StoreLine(running))
         started, engine = await found.start()
-        watch = StoreWatch(engine, found.topology, started, engine.supervisor)
+        watch = StoreWatch(engine, found.topology, started, engine.supervisor, ignore)
         await watch.look()
         assert not watch.replaced.is_set()
         async with opened(tmp_path / "restored", "A") as restored:
             restored.origin_stores.line = StoreLine("restored", (running,))
-            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor)
+            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor, ignore)
             await other.look()
             assert not other.replaced.is_set()
         await watch.look()
@@ -649,15 +760,34 @@ async def test_with_a_time_of_0_a_new_store_asks_nobody(tmp_path: Path) -> None:
 @asynchronous
 async def test_without_another_cluster_the_worker_serves_and_names_what_postgres_says_was_lost(tmp_path: Path) -> None:
     async with clusters(tmp_path) as found:
-        file = tmp_path / "alone.yaml"
-        file.write_text(
-            f"clusters:\n  A: {{address: '127.0.0.1:{found.ports['A']}', data: {tmp_path / 'A'}}}\n"
-            "pipeline: {engine: embedded}\n"
-        )
-        found.topology = load_topology(file)
+        found.topology = alone(found)
         started, _ = await found.start(rows=ROWS)
         assert started.how is How.FIRST
         assert "2 topics and 3 subscriptions of an earlier store: one, two" in str(started.lost)
+
+
+@asynchronous
+async def test_without_another_cluster_what_a_reclaim_took_back_from_a_directory_is_not_lost(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as found:
+        async with opened(tmp_path / "copy", "A") as engine:
+            await (await engine.topic(TOPIC)).publish([message(b"1")])
+        found.topology = alone(found)
+        await reclaim(found.topology, "A", from_directory=tmp_path / "copy")
+        started, engine = await found.start(rows=EarlierRows(2, 1, (TOPIC, *GONE.names)))
+        assert contents(engine) == 1
+        assert started.lost == (
+            f"Postgres has 1 topic of an earlier store that no cluster that was asked has: {GONE.names[0]}",
+        )
+
+
+def alone(found: Clusters) -> Topology:
+    """Return a topology that has no cluster but A."""
+    file = found.path / "alone.yaml"
+    file.write_text(
+        f"clusters:\n  A: {{address: '127.0.0.1:{found.ports['A']}', data: {found.path / 'A'}}}\n"
+        "pipeline: {engine: embedded}\n"
+    )
+    return load_topology(file)
 
 
 # The early listener.

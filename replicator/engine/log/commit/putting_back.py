@@ -13,7 +13,7 @@ is written as a hole of this cluster; 11, one transaction writes and counts a bo
 2. With the first request of a topic, record how many entries and messages the log's first block counts before itself
    (:data:`PUT_BACK`). While that row exists, the counts of later blocks are wrong, and cursors may lie too high. So the
    topic must not be served.
-3. Write the blocks. Fill positions between two blocks of one ledger with local markers.
+3. Write the blocks. Fill positions between two blocks of one ledger with local markers (:mod:`.filling`).
 4. :func:`recount` corrects the counts, from the log's first block on. It can be interrupted and begun again.
 5. In a last transaction, the reclaim changes the cursors and deletes the row (:mod:`replicator.backup.putting_back`).
 """
@@ -32,8 +32,8 @@ from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
 from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.filling import filler_blocks, first_part
 from replicator.engine.log.commit.holes import put_hole
-from replicator.engine.log.commit.reclaiming import filler_blocks
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.requests import Counted, PutBackRequest, RecountRequest
 from replicator.engine.log.segments.places import parse_row
@@ -105,16 +105,17 @@ class PutsBack(BlockWriting):
 
     __slots__ = ()
 
-    def put_back(self, txn: lmdb.Transaction, request: PutBackRequest) -> None:
-        """Write the blocks and holes of ``request`` into its topic's log. Record the range in the topic's
-        :class:`PutBackNote`.
+    def put_back(self, txn: lmdb.Transaction, request: PutBackRequest) -> PutBackRequest | None:
+        """Write the blocks and holes of ``request`` into its topic's log, with a limited number of fillers. Record the
+        range in the topic's :class:`PutBackNote`.
 
-        Raises :class:`NotReclaimed`, before anything is written, if a block does not belong to the request's life, or
-        if another block lies at the positions.
+        Return what is left to do in the next transaction, or None. Raises :class:`NotReclaimed`, before anything is
+        written, if a block does not belong to the request's life, or if another block lies at the positions.
         """
         tail = request.tail
         self._check(request)
         before, at = self._free_place(txn, request)
+        request, rest = first_part(request, at)
         self._appender.remember(tail)
         note = self._note(txn, request)
         counts = (note.entries, note.messages) if before is None else before
@@ -138,6 +139,7 @@ class PutsBack(BlockWriting):
             self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
         told = LeftOutNote(self._cluster, tail.incarnation, request.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(told)
+        return rest
 
     def _check(self, request: PutBackRequest) -> None:
         next_at = request.after

@@ -7,35 +7,26 @@ claims.
 
 1. A block lies where its origin position says: that is this cluster's own position.
 2. Positions between two blocks of one ledger had entries of other clusters, or local markers. Links bring those
-   entries again, at new positions. Empty local markers fill the old positions, because a ledger has no gaps.
+   entries again, at new positions. Fillers take the old positions (:mod:`.filling`).
 3. The log then goes on in another ledger, as after any start: the next positions of this one may have been used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from dataclasses import replace
 
 import lmdb
 
 from replicator.engine.errors import NotReclaimed
-from replicator.engine.log.block import BlockHeader, BlockKind, BlockView, Buffer, build_block
+from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.commit.block_writing import BlockWriting
+from replicator.engine.log.commit.filling import filler_blocks, first_part
 from replicator.engine.log.commit.holes import put_hole
-from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.left_out import LeftOutNote
 from replicator.engine.log.requests import ReclaimRequest, Tail
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.numbered_blocks import numbered_of
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
-
-FILLER_MARKER: Final = 101
-"""Marker type of a filler, which nobody reads. See :class:`snapshots.markers.MarkerType`."""
-FILLED_AT_ONCE: Final = 10_000
-_FILLER: Final = encode_entry(
-    MessageMetadata(producer_name="replicator", sequence_id=0, publish_time=0, marker_type=FILLER_MARKER), b""
-)
 
 
 class Reclaims(BlockWriting):
@@ -43,8 +34,12 @@ class Reclaims(BlockWriting):
 
     __slots__ = ()
 
-    def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> None:
-        """Append the blocks and holes of ``request``. Raise :class:`NotReclaimed` before anything is written."""
+    def reclaim(self, txn: lmdb.Transaction, request: ReclaimRequest) -> ReclaimRequest | None:
+        """Append the blocks and holes of ``request``, with a limited number of fillers.
+
+        Return what is left to do in the next transaction, or None. Raise :class:`NotReclaimed` before anything is
+        written.
+        """
         self._check(request)
         tail = request.tail
         self._appender.remember(tail)
@@ -52,6 +47,7 @@ class Reclaims(BlockWriting):
         self._appender.last_id = max(self._appender.last_id, *ids)
         if tail.ledger is None:
             tail.ledger, tail.next_entry = request.last.ledger, request.last.entry + 1
+        request, rest = first_part(request, Position(tail.ledger, tail.next_entry))
         for hole in request.holes:
             put_hole(txn, self._dbs, tail, self._cluster, hole)
         for header, block in request.blocks:
@@ -71,6 +67,7 @@ class Reclaims(BlockWriting):
             self._appender.put_high_water(txn, tail, self._cluster, HighWater(tail.incarnation, request.upto))
         note = LeftOutNote(self._cluster, tail.incarnation, request.upto)
         self._committed.left_out.setdefault(tail.topic_id, []).append(note)
+        return None if rest is None else replace(rest, last=request.upto)
 
     def _check(self, request: ReclaimRequest) -> None:
         tail = request.tail
@@ -103,22 +100,3 @@ class Reclaims(BlockWriting):
         first = self._appender.next_position(tail)
         for header, block in filler_blocks(self._cluster, tail.incarnation, first, entries, publish_time_ms):
             self._appender.append(txn, tail, header, block)
-
-
-def filler_blocks(
-    cluster: str, incarnation: int, first: Position, entries: int, publish_time_ms: int
-) -> Iterator[tuple[BlockHeader, Buffer]]:
-    """Yield blocks of fillers (empty local markers) for ``entries`` positions from ``first`` on, in one ledger."""
-    for done in range(0, entries, FILLED_AT_ONCE):
-        count = min(entries - done, FILLED_AT_ONCE)
-        at = Position(first.ledger, first.entry + done)
-        block = build_block(
-            kind=BlockKind.LOCAL_MARKERS,
-            origin=cluster,
-            incarnation=incarnation,
-            origin_first=at,
-            publish_time_ms=publish_time_ms,
-            entries=[_FILLER] * count,
-            batch_sizes=[0] * count,
-        )
-        yield BlockHeader(BlockKind.LOCAL_MARKERS, cluster, incarnation, at, count, 0, publish_time_ms, 0), block
