@@ -25,15 +25,19 @@ from replicator.api.errors import UpgradeRequired
 from replicator.engine.errors import EngineError
 from replicator.engine.log.buffers import Buffers
 from replicator.engine.log.frame_parsing import AT_HAND_BYTES, FrameParser, RawFrame
-from replicator.engine.log.link_frame import UPGRADE, FrameHeader, pack_answer, unpack_frame
+from replicator.engine.log.link_frame import RECEIVING, UPGRADE, FrameHeader, pack_answer, unpack_frame
 from replicator.engine.unpacking import Unpacking, finished
 from replicator.running.timeouts import timeout
 
 SILENCE_SECONDS_MAX: Final = 60.0
 """A link that sends nothing, not even a sign of life, for this long is gone; or takes no answer."""
+RECEIVING_TOLD_SECONDS: Final = 5.0
+"""Time between two messages that more of a long frame has come."""
 LINGER_SECONDS_MAX: Final = 10.0
 """Longest time that a link may take to read why its stream has ended."""
 FRAMES_AHEAD_MAX: Final = 2
+TOLD_LATER_MAX: Final = 10_000
+"""Most messages that wait until the link reads again."""
 SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
 """Most bytes of a stream's buffers that are kept for reuse. A commit frees all frames that it holds at once."""
 
@@ -81,14 +85,18 @@ async def switch_protocols(request: web.Request, unpacking: Unpacking) -> tuple[
     response = web.StreamResponse(status=101, headers={hdrs.UPGRADE: UPGRADE, hdrs.CONNECTION: "Upgrade"})
     response.force_close()
     await response.prepare(request)
-    return response, FrameReceiver(transport, unpacking)
+    return response, FrameReceiver(transport, unpacking, tells_receiving=request.query.get(RECEIVING) == "true")
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """Takes over ``transport``, which does not read, from the protocol that it has."""
+    """Takes over ``transport``, which does not read, from the protocol that it has.
 
-    def __init__(self, transport: asyncio.Transport, unpacking: Unpacking) -> None:
+    With ``tells_receiving`` the link is told now and then that more of a long frame has come.
+    """
+
+    def __init__(self, transport: asyncio.Transport, unpacking: Unpacking, *, tells_receiving: bool = False) -> None:
         self._transport = transport
+        self._tells_receiving = tells_receiving
         self._unpacking = unpacking
         self._before = transport.get_protocol()
         self._buffers = Buffers(SPARE_BYTES_MAX)
@@ -96,6 +104,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._frames: deque[RawFrame] = deque()
         self._changed = asyncio.Event()
         """A frame has begun, or is whole, or none comes any more."""
+        self._bytes_came = False
+        """Whether anything came since :meth:`_wait_for_change` looked."""
         self._error: EngineError | None = None
         self._thrown_away: memoryview | None = None
         """Buffer for bytes that are read and ignored; None while bytes are used."""
@@ -104,6 +114,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._paused = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self._told_later: list[Mapping[str, Any]] = []
+        """Messages of :meth:`tell_surely` that wait until the connection takes more."""
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
@@ -118,12 +130,31 @@ class FrameReceiver(asyncio.BufferedProtocol):
             if self._at_end.is_set():
                 return None
             self._changed.clear()
-            async with timeout(SILENCE_SECONDS_MAX):
-                await self._changed.wait()
+            await self._wait_for_change()
         header, content = self._frames.popleft()
         if len(self._frames) < FRAMES_AHEAD_MAX:
             self._read_on()
         return await received(self._unpacking, self, header, content, self.abort)
+
+    async def _wait_for_change(self) -> None:
+        """Wait until a frame has begun, or is whole, or none comes any more, however slowly its bytes come.
+
+        Raises :class:`TimeoutError` if nothing comes for :data:`SILENCE_SECONDS_MAX`.
+        """
+        loop = asyncio.get_running_loop()
+        heard_s = loop.time()
+        while not self._changed.is_set():
+            self._bytes_came = False
+            with suppress(TimeoutError):
+                async with timeout(min(RECEIVING_TOLD_SECONDS, SILENCE_SECONDS_MAX)):
+                    await self._changed.wait()
+                    return
+            if self._bytes_came:
+                heard_s = loop.time()
+                if self._tells_receiving:
+                    self.tell({RECEIVING: True})
+            elif loop.time() - heard_s >= SILENCE_SECONDS_MAX:
+                raise TimeoutError(f"nothing came for {SILENCE_SECONDS_MAX:g} s")
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
         """Send ``answer`` to the link.
@@ -137,6 +168,20 @@ class FrameReceiver(asyncio.BufferedProtocol):
                     await self._writable.wait()
         if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
+
+    def tell_surely(self, answer: Mapping[str, Any]) -> None:
+        """Send ``answer``, which answers no frame, also if the link reads nothing now: it waits then.
+
+        If too many wait, cut the connection. A link that connects again asks about everything.
+        """
+        if self._transport.is_closing():
+            return
+        if self._writable.is_set():
+            self._transport.write(pack_answer(answer))
+        elif len(self._told_later) < TOLD_LATER_MAX:
+            self._told_later.append(answer)
+        else:
+            self._transport.abort()
 
     def tell(self, answer: Mapping[str, Any]) -> None:
         """Send ``answer``, which answers no frame. It is lost if the link has disconnected, or reads nothing now."""
@@ -174,6 +219,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._thrown_away is not None:
             return
+        self._bytes_came = True
         inside = self._parser.inside
         try:
             self._frames.extend(self._parser.received(nbytes))
@@ -201,6 +247,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        later, self._told_later = self._told_later, []
+        for answer in later:
+            self.tell_surely(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()

@@ -177,7 +177,7 @@ def _told_of_made(request: web.Request, frames: FrameReceiver) -> Iterator[None]
     def made(name: str) -> None:
         with suppress(EngineError):
             check_may_replicate(request, name)
-            frames.tell({MADE: name})
+            frames.tell_surely({MADE: name})
 
     if request.query.get(HEARS) != MADE:
         yield

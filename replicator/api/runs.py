@@ -231,12 +231,17 @@ class SourceRuns:
         }
         if kept == self._written:
             return False
-        self._written = kept
+        before, self._written = self._written, kept
         for key, row in kept.items():
             if row["twins"]:
                 named = {"first": row["served"]["id"], "twins": [each["id"] for each in row["twins"]]}
                 log.error("two live copies of one store", source=key.partition(" ")[0], **named)
-        await self._engine.remember(KEPT, kept)
+        try:
+            await self._engine.remember(KEPT, kept)
+        except BaseException:
+            if self._written is kept:  # else a later state was stored meanwhile
+                self._written = before
+            raise
         return True
 
 

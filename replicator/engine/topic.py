@@ -160,9 +160,10 @@ class Topic:
         self.subscriptions.topic_deleted(error)
 
     def stay(self) -> None:
-        """Keep the topic: the store did not delete it."""
+        """Keep the topic, because it is not deleted after all. Listeners take up what they passed over meanwhile."""
         self.deleted = None
         self.subscriptions.topic_deleted(None)
+        self._news.on_stayed()
 
     def gone(self) -> None:
         """Drop cached blocks, and tell listeners that the store has deleted the topic."""

@@ -12,17 +12,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any
+from typing import Any, Final
 
 from replicator.engine.errors import EngineError
 from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.left_out import note_of
 from replicator.links.copier import Read
-from replicator.links.frame_pace import FramePace
+from replicator.links.errors import PeerRefused
+from replicator.links.frame_pace import SMALL_FRAME_BYTES, FramePace
 from replicator.links.transfer import SIGN_OF_LIFE_SECONDS, Transfer
 from replicator.links.transport import HttpTransport, Reply
 from replicator.tracing.tracing import LinkTraces
 from snapshots.position import BEFORE_ALL
+
+FRAME_BLOCKS_MAX: Final = 500
+"""Number of blocks from which a frame takes no further topic, so that neither end is busy with it for long."""
 
 
 class FrameSender:
@@ -39,6 +43,8 @@ class FrameSender:
         self._silent = False
         """Whether nothing was sent since :meth:`_keep_alive` looked."""
         self._life_due = False
+        self._probing = False
+        """Whether the destination took nothing at last, such as when it is full. Then blocks go out one by one."""
 
     def wake(self) -> None:
         """Wake the sender: there is something to copy or to announce."""
@@ -68,7 +74,9 @@ class FrameSender:
                 )
                 notes = b"" if self._traces is None else self._traces.frame()
                 self._note_sent(size_bytes)
-                self._pace.sent((each.topic for each in frame), size_bytes, time.monotonic())
+                has_more = len(frame) >= FRAME_BLOCKS_MAX
+                paced_bytes = max(size_bytes, SMALL_FRAME_BYTES) if has_more else size_bytes
+                self._pace.sent((each.topic for each in frame), paced_bytes, time.monotonic())
                 packed = await transport.pack(transport.encode(frame, notes))
                 frame.clear()  # or the blocks would be kept until the next frame is read
                 transfer.figures.wire_bytes += packed.size_bytes
@@ -76,6 +84,8 @@ class FrameSender:
                     transfer.bucket.take(packed.size_bytes, time.monotonic())
                 await transport.send(packed)
                 del packed
+                if has_more:
+                    await asyncio.sleep(0)
                 continue
             if not self._copier.in_flight:
                 transfer.topics.reached(self._copier.on_idle())
@@ -144,8 +154,15 @@ class FrameSender:
         transfer.failures = transfer.failures if reply.refused else 0
         if self._traces is not None:
             self._traces.answered(reply.refused)
-        transfer.refused(reply.refused)
+        try:
+            transfer.refused(reply.refused)
+        except PeerRefused:
+            self._probing = True
+            raise
+        before_bytes = self._copier.in_flight_bytes
         transfer.acknowledged()
+        if self._copier.in_flight_bytes < before_bytes:
+            self._probing = False
         if not self._copier.in_flight:
             self._all_answered.set()
         self._work.set()
@@ -154,12 +171,19 @@ class FrameSender:
         """Return the blocks of the next frame, their bytes, and whether to call again.
 
         The frame has blocks of as many topics as are behind, up to about one frame's size. A read that found nothing to
-        copy ends it, so that the event loop gets its turn.
+        copy ends it, so that the event loop gets its turn. While the destination is probed, the frame has one block, or
+        none until the frame before it is answered.
         """
         frame: list[Outgoing] = []
+        if self._probing and self._copier.in_flight:
+            return frame, 0, False
+        bytes_max = 1 if self._probing else None
         size_bytes = 0
         searching = False
-        while (read := self._copier.next_read(size_bytes)) is not None:
+        while (
+            len(frame) < FRAME_BLOCKS_MAX
+            and (read := self._copier.next_read(size_bytes, frame_bytes_max=bytes_max)) is not None
+        ):
             found = self._read(read, frame)
             size_bytes += found
             if not found:

@@ -18,7 +18,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
+from replicator.engine.errors import EngineError, StoreFull
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
@@ -27,6 +27,7 @@ from replicator.links.errors import (
     LinkError,
     LinkPaused,
     NotResolved,
+    PeerRefused,
     PeerUnavailable,
     RunAwaited,
     RunRefused,
@@ -55,6 +56,9 @@ from snapshots.position import Position
 
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
+FULL_RETRY_SECONDS_MAX: Final = 10.0
+"""Longest pause after the destination said that it is full. Each try asks for the marks of all topics, and compares
+them."""
 
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
@@ -261,6 +265,9 @@ class Link(TopicListener[Topic]):
         if self._topics.moved(topic, blocks):
             self._method.wake()
 
+    def on_stayed(self, topic: Topic) -> None:
+        self._topics.stayed(topic)
+
     def on_log_deleted(self, topic: Topic) -> None:
         self._topics.deleted(topic)
 
@@ -329,10 +336,13 @@ class Link(TopicListener[Topic]):
             self._pause_changed.clear()
             await self._pause_changed.wait()
 
-    def _pause_seconds(self, _: RetryCallState) -> float:
+    def _pause_seconds(self, retry_state: RetryCallState) -> float:
         """Return the pause before the next try. It grows with the failures since the link last made progress."""
         failures = self._transfer.failures = self._transfer.failures + 1
-        pause = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
+        error = None if retry_state.outcome is None else retry_state.outcome.exception()
+        is_full = isinstance(error, PeerRefused) and error.code == StoreFull.code
+        longest = FULL_RETRY_SECONDS_MAX if is_full else RETRY_SECONDS_MAX
+        pause = min(longest, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
         return pause * random.uniform(0.5, 1.0)
 
     async def _sleep_unless_nudged(self, seconds: float) -> None:
@@ -449,6 +459,7 @@ class Link(TopicListener[Topic]):
         """Look again at topics that wait, and end their gaps where ``policy`` does, for which an operator may have
         ``asked``."""
         async with self._settling:
+            self._topics.being_asked(names)
             there = await self._lineage.ask_marks(transport, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport, asked=asked)

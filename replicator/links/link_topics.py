@@ -71,6 +71,8 @@ class LinkTopics:
         """Topics that the destination deleted, and to which the link would bring only markers."""
         self._made_again: set[str] = set()
         """Topics that the destination deleted and made again, so markers alone do not make them."""
+        self._made_since: set[str] = set()
+        """Topics that the destination made since it was last asked about them: an older answer does not count."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -135,6 +137,16 @@ class LinkTopics:
         # In a mesh most appended blocks came over links. No outgoing link carries them, so none needs to read them.
         self.reached(self.copier.topic_passed(topic.name, topic.log.last))
         return False
+
+    def stayed(self, topic: Topic) -> None:
+        """Go on copying ``topic``, whose deletion was refused, from what the destination says that it has.
+
+        Messages that came while the deletion was under way were not read.
+        """
+        if topic.name in self.copier.topics:
+            self.ask([topic.name])
+            self.unsettled[topic.name] = None  # also if it was halted: it was not looked at meanwhile
+            self.ask_again.set()
 
     def deleted(self, topic: Topic) -> None:
         """Forget ``topic``, whose log was deleted. Note the deletion if the destination has a copy."""
@@ -202,6 +214,7 @@ class LinkTopics:
         self._origins_told.pop(name, None)
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
+        self._made_since.discard(name)
         self.ending.forget(name)
         self._refusals.forget(name)
 
@@ -334,6 +347,14 @@ class LinkTopics:
             elif name not in self._origins_told:
                 continue
             self.ask([name])
+            if name in self.copier.topics:
+                self._made_since.add(name)
+                self.unsettled[name] = None  # also if it was halted
+                self.ask_again.set()
+
+    def being_asked(self, names: Iterable[str]) -> None:
+        """Note that the destination is asked about ``names`` from now on."""
+        self._made_since.difference_update(names)
 
     def note_made_again(self, found: Iterable[str], asked: Collection[str]) -> None:
         """Record which topics the destination deleted and made again: all, or those among ``asked``."""
@@ -408,6 +429,9 @@ class LinkTopics:
             start = self._start(topic, outcome, mark)
         except EngineError as error:  # such as a damaged block; the topic waits, and other topics go on
             self.halt(name, str(error), self.gap_of(name))
+            return False
+        if name in self._made_since:
+            self.ask_again.set()
             return False
         del self.unsettled[name]
         self._origins_told.pop(name, None)  # the destination may have another copy by now

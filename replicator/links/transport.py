@@ -6,7 +6,7 @@ the frames are the request's body (:mod:`replicator.links.posted_frames`). Frame
 ``{"extents": n, "refused": {topic: {"code", "message"}}}``, or ``{"error": code, "message": text}`` after which it ends
 the connection. One connection, because it keeps the order of the frames without a handshake for each, and lets the
 window cover the round trip. Both sides answer each other within :data:`SILENCE_SECONDS_MAX`, or the connection counts
-as lost (half-open peers).
+as lost (half-open peers). While a frame takes longer on a slow network, the destination says that more of it has come.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from replicator.engine.log.compression import Buffer
 from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.link_frame import (
     PROTOCOL_VERSION,
+    RECEIVING,
     ROWS_FROM,
     UPGRADED_FROM,
     PackedFrame,
@@ -235,6 +236,7 @@ class HttpTransport:
         assert self._version is not None
         first = pack_frame(encode_append(()), "none")
         params = {"from": self._source, "name": self._name, "protocol": str(self._version), "stream": self._stream}
+        params[RECEIVING] = "true"
         if self._store:
             params["store"] = self._store
         params |= {"run": self.run_id} if self.run_id else {}
@@ -281,8 +283,10 @@ class HttpTransport:
         """Return the answer to the oldest frame that is not answered yet."""
         assert self._frames is not None
         try:
-            async with timeout(SILENCE_SECONDS_MAX):
-                answer = await self._frames.receive()
+            answer: Any = {RECEIVING: True}
+            while RECEIVING in answer:
+                async with timeout(SILENCE_SECONDS_MAX):
+                    answer = await self._frames.receive()
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError, ValueError) as error:
             raise PeerUnavailable(
                 f"the connection of the link to {self._base} broke: {error or 'no answer'}; it connects again"
@@ -306,16 +310,17 @@ class HttpTransport:
             params = [*params, ("run", self.run_id)]
         try:
             async with (
-                timeout(SILENCE_SECONDS_MAX),
+                timeout(SILENCE_SECONDS_MAX) as limit,
                 self._session.request(method, f"{self._base}/{path}", params=params, json=body) as response,
             ):
+                limit.lift()  # marks of many topics may take longer on a slow network
                 return await self._json(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"the link cannot ask {self._base}: {why_no_answer(error)}") from None
 
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(await response.read())
+            answer: dict[str, Any] = json.loads(await _read_in_pieces(response))
         except (aiohttp.ClientError, ValueError) as error:
             raise PeerUnavailable(
                 f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
@@ -324,6 +329,16 @@ class HttpTransport:
         if response.status != 200:
             raise PeerRefused(str(answer.get("error", response.status)), str(answer.get("message", "")))
         return answer
+
+
+async def _read_in_pieces(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of ``response``, however slowly it comes. Raise :class:`TimeoutError` if nothing comes for
+    :data:`SILENCE_SECONDS_MAX`."""
+    pieces: list[bytes] = []
+    while not response.content.at_eof():
+        async with timeout(SILENCE_SECONDS_MAX):
+            pieces.append(await response.content.readany())
+    return b"".join(pieces)
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:

@@ -196,6 +196,9 @@ class SubscriptionSync(TopicListener[Topic]):
         self._of(topic).on_acknowledged(subscription)
         self._index_state(topic, subscription)
 
+    def on_stayed(self, topic: Topic) -> None:
+        self._of(topic).on_stayed()
+
     def on_log_deleted(self, topic: Topic) -> None:
         """Drop the sync of a deleted topic. Clusters that have copies keep them and are told nothing."""
         sync = self._topics.pop(topic.name, None)

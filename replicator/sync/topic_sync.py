@@ -197,6 +197,11 @@ class TopicSync:
         self.controller.on_topology(peers, self._shared.routes.origins(self._topic.name), monotonic_ms())
         self._settle()
 
+    def on_stayed(self) -> None:
+        """Go on with what the topic refused while it was to be deleted. It stays."""
+        self._queue.wake()
+        self.on_topology()
+
     async def merge_told(self, update: ApplyUpdate) -> None:
         """Merge an update that came by an answer, and not in the log. Return once the result is durable."""
         saved = await self._applier.apply(update, repeating=False)

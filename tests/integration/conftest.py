@@ -40,6 +40,7 @@ def short_link_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let links retry soon."""
     monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
     monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(links, "FULL_RETRY_SECONDS_MAX", 0.05)
 
 
 @pytest.fixture

@@ -45,6 +45,10 @@ COMPRESSED_FROM_BYTES: Final = 256
 """Smaller frames, such as signs of life, are sent as they are."""
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 ANSWER_HEADER_BYTES: Final = 4
+RECEIVING: Final = "receiving"
+"""Parameter of a stream, and only field of a message. With ``receiving=true`` the destination sends ``{"receiving":
+true}`` now and then while a frame takes long to come in, so that the link does not take a slow network for silence. The
+message answers no frame."""
 
 _HEADER: Final = struct.Struct(">IBI")
 HEADER_BYTES: Final = _HEADER.size

@@ -119,7 +119,7 @@ class StagingFiles:
         except FileNotFoundError:
             return 0
 
-    def lost(self, request: CommitRequest) -> Receipt | None:
+    def lost(self, request: CommitRequest | PendingCommit) -> Receipt | None:
         """Return the first receipt of a commit whose file is gone or has another size, or None."""
         for receipt in request.receipts:
             attempt = AttemptKey(request.key, receipt.partition, receipt.attempt)

@@ -12,6 +12,8 @@ and a decided commit becomes visible as a whole, in the order of the partitions.
 3. It is published in steps. Each step is one transaction that appends entries and updates the row with the commit's
    progress (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
    goes on exactly where it was, and a repeated commit request either joins the commit or learns that it is done.
+   If files of the commit are lost before its first step, such as by a restore, the decision is taken back, and the
+   batch can run again.
 4. An epoch at or below the run's highest is done: staging for it is refused, a commit of it is a repetition, and its
    files are deleted.
 5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
@@ -338,7 +340,8 @@ class StagingCore:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """Cancel the decision of a commit that could not be made durable."""
+        """Cancel the decision of a commit that could not be made durable, or whose files are lost. Nothing of it may be
+        published."""
         state = self.writers[key.writer]
         state.pending = None
         if not state.facts.commits:

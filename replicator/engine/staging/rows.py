@@ -94,6 +94,12 @@ def rows_of_decision(commit: PendingCommit) -> list[Row]:
     return [(TABLE, b"c" + commit.key.writer.encode(), json.dumps(body).encode())]
 
 
+def rows_without_decision(writer: str) -> list[Row]:
+    """Return the rows that delete a writer's decided commit."""
+    name = writer.encode()
+    return [(TABLE, b"c" + name, None), (TABLE, b"p" + name, None)]
+
+
 def rows_of_step(writer: str, progress: Progress) -> list[Row]:
     """Return the row that a step writes together with its entries, unless it is the last step."""
     return [(TABLE, b"p" + writer.encode(), _PROGRESS.pack(*progress))]
@@ -104,8 +110,7 @@ def rows_of_last_step(finished: Finished) -> list[Row]:
     rows: list[Row] = [
         (TABLE, b"w" + name, json.dumps(asdict(finished.facts)).encode()),
         (TABLE, b"r" + name + b"\0" + finished.key.run.encode(), json.dumps(asdict(finished.run)).encode()),
-        (TABLE, b"c" + name, None),
-        (TABLE, b"p" + name, None),
+        *rows_without_decision(finished.key.writer),
     ]
     rows += [(TABLE, b"r" + name + b"\0" + run.encode(), None) for run in finished.dropped_runs]
     for origin, mark in finished.marks.items():

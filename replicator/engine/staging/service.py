@@ -24,6 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import (
+    BlockCorrupt,
     EngineError,
     EntryCorrupt,
     MessageTooLarge,
@@ -47,6 +48,8 @@ from replicator.engine.staging.values import (
     CommitRequest,
     EpochKey,
     PendingCommit,
+    Progress,
+    Receipt,
     SourceMark,
     check_commit,
 )
@@ -313,10 +316,7 @@ class StagingService:
                 await self._check_takes(request, topics)
                 lost = await asyncio.to_thread(self.files.lost, request)
                 if lost is not None and not self._is_decided(key):  # once it is, its files go
-                    raise StagedMissing(
-                        f"writer {key.writer!r}, epoch {key.epoch}: what partition {lost.partition} staged is not here "
-                        f"any more (attempt {lost.attempt!r}, {lost.bytes} bytes): run the batch again"
-                    )
+                    raise _lost(key, lost)
             commit = self.core.decide(request, self._clock())
             if commit is None:
                 self.counters.repeated += 1
@@ -372,7 +372,12 @@ class StagingService:
             await to_the_end(self._make_durable(commit))
         while self._is_pending(commit):  # not so where a task before this one ended after the last step
             progress = self.core.writers[key.writer].progress
-            step = await asyncio.to_thread(self.files.read_step, commit, progress)
+            try:
+                step = await asyncio.to_thread(self._read_step, commit, progress)
+            except (StagedMissing, BlockCorrupt):
+                if progress == Progress():
+                    await to_the_end(self._take_back(commit))
+                raise
             await self._publish_step(commit, step, outcome)
         if not self._is_done(key):
             raise StoreFailed(f"the commit of {key} was not stored: send the commit again")
@@ -395,6 +400,19 @@ class StagingService:
             self.core.undecided(commit.key)
             raise
         self._decided.add(commit.key)
+
+    def _read_step(self, commit: PendingCommit, progress: Progress) -> Step:
+        """Return the next step of a commit. Before the first one, raise :class:`StagedMissing` if any file is lost."""
+        if progress == Progress() and (lost := self.files.lost(commit)) is not None:
+            raise _lost(commit.key, lost)
+        return self.files.read_step(commit, progress)
+
+    async def _take_back(self, commit: PendingCommit) -> None:
+        """Cancel the decision of a commit whose files are lost and of which nothing is published. Otherwise its writer
+        could never commit again."""
+        await self._engine.writer.put_many(rows.rows_without_decision(commit.key.writer))
+        self.core.undecided(commit.key)
+        self._decided.discard(commit.key)
 
     async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> None:
         """Publish one step, with as many tries as needed."""
@@ -431,6 +449,8 @@ class StagingService:
         else:
             finished = None
             writes = rows.rows_of_step(key.writer, step.progress)
+        if parts:  # a fence may have closed while the numbers were read; after it, nothing enters the writer's queue
+            self._engine.admission.check_producer()
         places = await self._engine.writer.publish_staged([part for _, part in parts], writes)
         for (name, _), place in zip(parts, places, strict=True):
             if place is None:
@@ -466,6 +486,13 @@ class StagingService:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
                 await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
+
+
+def _lost(key: EpochKey, lost: Receipt) -> StagedMissing:
+    return StagedMissing(
+        f"writer {key.writer!r}, epoch {key.epoch}: what partition {lost.partition} staged is not here any more "
+        f"(attempt {lost.attempt!r}, {lost.bytes} bytes): run the batch again"
+    )
 
 
 def _check_frames(body: bytes) -> dict[str, int]:

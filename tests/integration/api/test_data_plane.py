@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pyarrow as pa
 import pytest
+from aiohttp import web
 from engine_support import (
     TOPIC,
     DataPlaneServer,
@@ -32,11 +33,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.api import data_plane, frame_receiver, link_streams
+from replicator.api.frame_receiver import switch_protocols
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import BLOCK_SCHEMA, Outgoing
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.link_frame import FRAME_BYTES_MAX, PROTOCOL_VERSION
 from replicator.engine.types import Ack
+from replicator.engine.unpacking import Unpacking
 from replicator.running.short_tasks import awaited
 from snapshots.position import BEFORE_ALL, Position
 
@@ -484,6 +487,31 @@ def test_a_link_that_is_silent_is_cut_off_also_inside_a_frame(tmp_path: Path, mo
             writer.write(sent)
             assert await reader.read() == b""
             writer.transport.abort()
+
+    with_server(tmp_path, body)
+
+
+def test_a_link_that_reads_nothing_for_a_while_is_told_of_a_topic_that_is_made_when_it_reads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receivers: list[frame_receiver.FrameReceiver] = []
+
+    async def switched(request: web.Request, unpacking: Unpacking) -> Any:
+        response, frames = await switch_protocols(request, unpacking)
+        receivers.append(frames)
+        return response, frames
+
+    monkeypatch.setattr(link_streams, "switch_protocols", switched)
+
+    async def body(engine: Engine, server: DataPlaneServer, session: aiohttp.ClientSession) -> None:
+        _, _, reader, writer = await asked(f"{server.url}/append", hears="made")
+        writer.write(framed(frame_of()))
+        assert "extents" in await next_answer(reader)
+        receivers[0].pause_writing()
+        await engine.topic(TOPIC)
+        receivers[0].resume_writing()
+        assert await next_answer(reader) == {"made": TOPIC}
+        writer.transport.abort()
 
     with_server(tmp_path, body)
 

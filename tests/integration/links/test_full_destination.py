@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from engine_support import eventually, make_block, message, opened, serving
 from frame_support import asked, frame_of, framed
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.arrow import Outgoing
+from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.requests import Committed, CopyRequest, Request
+from replicator.links import link as links
+from replicator.links import transport
+from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL, Position
 
 TOPICS = [f"persistent://public/default/t-{number}" for number in range(3)]
@@ -56,3 +62,42 @@ def test_appends_that_are_refused_after_their_stream_was_ended_log_no_traceback(
 
     asyncio.run(main())
     assert unheard == []
+
+
+def test_a_full_destination_is_tried_again_after_longer_pauses_and_with_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[int] = []
+    pauses: list[float] = []
+
+    def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:
+        if blocks:
+            frames.append(len(blocks))
+        return encode_rows(blocks, notes)
+
+    async def paused(_: Link, seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(transport, "encode_rows", noted)
+    monkeypatch.setattr(Link, "_sleep_unless_nudged", paused)
+
+    async def main() -> None:
+        settings = EngineSettings(store_bytes_max=1024 * 1024)
+        async with (
+            opened(tmp_path / "us-east") as east,
+            opened(tmp_path / "eu-west", "eu-west", settings) as west,
+            serving(west, {"us-east"}) as server,
+        ):
+            for name in TOPICS:
+                await (await east.topic(name)).publish([message(bytes(1_200_000))])
+            link = Link(east, "eu-west", server.address)
+            link.start()
+            await eventually(lambda: len(pauses) >= 12, seconds=60)
+            assert "StoreFull" in link.detail
+            await link.stop()
+
+    asyncio.run(main())
+    assert frames[0] == len(TOPICS)
+    assert set(frames[1:]) == {1}
+    assert links.RETRY_SECONDS_MAX < max(pauses) <= links.FULL_RETRY_SECONDS_MAX

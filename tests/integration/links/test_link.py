@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from engine_support import (
     READ_FROM_DISK,
     TOPIC,
@@ -24,6 +25,9 @@ from engine_support import (
     serving,
 )
 
+from replicator.api import frame_receiver, link_streams
+from replicator.drills.faults import LinkProxy
+from replicator.drills.link_fault import LinkFault
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import verify_block
@@ -31,7 +35,7 @@ from replicator.engine.log.commit import new_blocks
 from replicator.engine.log.origins import Origins
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.policies import Retention, TopicPolicies
-from replicator.links import copier
+from replicator.links import copier, transport
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
 from replicator.links.transport import SILENCE_SECONDS_MAX
@@ -205,6 +209,36 @@ def test_invariant_2_each_entry_arrives_once_through_connections_cut_anywhere(
                 assert len(expected) == published
                 assert west.find(topic.name).log.entries == published
             assert proxy.cuts >= 10
+
+    asyncio.run(main())
+
+
+def test_a_frame_that_takes_longer_than_the_silence_limit_arrives_over_a_slow_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the link would send the same frame again and again from its first byte."""
+    for module in (transport, frame_receiver):
+        monkeypatch.setattr(module, "SILENCE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(frame_receiver, "RECEIVING_TOLD_SECONDS", 0.2)
+    seconds, rate_bytes = 3, 512 * 1024
+
+    def keep_streams(app: web.Application) -> None:
+        app[link_streams.STREAMS] = {}  # a link's new stream ends the one before it, with what the proxy holds of it
+
+    async def main() -> None:
+        async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:
+            entries = numbered(0, seconds, size=rate_bytes)  # one block
+            await (await east.topic(TOPIC)).publish(entries)
+            server = DataPlaneServer(west, {"us-east"})
+            server.also = keep_streams
+            await server.start()
+            proxy = LinkProxy("127.0.0.1", server.port)
+            await proxy.start()
+            await proxy.set(LinkFault(rate_bytes=rate_bytes))
+            async with linked(east, "eu-west", proxy.address):
+                await eventually(lambda: has(west, entries), seconds=60)
+            await proxy.stop()
+            await server.stop()
 
     asyncio.run(main())
 

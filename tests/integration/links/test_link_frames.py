@@ -21,7 +21,7 @@ from replicator.engine.log.requests import Committed, CopyRequest, Request
 from replicator.engine.log.store_tables import Trim
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
-from replicator.links import frame_pace, link_topics, start_positions, transport
+from replicator.links import frame_pace, frame_sender, link_topics, start_positions, transport
 from replicator.links.link_topics import LinkTopics
 from replicator.links.route import Route
 from replicator.links.start_positions import StartPositions
@@ -91,6 +91,30 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             assert looked_up == [], "what was just committed is taken from memory"
             release.set()
             await eventually(lambda: made.links["a>b"].backlog_entries() == 0)
+
+    asyncio.run(main())
+
+
+def test_no_frame_has_more_than_so_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else both ends would be busy with ten thousand topics that are behind, and with nothing else."""
+    frames: list[int] = []
+
+    def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:
+        if blocks:
+            frames.append(len(blocks))
+        return encode_rows(blocks, notes)
+
+    monkeypatch.setattr(frame_sender, "FRAME_BLOCKS_MAX", 10)
+    monkeypatch.setattr(transport, "encode_rows", noted)
+    monkeypatch.setattr(frame_pace, "GATHER_SECONDS", 3600.0)
+    monkeypatch.setattr(frame_pace, "GATHER_MANY_SECONDS", 3600.0)  # a frame after a full one does not wait
+
+    async def main() -> None:
+        async with web(tmp_path, [LINK], started=False) as made:
+            await publish_to(made.engines["a"], topics_of(35))
+            made.links["a>b"].start()
+            await eventually(lambda: sum(topic.log.messages for topic in made.engines["b"].topics()) == 35)
+            assert frames == [10, 10, 10, 5]
 
     asyncio.run(main())
 

@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from engine_support import entries_of, eventually, make_block, message, opened, serving
+from engine_support import TOPIC, entries_of, eventually, make_block, message, opened, serving
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links import link as links
+from replicator.links.gaps import Mark
 from replicator.links.link import Link
 from replicator.links.link_topics import LinkTopics
+from replicator.links.route import Route
+from replicator.links.transport import HttpTransport
+from replicator.topology import Link as LinkSpec
 from snapshots.position import BEFORE_ALL, Position
 
 PARTED = "persistent://public/default/parted"
@@ -45,6 +49,32 @@ async def copied(topic: Topic, west: Engine, entries: list[bytes]) -> None:
         lambda: (there := west.find(topic.name)) is not None and entries_of(there, topic.cluster) == entries,
         f"{len(entries)} entries of {topic.name} at the destination",
     )
+
+
+def test_an_answer_from_before_the_destination_made_a_topic_anew_does_not_count(tmp_path: Path) -> None:
+    """Else the link takes the new copy for the old one, and copies nothing until the next message."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            before = {topic.cluster: Mark(topic.incarnation, topic.log.last)}
+            topics = LinkTopics(engine, Route.single(LinkSpec(topic.cluster, "eu-west")))
+            keeper = HttpTransport(topic.cluster, "eu-west", "127.0.0.1:1")
+            topics.on_connected({topic.name: before})
+            topics.ask([topic.name])
+            topics.being_asked([topic.name])
+            made: asyncio.Queue[str] = asyncio.Queue()
+            made.put_nowait(topic.name)
+            hearing = asyncio.ensure_future(topics.hear_of_made(made.get))
+            await eventually(made.empty)
+            assert not await topics.settle(topic.name, before, "", keeper)
+            assert topics.to_settle() == [topic.name]
+            topics.being_asked([topic.name])
+            assert await topics.settle(topic.name, before, "", keeper)
+            hearing.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_partitioned_topic_has_the_same_partitions_everywhere(tmp_path: Path) -> None:

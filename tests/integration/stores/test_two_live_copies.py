@@ -18,8 +18,9 @@ import pytest
 from engine_support import TOPIC, DataPlaneServer, entries_of, eventually, message, opened, serving
 from link_support import web
 
-from replicator.api.runs import RUNS
+from replicator.api.runs import KEPT, RUNS, SourceRuns
 from replicator.engine.engine import Engine
+from replicator.engine.errors import StoreFull
 from replicator.links import served_runs
 from replicator.links.errors import PeerRefused
 from replicator.links.link import Link
@@ -225,6 +226,28 @@ def test_a_run_that_nobody_knows_cannot_stay(tmp_path: Path) -> None:
             status, answer = await post(made.server, "runs/us-east/stays", {"run": "unknown"})
             assert (status, answer["error"]) == (404, "NoSuchRun")
             assert all(each in answer["message"] for each in made.ids)
+
+    asyncio.run(main())
+
+
+def test_a_decision_that_the_store_refused_is_written_down_when_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise StoreFull("full")
+
+    async def main() -> None:
+        async with opened(tmp_path, "eu-west") as engine:
+            twins = {"served": Run("first").as_json(), "twins": [Run("copy").as_json()], "stay": [], "gone": []}
+            await engine.remember(KEPT, {"us-east ": twins})
+            runs = SourceRuns(engine)
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "remember", full)
+                for _ in range(2):
+                    with pytest.raises(StoreFull):
+                        await runs.stays("us-east", "first")
+            await runs.stays("us-east", "first")
+            assert engine.store.meta(KEPT)["us-east "]["stay"] == ["first"]
 
     asyncio.run(main())
 

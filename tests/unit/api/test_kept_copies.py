@@ -9,12 +9,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from engine_support import TOPIC, HeldClock, make_block, message, opened
+from engine_support import TOPIC, HeldClock, entries_of, eventually, make_block, message, opened, serving
 
 from replicator.api.copies import delete_copy, would_lose
 from replicator.engine.errors import LogMoved, NotAllowedError
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.writer import CopiedBlock
+from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -56,6 +57,38 @@ def test_a_message_that_is_confirmed_while_a_copy_is_to_be_deleted_keeps_the_cop
             assert engine.find(TOPIC) is topic
             assert topic.origins.message_vector()["eu-west"] == position
             await topic.publish([message(b"goes on")])
+
+    asyncio.run(main())
+
+
+def test_a_message_that_came_while_its_topic_was_to_be_deleted_is_copied_when_the_topic_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = HeldClock()
+        async with (
+            opened(tmp_path / "eu-west", "eu-west", clock.settings()) as engine,
+            opened(tmp_path / "ap-south", "ap-south") as other,
+            serving(other, {"eu-west"}) as server,
+        ):
+            topic = await engine.topic(TOPIC, by_link=True)
+            copied = make_block(Position(1, 0), [message()] * 3, origin="us-east", incarnation=7)
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, copied)])
+            there = {"us-east": HighWater(7, Position(1, 2))}
+            link = Link(engine, "ap-south", server.address)
+            link.start()
+            await eventually(lambda: link.state == "idle")
+            clock.free.clear()
+            publishing = asyncio.ensure_future(topic.publish([message(b"confirmed")]))
+            await asyncio.sleep(0)
+            deleting = asyncio.ensure_future(delete_copy(engine, "us-east", topic, there))
+            await eventually(lambda: topic.deleted is not None)
+            clock.free.set()
+            with pytest.raises(NotAllowedError, match="published here"):
+                await deleting
+            await publishing
+            await eventually(
+                lambda: (found := other.find(TOPIC)) and entries_of(found, "eu-west") == [message(b"confirmed")]
+            )
+            await link.stop()
 
     asyncio.run(main())
 

@@ -29,11 +29,19 @@ from replicator.engine.errors import (
 )
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area, rows
-from replicator.engine.staging.area import encode_frame
+from replicator.engine.staging import service as staging_service
+from replicator.engine.staging.area import StagedRun, encode_frame
 from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
 from replicator.engine.staging.fences import FENCED_MS_MAX
 from replicator.engine.staging.service import Outcome, StagingService
-from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Receipt, check_name
+from replicator.engine.staging.values import (
+    AttemptKey,
+    CommitRequest,
+    EpochKey,
+    PendingCommit,
+    Receipt,
+    check_name,
+)
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 
 OTHER = "persistent://public/default/other"
@@ -193,6 +201,40 @@ def test_a_fence_refuses_before_the_decision_and_delays_after_it(
             outcome = await commit(service, receipt)
             assert outcome is not None
             assert payloads_of(engine, TOPIC) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_step_is_not_appended_behind_a_fence_that_closes_while_the_step_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planned switch takes what is in the log after its fence as all that there is."""
+
+    async def main() -> None:
+        settings = EngineSettings(policies=TopicPolicies(deduplication=True))
+        async with staging_over(tmp_path, settings=settings) as service:
+            engine, loop, numbered = service._engine, asyncio.get_running_loop(), staging_service._numbered
+            receipt = await stage(service, b"a")
+
+            def fenced_meanwhile(run: StagedRun) -> object:
+                fenced = threading.Event()
+
+                def fence() -> None:
+                    engine.admission.fence(ClusterFenced("elsewhere"), None)
+                    fenced.set()
+
+                loop.call_soon_threadsafe(fence)
+                assert fenced.wait(60)
+                return numbered(run)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(staging_service, "_numbered", fenced_meanwhile)
+                committing = asyncio.ensure_future(commit(service, receipt))
+                await eventually(lambda: service.obstacles == {KEY: "elsewhere"} or committing.done())
+                assert payloads_of(engine, TOPIC) == []
+            engine.admission.fence(None, None)
+            await committing
+            assert payloads_of(engine, TOPIC) == [b"a"]
 
     asyncio.run(main())
 
@@ -423,6 +465,39 @@ def test_a_publishing_that_is_ended_after_its_last_step_decides_nothing_again(
         async with staging_over(tmp_path) as service:
             assert service.core.pending() == []
             assert payloads_of(service._engine, TOPIC) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_decided_commit_whose_files_are_lost_is_taken_back_and_its_batch_can_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """A backup that is made between the decision and its end holds the decision, and no staged file."""
+    monkeypatch.setattr(area, "STEP_BYTES_MAX", 1)
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            receipts = (await stage(service, b"a"), await stage(service, b"b", partition=1))
+            decided = PendingCommit(KEY, receipts, {}, kept=True)
+            await service._engine.writer.put_many(rows.rows_of_decision(decided))
+            files = [service.files._file(AttemptKey(KEY, each.partition, each.attempt)) for each in receipts]
+        if damaged:
+            files[0].write_bytes(files[0].read_bytes()[:-3] + b"???")
+        else:
+            files[1].unlink()  # not the first one: nothing of the others may be published either
+        async with staging_over(tmp_path) as service:
+            engine = service._engine
+            await eventually(lambda: service.core.pending() == [])
+            again = [await stage(service, b"a"), await stage(service, b"b", partition=1)]
+            outcome = await commit(service, *again)
+            assert outcome is not None
+            assert (outcome.messages, payloads_of(engine, TOPIC)) == (2, [b"a", b"b"])
+            another = EpochKey("w", "r", 1)
+            await commit(service, await stage(service, b"c", key=another), key=another)
+            assert payloads_of(engine, TOPIC) == [b"a", b"b", b"c"]
+        async with staging_over(tmp_path) as service:
+            assert service.core.pending() == []
 
     asyncio.run(main())
 
