@@ -204,9 +204,9 @@ class ReadingCursor:
         other = [each for each in marks if each.incarnation != incarnation]
         if other and (moved or other[0].incarnation > incarnation):
             raise BridgeHalted(
-                f"{topic}: the store of this worker has nothing of it, and another cluster has messages up to "
-                f"{other[0].position} of another life of the topic (a life is from being made to being deleted). Its "
-                "reading must be renewed",
+                f"{topic}: the worker reads nothing of it from its brokers any more. Its store has nothing of it, "
+                f"and another cluster has messages up to {other[0].position} of another life of it (a life is from "
+                "being made to being deleted). An operator must renew the reading",
                 renewing_command(topic),
             )
         if missed is not None:

@@ -218,7 +218,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
 def _names(body: Mapping[str, Any]) -> list[str] | None:
     names = body.get("names")
     if names is not None and (not isinstance(names, list) or len(names) > TOPICS_MAX or not _texts(names)):
-        raise BadRequest(f"field names must be a list of at most {TOPICS_MAX} topics")
+        raise BadRequest(f"field names must be a list of at most {TOPICS_MAX} names of topics")
     return names
 
 

@@ -23,8 +23,8 @@ Here = Annotated[
         "--cluster",
         "-c",
         metavar="NAME",
-        help="Cluster whose worker should run on this machine; may be given again. Default: clusters "
-        "whose address belongs to this machine.",
+        help="Check this machine as the place where the worker of this cluster runs; may be given again. Default: "
+        "clusters whose address belongs to this machine; with --offline, all clusters.",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 1 also if there are only warnings.")]

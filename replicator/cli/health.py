@@ -76,7 +76,10 @@ def roundtrip(
     file: TopologyFile,
     cluster: Cluster,
     namespace: Annotated[
-        str, typer.Option(metavar="TENANT/NAMESPACE", help="Namespace for the topic, which is made for this run only.")
+        str,
+        typer.Option(
+            metavar="TENANT/NAMESPACE", help="Namespace in which the run makes its topic, which it removes afterwards."
+        ),
     ] = "public/roundtrip",
     messages: Annotated[int, typer.Option(min=1, max=10_000, help="Number of messages to publish.")] = 20,
     links: Annotated[

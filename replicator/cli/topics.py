@@ -132,7 +132,10 @@ def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[st
 def compact(
     topic: TopicArgument,
     only_status: Annotated[
-        bool, typer.Option("--status", help="Start no compaction; print how far the one before is.")
+        bool,
+        typer.Option(
+            "--status", help="Start no compaction; print whether the latest one runs, succeeded or failed, and why."
+        ),
     ] = False,
     *,
     worker: AskedWorker,

@@ -108,7 +108,9 @@ class Switches(Runs[SwitchRun]):
         if typed.strip() != tried.wanted.target:
             raise NotTyped(f"Nothing was switched: type {tried.wanted.target}, the cluster that is to serve.")
         if going := next((run for run in self.unended() if not run.dry), None):
-            raise NotNow(f"another switch goes on here, {going.wanted}: wait for it to end")
+            raise NotNow(
+                f"this dashboard is moving clients between clusters already, {going.wanted}: wait until that has ended"
+            )
         run = self._begin(tried.wanted, dry=False, shown=shown, who=who)
         tried.followed_by = run.run_id
         return run

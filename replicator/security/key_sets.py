@@ -74,7 +74,8 @@ class KeySet:
                         break
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise SecurityError(
-                f"{self.url}: the keys that check tokens cannot be fetched: {why_no_answer(error, remedy='')}"
+                f"{self.url}: the keys that check tokens cannot be fetched: {why_no_answer(error, remedy='')}; see "
+                "that auth.tokens.jwks has the right address and that its server runs"
             ) from None
         if len(body) > ANSWER_BYTES_MAX:
             raise SecurityError(

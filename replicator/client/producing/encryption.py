@@ -217,7 +217,9 @@ def _unwrap(name: str, pem: bytes, wrapped: bytes) -> bytes:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise CryptoError(f"private key {name!r} is not a private key in PEM: {error}") from None
+        raise CryptoError(
+            f"private key {name!r} cannot be read: {error}; give one in PEM, without a password"
+        ) from None
     if not isinstance(key, RSAPrivateKey):
         raise CryptoError(
             f"private key {name!r} is not an RSA key; give one, because messages are encrypted with RSA keys only"

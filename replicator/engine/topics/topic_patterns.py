@@ -63,7 +63,8 @@ def parse_pattern(text: str) -> TopicPattern:
         )
     if "\0" in text or not _is_unicode(text):
         raise InvalidPattern(
-            f"pattern {text!r:.80} has a character that no topic name and no regex can have: take it out"
+            f"pattern {text!r:.80} has a NUL character, or half of one (a surrogate), which no topic name can have: "
+            "take it out"
         )
     start = 1 if text.startswith("^" + _SCHEME) else 0  # as some write it who think of the whole name
     start += len(_SCHEME) if text.startswith(_SCHEME, start) else 0

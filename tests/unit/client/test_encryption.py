@@ -129,7 +129,7 @@ def test_a_data_key_is_unwrapped_once() -> None:
     [
         (CryptoKeyReader(), "no private key for 'orders'"),
         (CryptoKeyReader(None, lambda _n, _m: OTHER_PRIVATE), "does not decrypt the data key"),
-        (CryptoKeyReader(None, lambda _n, _m: b"no pem"), "not a private key in PEM"),
+        (CryptoKeyReader(None, lambda _n, _m: b"no pem"), "give one in PEM, without a password"),
         (CryptoKeyReader(None, lambda _n, _m: "text"), "must be PEM bytes"),  # type: ignore[arg-type, return-value]
     ],
 )

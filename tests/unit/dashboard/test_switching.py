@@ -114,7 +114,7 @@ async def test_one_switch_goes_on_at_a_time_and_is_given_up_with_the_worker(clus
         first, second = [await ended(switches.dry_run(A_TO_B, shown=None, who="chief")) for _ in range(2)]
         clusters.may_end.clear()
         going = switches.switch(first.run_id, "eu-west", shown=None, who="chief")
-        with pytest.raises(NotNow, match="another switch goes on"):
+        with pytest.raises(NotNow, match="moving clients between clusters already"):
             switches.switch(second.run_id, "eu-west", shown=None, who="chief")
         for _ in range(GOING_MAX - 1):
             switches.dry_run(A_TO_B, shown=None, who="chief")

@@ -108,8 +108,9 @@ class PulsarBroker(PulsarProcess):
                 raise
             self.kill()
         raise PeerFailed(
-            f"the bookie (storage) of the drill's Pulsar broker came and went after each of {STARTS_MAX} starts; the "
-            f"log ends:\n{self.log_tail()}"
+            f"the drill started its Pulsar broker again, {STARTS_MAX} times, and each time its bookie (storage) "
+            "registered over and over, for its metadata name the one before: run the drill again when the machine is "
+            f"less busy; the log ends:\n{self.log_tail()}"
         )
 
     def kill(self) -> None:

@@ -358,8 +358,8 @@ class Segments:
         except OSError as error:
             path = self._directory / files.segment_name(place.segment)
             raise BlockCorrupt(
-                f"the segment {path}, which holds messages, cannot be opened: {error.strerror}; see that the file is "
-                "there and that the worker's user may read it"
+                f"the segment {path}, which holds messages, cannot be read: {error.strerror}; see that the file is "
+                "there, that the worker's user may read it, and that the disk is sound"
             ) from None
 
     def read_for_writer(self, place: Place, head: memoryview) -> memoryview:
