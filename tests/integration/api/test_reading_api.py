@@ -141,7 +141,7 @@ def test_a_page_says_what_is_gone_of_its_topic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("measure", {"ranges": []}, "the body's bytes_max is missing"),
+        ("measure", {"ranges": []}, "the body lacks the field bytes_max"),
         ("measure", {"bytes_max": 1, "ranges": [["t", "x", "3:0", 1]]}, "not a position: 'x'"),
         ("measure", {"bytes_max": 1, "ranges": [["t"]]}, "the body cannot be read: not enough values"),
         (

@@ -209,7 +209,7 @@ async def test_a_typed_key_goes_beside_its_value(tmp_path: Path) -> None:
         (refused,) = await rest.produce(
             f"{TOPIC}2", {"payload": "7"}, valueSchema=schema("AVRO", '{"type": "record", "name": "R", "fields": []}')
         )
-        assert "use a client" in refused["errorMsg"]
+        assert "publish it with a Pulsar client" in refused["errorMsg"]
 
 
 @asynchronous

@@ -73,7 +73,7 @@ def test_a_damaged_block_is_named(tmp_path: Path, topology: Path) -> None:
     file.write_bytes(content)
     status, text = run("check", "-f", topology, "-c", "us-east")
     assert status == 1
-    assert re.search(rf"damaged: topic {TOPIC}: .* at \d+:\d+: checksum", text), text
+    assert re.search(rf"damaged: topic {TOPIC}: .* at \d+:\d+: .* is damaged: its checksum", text), text
 
 
 @pytest.mark.parametrize("verb", ["check", "compact", "repair"])

@@ -109,6 +109,6 @@ async def test_a_planned_switch_does_not_pass_what_was_not_compared(tmp_path: Pa
         run = PlannedRun(peers, found, takeover, report, timeout_seconds=0.5, progress=lambda _: None)
         await run.run()
         assert report.outcome == "refused"
-        assert "subscription s: not compared: a: later" in report.reason
+        assert "subscription s: not compared: the worker of a refuses the request: later" in report.reason
         assert "propose" not in there.asked
         assert "release" in here.asked

@@ -91,7 +91,7 @@ def test_what_is_sent_together_for_different_clusters_is_stored_in_its_order_in_
 def test_a_message_for_more_clusters_than_a_block_has_room_for_is_refused_by_the_official_error(
     linked: ServedEngine,
 ) -> None:
-    refused_is_answered(linked, [f"cluster-{number}" for number in range(500)], "is for 500 clusters")
+    refused_is_answered(linked, [f"cluster-{number}" for number in range(500)], "the message names 500 clusters")
 
 
 def test_where_clusters_that_are_not_named_pass_a_topic_on_it_is_refused_by_the_official_error(

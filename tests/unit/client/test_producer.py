@@ -410,7 +410,7 @@ def test_a_waiter_for_room_that_is_cancelled_hands_its_turn_on() -> None:
 
 def test_a_value_that_does_not_fit_the_schema_names_the_topic_and_takes_no_place() -> None:
     async def scenario(producer: Producer, channels: list[HandChannel]) -> None:
-        with pytest.raises(SchemaError, match=f"{TOPIC}: the value is bytes"):
+        with pytest.raises(SchemaError, match=f"{TOPIC}: StringSchema: the value is bytes"):
             await producer.send(b"bytes")
         with pytest.raises(SchemaError, match=TOPIC):
             await producer.send_many([5])

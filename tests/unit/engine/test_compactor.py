@@ -170,5 +170,5 @@ def test_too_many_keys_are_refused() -> None:
     compactor.note(at(2, keyed("a", b"")))
     compactor.note(at(3, keyed("c", b"1")))
     assert compactor.keys == 2
-    with pytest.raises(NotAllowedError, match="2 keys"):
+    with pytest.raises(NotAllowedError, match="2 different keys"):
         compactor.note(at(4, keyed("d", b"1")))

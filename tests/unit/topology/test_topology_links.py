@@ -131,8 +131,14 @@ def test_sql_of_a_link_is_read_and_written_back(tmp_path: Path) -> None:
     ("fields", "expected"),
     [
         ("where: true", "links[0].where: must be text, not true (put it in quotes if it is text)"),
-        ("where: ' '", "links[0].where: must be an SQL expression of 1 to 10000 characters"),
-        ("where: a; drop", "links[0].where: must be one SQL expression; take the semicolon out"),
+        (
+            "where: ' '",
+            "links[0].where: must be an SQL expression of 1 to 10000 characters, in `where` and `select` of a link",
+        ),
+        (
+            "where: a; drop",
+            "links[0].where: must be one SQL expression; take the semicolon out of the link's `where` or `select`",
+        ),
         ("select: {topic: a}", "links[0].select.topic: unknown key; the keys here are: payload, key, properties"),
         (
             "engine: embedded, where: a",

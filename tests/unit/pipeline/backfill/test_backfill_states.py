@@ -104,7 +104,7 @@ def test_a_seek_at_the_source_is_noticed() -> None:
 
 
 def test_a_run_over_two_ledgers_is_refused() -> None:
-    with pytest.raises(ValueError, match="1:4 to 2:1 is not a range"):
+    with pytest.raises(ValueError, match="1:4 to 2:1 is acknowledged, which is not a range"):
         lacking_states(answer(sub=state()), answer(sub=state(("1:4", "2:1"))))
 
 
