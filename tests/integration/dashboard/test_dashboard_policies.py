@@ -210,7 +210,7 @@ def test_nothing_is_changed_without_a_cluster_or_in_one_that_does_not_have_it(wo
         ({"in.us-east": "yes", "action": "both"}, 400, b"action must be one of set, unset"),
         ({"in.us-east": "yes", "policy": "none"}, 400, b"namespaces have no policy"),
         ({"in.us-east": "yes", "namespace": "x"}, 400, b""),
-        ({"in.us-east": "yes", "namespace": ""}, 400, b"parameter namespace or topic is missing"),
+        ({"in.us-east": "yes", "namespace": ""}, 400, b"parameters namespace and topic are both missing"),
     ):
         answer = worker.ask("POST", "/dashboard/policy", urlencode({**fields, **more}), {**FORM, **form.cookie})
         assert (answer.status, said in answer.content) == (status, True), (more, answer.content)

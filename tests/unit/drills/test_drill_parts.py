@@ -44,8 +44,8 @@ def test_a_part_that_is_cancelled_from_outside_fails_the_drill() -> None:
         asyncio.get_running_loop().call_soon(cancelled.cancel)
 
     assert errors_of(start) == [
-        f"{DrillError.__name__}: a part of the drill was cancelled, which nobody asked for: a subscriber; this is a bug of "
-        "the drill"
+        f"{DrillError.__name__}: a part of the drill was cancelled, which nobody asked for: a subscriber; "
+        "this is a bug of the drill"
     ]
 
 
@@ -54,8 +54,8 @@ def test_a_part_whose_own_code_ends_in_a_cancellation_fails_the_drill() -> None:
         parts.start("the publisher", cancels_itself())
 
     assert errors_of(start) == [
-        f"{DrillError.__name__}: a part of the drill was cancelled, which nobody asked for: the publisher; this is a bug of "
-        "the drill"
+        f"{DrillError.__name__}: a part of the drill was cancelled, which nobody asked for: the publisher; "
+        "this is a bug of the drill"
     ]
 
 
