@@ -83,8 +83,17 @@ class LinkMemory:
         return self._accepted.get(topic_id, {})
 
     async def accept(self, topic_id: int, missing: Mapping[str, Hole]) -> None:
-        """Remember, by origin, the range of the topic's messages that is left out. Raises the store's errors."""
-        accepted = {**self.accepted(topic_id), **missing}
+        """Remember, by origin, the range of the topic's messages that is left out. Raises the store's errors.
+
+        A range that goes on where an earlier one ended is joined to it: the destination lacks both.
+        """
+        accepted = dict(self.accepted(topic_id))
+        for origin, (after, upto) in missing.items():
+            before = accepted.get(origin)
+            if before is not None and before[1] >= after:
+                accepted[origin] = min(before[0], after), max(before[1], upto)
+            else:
+                accepted[origin] = after, upto
         await self._engine.writer.put("link_marks", *accepted_row(topic_id, self._key, accepted))
         self._accepted[topic_id] = accepted
 

@@ -207,6 +207,34 @@ def test_a_gap_that_was_ended_stays_so_though_the_destination_gets_no_block_that
     asyncio.run(main())
 
 
+def test_a_gap_that_goes_on_where_one_was_ended_is_ended_by_one_decision(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")], settings=NOTHING_KEPT) as made:
+            copied = await made.publish("a", 0, 3)
+            await eventually(lambda: made.entries("b", "a") == copied)
+            for first in (3, 6):
+                await made.links["a>b"].stop()
+                await made.publish("a", first, 3)
+                await made.engines["a"].find(TOPIC).writing.marker(marker(), local=True)  # type: ignore[union-attr]
+                await trim(made, "a")
+                assert made.entries("a", "a") == []
+                await again(made, "a>b")
+                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+                assert gaps(made) == []
+            try:
+                await again(made, "a>b")
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+                assert len(made.links["a>b"].status()["skipped"]) == 2
+                more = await made.publish("a", 9, 1)
+                await eventually(lambda: made.entries("b", "a") == copied + more)
+            finally:
+                await made.links["a>b"].stop()
+
+    asyncio.run(main())
+
+
 def test_a_topic_is_copied_anew_where_the_policy_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with with_gap(tmp_path, LinkSpec("a", "b", on_gap="copy-anew")) as (made, _, left):
