@@ -13,6 +13,7 @@ from engine_support import TOPIC, eventually, marker, message
 from link_support import Web, link_of, web
 
 from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import StoreFull
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links.errors import NotResolved
 from replicator.topology import Link as LinkSpec
@@ -203,6 +204,30 @@ def test_a_gap_that_was_ended_stays_so_though_the_destination_gets_no_block_that
                 assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
             finally:
                 await made.links["a>b"].stop()
+
+    asyncio.run(main())
+
+
+def test_a_skip_that_a_full_store_refuses_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with with_gap(tmp_path, LinkSpec("a", "b")) as (made, copied, left):
+            await eventually(lambda: gaps(made))
+            link, writer = made.links["a>b"], made.engines["a"].writer
+            index = link._topics.ending._index = AuditRecorder()
+
+            async def refuse(*_: Any, **__: Any) -> None:
+                raise StoreFull("full")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(writer, "put", refuse)
+                patched.setattr(writer, "put_many", refuse)
+                for _ in range(3):
+                    with pytest.raises(NotResolved, match="full"):
+                        await link.resolve(TOPIC, "skip-and-record")
+            assert link.status()["skipped"] == index.audited == []
+            await link.resolve(TOPIC, "skip-and-record")
+            await eventually(lambda: made.entries("b", "a") == copied + left)
+            assert len(link.status()["skipped"]) == len(index.audited) == 1
 
     asyncio.run(main())
 
