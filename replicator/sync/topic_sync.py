@@ -203,11 +203,8 @@ class TopicSync:
         self.on_topology()
 
     async def merge_told(self, update: ApplyUpdate) -> None:
-        """Merge an update that came by an answer, and not in the log. Return once the result is durable.
-
-        An earlier call may have merged the same update, and failed to save it.
-        """
-        saved = await self._applier.apply(update, repeating=True)
+        """Merge an update that came by an answer, and not in the log. Return once the result is durable."""
+        saved = await self._applier.apply(update, repeating=True)  # an earlier call may have failed to save it
         self._settle()
         if saved is not None:
             await saved

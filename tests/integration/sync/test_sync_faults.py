@@ -178,6 +178,39 @@ def test_an_update_that_came_while_its_topic_was_to_be_deleted_is_stored_when_th
     asyncio.run(main())
 
 
+def test_a_subscription_that_is_made_while_its_topic_is_to_be_deleted_is_told_when_the_topic_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock, full = HeldClock(), asyncio.Event()
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            await full.wait()
+            raise StoreFull("full")
+
+        async with opened(tmp_path, "a", clock.settings()) as engine:
+            topic, sync = await started(engine)
+            monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+            clock.free.clear()
+            creating = asyncio.ensure_future(topic.subscriptions.create("sub", BEFORE_ALL, replicated=True))
+            await eventually(
+                lambda: (made := topic.subscriptions.get("sub")) is not None and made._saver._being_saved is not None,
+                "a subscription that is on its way to the store",
+            )
+            deleting = asyncio.ensure_future(engine.deleting.delete(TOPIC, force=True))
+            await eventually(lambda: topic.deleted is not None, "a deletion that has begun")
+            clock.free.set()
+            await creating
+            full.set()
+            with pytest.raises(StoreFull):
+                await deleting
+            assert "sub" in sync._topics[TOPIC].controller.updates._subscriptions
+            await eventually(lambda: len(topic.log.markers) > 0, "a marker about the subscription")
+            await sync.stop()
+
+    asyncio.run(main())
+
+
 def handled(topic: Topic, engine: Engine) -> Position:
     """Return up to where the store says that markers were handled."""
     return Position(*(engine.store.meta(f"{MARKERS_HANDLED} {topic.topic_id}") or BEFORE_ALL))
