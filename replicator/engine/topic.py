@@ -81,6 +81,7 @@ class Topic:
         namespace: Namespace,
         admission: Admission,
         dispatch_turns: Turns,
+        compaction_turn: asyncio.Lock,
         tracing: Tracing | None = None,
     ) -> None:
         self.name = record.name
@@ -118,7 +119,7 @@ class Topic:
         gate = PublishGate(self.name)
         self.writing = TopicWriting(self.tail, writer, gate, self.policies, admission, self.check_there, tracing)
         self.holds = Holds(gate.set_refusing_holder)
-        self.compaction = Compaction(self, store, view)
+        self.compaction = Compaction(self, store, view, compaction_turn)
         self.subscriptions = TopicSubscriptions(self, store, self._news)
         self.trimming = Trimming(self, store)
         self.producers = TopicProducers(self, store.epoch(self.topic_id))

@@ -36,7 +36,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def compact(request: web.Request) -> web.Response:
-    """Start compacting; it goes on when this is answered."""
+    """Start compacting, one topic after the other; it goes on when this is answered."""
     topics = await logs_of(request)
     if running := [topic.name for topic in topics if topic.compaction.running]:
         raise CompactionRunning(

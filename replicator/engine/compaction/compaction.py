@@ -1,17 +1,19 @@
 """Compacting a topic: runs the passes, and reads the compacted view and the log as one.
 
-Invariants: the view changes in one step, at the end of a pass; an interrupted pass leaves the old view, and the next
-pass deletes its rows; the log above the horizon is held back from trimming while the topic is compacted, so that no key
-is lost between the log and the view.
+Invariants: the view changes in one step, at the end of a pass; a pass that fails leaves the old view and deletes its
+own rows; an interrupted pass leaves the old view, and the next pass deletes its rows; the log above the horizon is held
+back from trimming while the topic is compacted, so that no key is lost between the log and the view.
 
 :mod:`replicator.engine.compaction.compactor` decides which message is the newest of its key. Reading and deciding are
-done on threads, in steps of a bounded size. The writer writes the rows in steps of the same size.
+done on threads, in steps of a bounded size. The writer writes the rows in steps of the same size. A pass keeps each key
+in memory, in about 200 bytes. So an engine compacts one topic at a time, and other passes wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
@@ -20,6 +22,7 @@ import structlog
 
 from replicator.engine.compaction.compacted_view import VIEW_TABLE, CompactedView, ViewState
 from replicator.engine.compaction.compactor import Compactor, publish_time_ms
+from replicator.engine.errors import EngineError
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.log_index import LogIndex, ViewIndex
@@ -35,7 +38,8 @@ from snapshots.position_set import PositionSet
 STEP_BYTES: Final = 4 * 1024 * 1024
 """Bytes that one step reads and writes."""
 STEP_ENTRIES: Final = 5_000
-DELETE_KEYS: Final = 2_000
+DELETE_KEYS: Final = 400
+"""Rows that are deleted at once. They are so few that the reserve of a full disk has room for it."""
 COUNT_BLOCKS: Final = 1_000
 SEARCH_ENTRIES: Final = 500
 """Entries that a search reads on the event loop at once, in a millisecond or two."""
@@ -68,7 +72,9 @@ class CompactedTopic(Protocol):
 class Compaction:
     """Compaction of one topic. Runs on the event loop."""
 
-    def __init__(self, topic: CompactedTopic, store: Store, view: CompactedView) -> None:
+    def __init__(self, topic: CompactedTopic, store: Store, view: CompactedView, turn: asyncio.Lock) -> None:
+        """``turn`` is the lock of the engine that a pass holds."""
+        self._turn = turn
         self._topic = topic
         self._store = store
         self._view = view
@@ -87,6 +93,7 @@ class Compaction:
 
     @property
     def running(self) -> bool:
+        """Whether a pass runs, or waits until the pass of another topic has ended."""
         return self._pass is not None
 
     def hold_back(self) -> None:
@@ -97,9 +104,9 @@ class Compaction:
         else:
             self._topic.holds.positions.pop(HOLDER, None)
 
-    def is_due(self) -> bool:
+    async def is_due(self) -> bool:
         """Return whether the log above the horizon exceeds the policy's threshold, and no pass is running. Each block's
-        header is read once for that."""
+        header is read once for that, in pages, between which other tasks run."""
         threshold = self._topic.policies.effective.compaction_threshold_bytes
         if threshold is None or self.running:
             return False
@@ -109,7 +116,8 @@ class Compaction:
                 return False
             self._uncompacted_bytes += sum(span.size_bytes for span in spans)
             self._counted = spans[-1].last
-        return self._uncompacted_bytes >= max(threshold, 1)
+            await asyncio.sleep(0)
+        return not self.running and self._uncompacted_bytes >= max(threshold, 1)
 
     async def run(self) -> ViewState:
         """Compact up to the LAC, or wait for the pass that is running. Return the state of the view in use then.
@@ -173,7 +181,7 @@ class Compaction:
 
     async def position_at_time(self, published_ms: int) -> Position:
         """Return the last position before the first message of the view and then the log that was published at
-        ``published_ms`` or later. The view is read in pages, between which other tasks run."""
+        ``published_ms`` or later. Both are read in pages, between which other tasks run."""
         reached = BEFORE_ALL
         while page := self._view.read(reached, SEARCH_ENTRIES, STEP_BYTES):
             for entry in page:
@@ -181,7 +189,7 @@ class Compaction:
                     return reached
                 reached = entry.position
             await asyncio.sleep(0)
-        return self._store.position_at_time(self._topic.topic_id, published_ms, after=self.state.horizon)
+        return await self._topic.reading.position_at_time(published_ms, after=self.state.horizon)
 
     # A pass.
 
@@ -196,18 +204,30 @@ class Compaction:
             self._counted, self._uncompacted_bytes = self._topic.log.last, 0
 
     async def _run(self) -> ViewState:
-        end = self._topic.log.last
-        before = self.state
-        await self._delete_other_generations()
-        if end <= before.horizon:
-            return before
-        state = await self._replace(end, partial(self._steps, before.horizon))
-        self._topic.compacted()
-        await self._delete_other_generations()
-        return state
+        async with self._turn:
+            end = self._topic.log.last
+            before = self.state
+            await self._delete_other_generations()
+            if end <= before.horizon:
+                return before
+            state = await self._replace(end, partial(self._steps, before.horizon))
+            self._topic.compacted()
+            await self._delete_other_generations()
+            return state
 
     async def _replace(self, end: Position, steps: _Steps) -> ViewState:
-        """Write the next view from the entries up to ``end`` that ``steps`` yields, and put it into use."""
+        """Write the next view from the entries up to ``end`` that ``steps`` yields, and put it into use.
+
+        If the store refuses it, delete the rows that were written: a full disk needs their room.
+        """
+        try:
+            return await self._write_next(end, steps)
+        except EngineError:
+            with suppress(EngineError):  # then the next pass deletes them
+                await self._delete_other_generations()
+            raise
+
+    async def _write_next(self, end: Position, steps: _Steps) -> ViewState:
         before = self.state
         compactor = Compactor()
         async for entries in steps(end):
@@ -218,14 +238,14 @@ class Compaction:
         async for entries in steps(horizon):
             rows, messages = await _on_thread(self._retained_rows, compactor, entries, state.generation, positions)
             if rows:
-                await self._topic.writer.put_many(rows)
+                await self._topic.writer.put_view(rows)
             state = replace(
                 state,
                 entries=state.entries + len(rows),
                 size_bytes=state.size_bytes + sum(len(value) for _, _, value in rows),
                 messages=state.messages + messages,
             )
-        await self._topic.writer.put_many(
+        await self._topic.writer.put_view(
             [self._view.state_row(state), self._view.positions_row(state.generation, positions)]
         )
         self._view.state = state

@@ -293,6 +293,12 @@ class PutManyRequest(Request):
 
 
 @dataclass(slots=True)
+class PutViewRequest(PutManyRequest):
+    """Writes rows of a compacted view. Like an append, it is refused before the room is used up that acknowledgements
+    and trims need."""
+
+
+@dataclass(slots=True)
 class TrimRequest(Request):
     """Deletes a topic's oldest blocks as far as they lie at or below ``upto``, but never its last block."""
 

@@ -10,8 +10,8 @@ After the first nothing was written. After a failed sync nobody knows what is on
 before (docs/adr/0057-room-on-the-disk-is-taken-before-a-transaction-writes.md).
 
 1. The file has a **reserve**: disk blocks behind its last page, allocated by ``posix_fallocate``.
-2. Appends need space in addition to the whole reserve, and leave :attr:`DiskRoom.appends_leave` of the disk free for
-   others. They need none if the table has enough free pages.
+2. Appends, and rows of a compacted view, need space in addition to the whole reserve, and leave
+   :attr:`DiskRoom.appends_leave` of the disk free for others. They need none if the table has enough free pages.
 3. All other requests (acknowledgements, deletes, trims, policies) use the reserve when the disk has no space left. If
    the reserve is not enough either, they are refused.
 4. Any transaction fills the reserve again when the disk has space.
@@ -39,6 +39,7 @@ from replicator.engine.log.requests import (
     PublishStagedRequest,
     PutBackRequest,
     PutManyRequest,
+    PutViewRequest,
     ReclaimRequest,
     RecountRequest,
     Request,
@@ -65,7 +66,7 @@ MOVED_TO_TABLE_BYTES: Final = 8 * 1024 * 1024
 SMALLEST_APPEND_BYTES: Final = GROUP_BYTES + 2 * ROW_BYTES
 """Room that the smallest append needs. Without it no message is stored."""
 
-APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest, PutBackRequest)
+APPENDS: Final = (PublishRequest, PublishStagedRequest, CopyRequest, ReclaimRequest, PutBackRequest, PutViewRequest)
 
 log = structlog.get_logger(__name__)
 
@@ -88,8 +89,8 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
         elif isinstance(request, (ReclaimRequest, PutBackRequest)):  # they may have very many small blocks
             total += sum(_row_bytes(len(block), elsewhere) + SMALL_ROWS_BYTES for _, block in request.blocks)
             total += 2 * FILLER_BYTES * request.fillers
-        else:
-            total += _row_bytes(request.bytes, elsewhere)
+        else:  # rows never go to segments, whatever their size
+            total += _row_bytes(request.bytes, range(0) if isinstance(request, PutManyRequest) else elsewhere)
         if isinstance(request, PutManyRequest):
             total += ROW_BYTES * (len(request.writes) + len(request.cleared))
         elif isinstance(request, DeleteTopicsRequest):

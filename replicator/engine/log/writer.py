@@ -47,6 +47,7 @@ from replicator.engine.log.requests import (
     PutBackRequest,
     PutManyRequest,
     PutRequest,
+    PutViewRequest,
     ReclaimRequest,
     RecountRequest,
     RelabelRequest,
@@ -221,6 +222,14 @@ class Writer:
         """Delete every row under the ``cleared`` prefixes, then set or (with None) delete rows, in one transaction."""
         size = sum([len(value or b"") for _, _, value in writes])
         await self._submit(PutManyRequest(self._loop.create_future(), size, writes=writes, cleared=cleared))
+
+    async def put_view(self, rows: Sequence[tuple[str, bytes, bytes]]) -> None:
+        """Set rows of a compacted view in one transaction.
+
+        Raises :class:`StoreFull` where an append of that size would be refused.
+        """
+        size = sum([len(value) for _, _, value in rows])
+        await self._submit(PutViewRequest(self._loop.create_future(), size, writes=rows))
 
     async def open_producer(self, tail: Tail, name: str, *, epoch: int | None, numbered: bool) -> int:
         """Save the topic's epoch, unless it is None. Return the producer's highest sequence id, including everything

@@ -1,7 +1,7 @@
-"""Number of unconsumed messages of a subscription: counted once, then updated by single acknowledgements.
+"""Number of unconsumed messages of a subscription: counted once, then updated by acknowledgements.
 
-Counting reads the headers of blocks. So it is done when somebody asks, and again only after a change of more than one
-entry.
+Counting looks up a few rows for each run of acknowledged entries. So it is done when somebody asks, and again only
+after a change of which the number of messages is not known.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from replicator.engine.errors import InvalidAck
+from replicator.engine.errors import BlockCorrupt, InvalidAck
 from snapshots.position import Position
+from snapshots.position_set import PositionSet
 
 if TYPE_CHECKING:
     from replicator.engine.subscriptions.cursor import Cursor
@@ -39,6 +40,15 @@ class Backlog:
         """Note that an entry with ``messages`` messages was acknowledged."""
         if self._consumed is not None:
             self._consumed += messages
+
+    def consumed_at(self, positions: PositionSet) -> None:
+        """Note that the entries at ``positions`` were acknowledged. All of them were unconsumed messages of the log."""
+        if self._consumed is None:
+            return
+        try:
+            self._consumed += self._messages_at(positions)
+        except BlockCorrupt:
+            self.moved()  # whoever asks next counts them again, and hears the reason
 
     def checked_sizes(self, acks: Sequence[PositionAndIndexes]) -> list[int]:
         """Return the batch size of each acknowledged entry; 1 if nobody needs it.
@@ -82,8 +92,21 @@ class Backlog:
             return self._messages_compacted()
         if self._consumed is None:
             through = topic.reading.messages_through(cursor.mark_delete)
-            self._consumed = through + topic.reading.messages_in(cursor.state.individually_deleted)
+            self._consumed = through + self._messages_at(cursor.state.individually_deleted)
         return topic.log.messages - self._consumed
+
+    def _messages_at(self, positions: PositionSet) -> int:
+        """Return the number of messages in the entries at ``positions``, which are in the log and are no markers.
+
+        The cost grows with the number of runs. Markers have no messages, so they are added if that joins runs.
+        """
+        first, last = positions.first(), positions.last()
+        if first is None or last is None:
+            return 0
+        joined = self._topic.log.markers.after(first)
+        joined.discard_after(last)
+        joined.update(positions)
+        return self._topic.reading.messages_in(min(positions, joined, key=PositionSet.count_runs))
 
     def _messages_compacted(self) -> int:
         topic, cursor = self._topic, self._cursor
@@ -92,6 +115,4 @@ class Backlog:
         start = max(cursor.mark_delete, view.horizon)
         deleted = cursor.state.individually_deleted.copy()
         deleted.discard_through(start)
-        return (
-            messages + topic.log.messages - topic.reading.messages_through(start) - topic.reading.messages_in(deleted)
-        )
+        return messages + topic.log.messages - topic.reading.messages_through(start) - self._messages_at(deleted)

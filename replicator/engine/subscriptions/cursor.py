@@ -184,7 +184,7 @@ class Cursor(FollowsDuplicates):
         """
         if self._state.read_compacted or len(self._log.messages_of(positions)) != len(positions):
             return None
-        new = self._unconsumed(positions)
+        new = self.unconsumed(positions)
         if new:
             self._consume_all(new, announce=True)
             self.advance()
@@ -326,7 +326,7 @@ class Cursor(FollowsDuplicates):
         3. The rest is as if each had been acknowledged here: chunks are noted to be saved, and the MDP moves.
         """
         state = self._state
-        new = self._unconsumed(positions)
+        new = self.unconsumed(positions)
         opened: dict[Position, BitMap] = {}
         for position, indexes in batches.items():
             if position in new or not self._open(position):
@@ -421,7 +421,7 @@ class Cursor(FollowsDuplicates):
 
     # Filters of positions.
 
-    def _unconsumed(self, positions: PositionSet) -> PositionSet:
+    def unconsumed(self, positions: PositionSet) -> PositionSet:
         """Return those of ``positions`` that are unconsumed messages of this log."""
         state, log = self._state, self._log
         found = log.messages_of(positions)

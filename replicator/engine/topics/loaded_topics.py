@@ -5,6 +5,7 @@ A topic that is being deleted stays here until the store has deleted it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 
@@ -31,6 +32,7 @@ class LoadedTopics:
     __slots__ = (
         "_admission",
         "_changed",
+        "_compaction_turn",
         "_dispatch_turns",
         "_failover",
         "_index",
@@ -68,6 +70,7 @@ class LoadedTopics:
         """Cache of the most recently read blocks of all topics."""
         self._failover = FailoverRegistry()
         self._dispatch_turns = turns_of_this_loop()
+        self._compaction_turn = asyncio.Lock()
         self.starting = Starting()
         self.default_policies = default_policies
         self.by_name: dict[str, Topic] = {}
@@ -89,6 +92,7 @@ class LoadedTopics:
             self._index.add_namespace(parse_topic(record.name).full_namespace),
             self._admission,
             self._dispatch_turns,
+            self._compaction_turn,
             self._tracing,
         )
         topic.policies.on_own = partial(self._changed, "policies", topic.name)

@@ -252,7 +252,9 @@ class Maintenance(TopicListener["Topic"]):
         await self._watch_quotas(topic)
         await self._retain(topic)
         await topic.producers.forget_inactive()
-        if (self._compacting is None or not self._compacting.running) and topic.compaction.is_due():
+        if self._compacting is not None and self._compacting.running:
+            return
+        if await topic.compaction.is_due() and topic.deleted is None:  # it may have been deleted during this round
             self._compacting = topic.compaction
             topic.compaction.start()
 

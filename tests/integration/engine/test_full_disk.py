@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import duplicates_support
 import pytest
+from compaction_support import keyed
 from engine_support import (
     TOPIC,
     HeldClock,
@@ -39,7 +40,7 @@ from replicator.engine.log import room
 from replicator.engine.log.block import verify_block
 from replicator.engine.log.commit.filling import FILLED_MAX, filler_blocks
 from replicator.engine.log.disk_room import RESERVE_BYTES
-from replicator.engine.log.requests import CopiedBlock, CopyRequest, ReclaimRequest
+from replicator.engine.log.requests import CopiedBlock, CopyRequest, PutManyRequest, ReclaimRequest
 from replicator.engine.log.room import most_bytes
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import READERS_MAX
@@ -169,6 +170,33 @@ def test_invariant_11_a_full_disk_refuses_publishes_and_takes_what_makes_room_an
             assert list(subscription.cursor.state.individually_deleted) == positions[1::2]
             assert engine.store.meta("number") == 7
             assert not engine.store.deleted_topics()
+
+    asyncio.run(main())
+
+
+def test_a_pass_of_compaction_leaves_the_reserve_to_acknowledgements_and_leaves_no_rows_behind(disk: Disk) -> None:
+    """The keyed messages are larger than the reserve, and the file has no free pages."""
+
+    async def main() -> None:
+        async with opened(disk.path / "store") as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, _ = await subscribed(topic, permits=0)
+            entries = [keyed(f"{number}", os.urandom(20_000)) for number in range(800)]
+            positions = await topic.publish(entries[:1])
+            for first in range(1, len(entries), 50):
+                positions += await topic.publish(entries[first : first + 50])
+            await filled(engine, disk)
+            reserve = engine.writer.disk_status()["reserve_bytes"]
+            with pytest.raises(StoreFull, match=FULL):
+                await topic.compaction.run()
+            assert engine.writer.disk_status()["reserve_bytes"] > reserve - 500_000
+            await consumer.acknowledge([Ack(positions[0])])
+            with engine.store.env.begin() as txn:
+                assert txn.stat(engine.store.tables["compacted"])["entries"] == 0
+            await topic.trimming.trim(positions[0])
+            disk.make_room()
+            await topic.compaction.run()
+            assert topic.compaction.state.entries == len(entries) - 1
 
     asyncio.run(main())
 
@@ -487,6 +515,11 @@ def test_what_goes_to_segments_needs_little_room_in_the_table() -> None:
     request = CopyRequest(None, 1 << 20, blocks=[CopiedBlock(BEFORE_ALL, bytes(1 << 20))])  # type: ignore[arg-type]
     assert most_bytes([request], range(1 << 16, 1 << 25)) < (1 << 20) + (1 << 18)
     assert most_bytes([request], range(0)) >= 3 << 20
+
+
+def test_rows_need_room_in_the_table_whatever_their_size() -> None:
+    request = PutManyRequest(None, 1 << 20, writes=[("compacted", b"key", bytes(1 << 20))])  # type: ignore[arg-type]
+    assert most_bytes([request], range(1 << 16, 1 << 25)) == most_bytes([request], range(0)) >= 3 << 20
 
 
 def test_a_reclaim_gets_room_for_each_of_its_small_blocks_and_for_fillers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compaction_support import chunk, keyed, keyed_batch, messages_in
@@ -25,17 +26,17 @@ def newest(topic: Topic, after: Position = BEFORE_ALL) -> list[tuple[str | None,
 
 def held(monkeypatch: pytest.MonkeyPatch, engine: Engine, *, after: int) -> asyncio.Event:
     """Let ``after`` steps of passes be written; those that follow wait for the event."""
-    put_many, release = engine.writer.put_many, asyncio.Event()
+    put_view, release = engine.writer.put_view, asyncio.Event()
     written = 0
 
-    async def put_held(writes: Sequence[tuple[str, bytes, bytes | None]]) -> None:
+    async def put_held(rows: Sequence[tuple[str, bytes, bytes]]) -> None:
         nonlocal written
         written += 1
         if written > after:
             await release.wait()
-        await put_many(writes)
+        await put_view(rows)
 
-    monkeypatch.setattr(engine.writer, "put_many", put_held)
+    monkeypatch.setattr(engine.writer, "put_view", put_held)
     return release
 
 
@@ -173,7 +174,7 @@ def test_a_topic_that_is_not_compacted_holds_nothing_back(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_tidies_up(
+def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_no_rows_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STEP_ENTRIES", 2)
@@ -185,26 +186,28 @@ def test_a_pass_that_fails_in_the_middle_leaves_the_old_view_and_the_next_one_ti
             await topic.compaction.run()
             before = newest(topic)
             await published(topic, keyed("0", b"2"))
-            put_many = engine.writer.put_many
+            put_view = engine.writer.put_view
             calls = 0
 
-            async def put_some(writes: Sequence[tuple[str, bytes, bytes | None]], **named: object) -> None:
+            async def put_some(rows: Sequence[tuple[str, bytes, bytes]]) -> None:
                 nonlocal calls
                 calls += 1
                 if calls == 3:
+                    assert view_rows(engine) > 5
                     raise StoreFull("no room")
-                await put_many(writes)
+                await put_view(rows)
 
-            monkeypatch.setattr(engine.writer, "put_many", put_some)
+            monkeypatch.setattr(engine.writer, "put_view", put_some)
             with pytest.raises(StoreFull):
                 await topic.compaction.run()
-            monkeypatch.setattr(engine.writer, "put_many", put_many)
+            monkeypatch.setattr(engine.writer, "put_view", put_view)
             assert newest(topic) == [*before, ("0", b"2")]
-            assert view_rows(engine) > 5
+            assert calls == 3
+            assert view_rows(engine) == 5
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             assert newest(topic) == [*before, ("0", b"2")]
-            await published(topic, keyed("1", b"2"))  # the pass that failed has written its old message
+            await published(topic, keyed("1", b"2"))  # the pass that failed had written its old message
             await topic.compaction.run()
             assert newest(topic) == [*before[2:], ("0", b"2"), ("1", b"2")]
             assert view_rows(engine) == 5
@@ -285,18 +288,18 @@ def test_a_pass_is_due_when_the_log_above_the_horizon_is_over_the_threshold(tmp_
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             await published(topic, keyed("a", b"x" * 5000))
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
             await topic.policies.set(TopicPolicies(compaction_threshold_bytes=9000))
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 5000))
-            assert topic.compaction.is_due()
+            assert await topic.compaction.is_due()
             await topic.compaction.run()
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 5000), keyed("a", b"x" * 5000))
-            assert topic.compaction.is_due()
+            assert await topic.compaction.is_due()
 
     asyncio.run(main())
 
@@ -319,6 +322,84 @@ def test_a_pass_that_is_due_is_run_by_the_engines_maintenance(tmp_path: Path, mo
     asyncio.run(main())
 
 
+def test_others_have_their_turn_while_the_log_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNT_BLOCKS", 10)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=10**9))
+            await published(topic, *(keyed("a", b"1") for _ in range(50)))
+            asked = asyncio.create_task(topic.compaction.is_due())
+            turns = 0
+            while not asked.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert not await asked
+            assert turns >= 5
+
+    asyncio.run(main())
+
+
+def test_one_topic_is_compacted_at_a_time_and_the_others_count_as_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    write_next = module.Compaction._write_next
+
+    async def noted(compaction: module.Compaction, *arguments: Any) -> module.ViewState:
+        begun.append(compaction._topic.name)
+        return await write_next(compaction, *arguments)
+
+    monkeypatch.setattr(module.Compaction, "_write_next", noted)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            one, two, three = [await engine.topic(name) for name in ("one", "two", "three")]
+            for topic in (one, two, three):
+                await published(topic, keyed("a", b"1"), keyed("a", b"2"))
+            release = held(monkeypatch, engine, after=0)
+            passes = [topic.compaction.start() for topic in (one, two, three)]
+            await eventually(lambda: bool(begun), "the first pass")
+            await published(two, keyed("a", b"3"))
+            await engine.deleting.delete(three.name)  # one that waits
+            assert passes[2].cancelled()
+            assert begun == [one.name]
+            assert two.compaction.running
+            release.set()
+            await asyncio.gather(*passes[:2])
+            assert begun == [one.name, two.name]
+            assert (newest(one), newest(two)) == ([("a", b"2")], [("a", b"3")])
+
+    asyncio.run(main())
+
+
+def test_maintenance_starts_no_pass_on_a_topic_that_is_deleted_during_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COUNT_BLOCKS", 1)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.policies.set(TopicPolicies(compaction_threshold_bytes=1))
+            await published(topic, keyed("a", b"1"), keyed("a", b"2"))
+            is_due = topic.compaction.is_due
+
+            async def deleted_meanwhile() -> bool:
+                due = await is_due()
+                await engine.deleting.delete(topic.name)
+                return due
+
+            monkeypatch.setattr(topic.compaction, "is_due", deleted_meanwhile)
+            await engine.maintenance.run_once()
+            assert topic.deleted is not None
+            assert not topic.compaction.running
+            assert view_rows(engine) == 0
+
+    asyncio.run(main())
+
+
 def test_a_pass_that_failed_is_not_run_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
@@ -328,9 +409,9 @@ def test_a_pass_that_failed_is_not_run_again_at_once(tmp_path: Path, monkeypatch
             monkeypatch.setattr(module, "Compactor", lambda: Compactor(keys_max=0))
             with pytest.raises(NotAllowedError):
                 await topic.compaction.run()
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
             await published(topic, keyed("a", b"x" * 2000))
-            assert topic.compaction.is_due()
+            assert await topic.compaction.is_due()
 
     asyncio.run(main())
 
@@ -342,6 +423,6 @@ def test_an_empty_topic_can_be_compacted(tmp_path: Path) -> None:
             await topic.compaction.run()
             assert newest(topic) == []
             await topic.policies.set(TopicPolicies(compaction_threshold_bytes=0))
-            assert not topic.compaction.is_due()
+            assert not await topic.compaction.is_due()
 
     asyncio.run(main())

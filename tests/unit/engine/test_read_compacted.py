@@ -18,6 +18,7 @@ from replicator.engine.compaction.compacted_view import STATE_TABLE, CompactedVi
 from replicator.engine.compaction.compactor import Retained
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidAck, InvalidSeek, NotAllowedError
+from replicator.engine.log import topic_reading
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.log_index import LogIndex, ViewIndex
 from replicator.engine.log.store_tables import TOPIC_KEY
@@ -656,6 +657,28 @@ def test_seeking_works_on_the_view(tmp_path: Path, target: int | str | None, exp
             assert sub(topic).cursor.backlog_entries() == len(expected)
             await consumer.acknowledge([Ack(position) for position in inbox.positions])
             assert sub(topic).cursor.mark_delete == topic.log.last
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_a_time_is_sought_above_the_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reading, "SEARCH_BLOCKS", 10)
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await published(topic, keyed("a", b"1"))
+            await topic.compaction.run()
+            positions = await published(topic, *(keyed("b", b"1") for _ in range(50)))
+            asked = asyncio.create_task(topic.compaction.position_at_time(2**50))
+            turns = 0
+            while not asked.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert await asked == positions[-1]
+            assert turns >= 5
 
     asyncio.run(main())
 

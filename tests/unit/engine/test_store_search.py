@@ -7,15 +7,19 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 from engine_support import PUBLISH_TIME_MS, TOPIC, batch, make_block, marker, message, opened
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.engine.engine import EngineSettings
-from replicator.engine.log.block import BlockKind, build_block
+from replicator.engine.log import store, stored_blocks
+from replicator.engine.log.block import BlockKind, Buffer, build_block
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.segments.places import BlockRow, parse_row
 from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
@@ -27,6 +31,20 @@ blocks = st.lists(st.tuples(moments, st.lists(moments, min_size=1, max_size=4), 
 
 def published(at_ms: int) -> bytes:
     return encode_entry(MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS + at_ms), b"")
+
+
+async def copy_alone(topic: Topic, entries: range) -> list[Position]:
+    """Copy messages from another cluster, each in a block of its own. Return their positions."""
+    blocks = [
+        CopiedBlock(
+            Position(3, entry - 1) if entry else BEFORE_ALL,
+            make_block(Position(3, entry), [message()], origin="eu-west"),
+        )
+        for entry in entries
+    ]
+    await topic.writing.copy(blocks)
+    last = topic.log.last
+    return [Position(last.ledger, last.entry - len(blocks) + 1 + number) for number in range(len(blocks))]
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -108,6 +126,43 @@ def test_the_backlog_of_a_subscription_with_many_holes_is_counted_at_once(tmp_pa
             started = time.perf_counter()
             assert subscription.backlog_messages() == 50_000
             assert time.perf_counter() - started < 1
+
+    asyncio.run(main())
+
+
+def test_a_backlog_behind_one_hole_is_counted_by_a_few_rows_however_many_blocks_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merged acknowledgements are counted on, and a count from the start does not read the blocks of a run."""
+    parsed = 0
+
+    def counting(value: Buffer) -> BlockRow:
+        nonlocal parsed
+        parsed += 1
+        return parse_row(value)
+
+    async def main() -> None:
+        nonlocal parsed
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await copy_alone(topic, range(1_500))
+            await topic.writing.marker(marker())
+            positions += await copy_alone(topic, range(1_500, 2_000))
+            assert len(engine.store.block_spans(topic.topic_id, BEFORE_ALL, blocks_max=9_999)) == 2_001
+            subscription = await topic.subscriptions.create("s", BEFORE_ALL, replicated=True)
+            monkeypatch.setattr(store, "parse_row", counting)
+            monkeypatch.setattr(stored_blocks, "parse_row", counting)
+            assert subscription.backlog_messages() == 2_000
+            parsed = 0
+            subscription.merging.acks(PositionSet(positions[1:1_000]), {}, announce=False)
+            subscription.merging.acks(PositionSet(positions[1_000:]), {}, announce=False)
+            assert subscription.backlog.counts
+            assert subscription.backlog_messages() == 1
+            assert parsed < 30
+            parsed = 0
+            subscription.backlog.moved()
+            assert subscription.backlog_messages() == 1
+            assert parsed < 20
 
     asyncio.run(main())
 
