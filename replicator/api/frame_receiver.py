@@ -157,12 +157,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 raise TimeoutError(f"nothing came for {SILENCE_SECONDS_MAX:g} s")
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Send ``answer`` to the link.
+        """Send ``answer`` to the link, after what :meth:`tell_surely` keeps back: the link reads in this order.
 
         Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
         """
         if not self._transport.is_closing():
-            self._transport.write(pack_answer(answer))
+            later, self._told_later = self._told_later, []
+            for each in (*later, answer):
+                self._transport.write(pack_answer(each))
             if not self._writable.is_set():
                 async with timeout(SILENCE_SECONDS_MAX):
                     await self._writable.wait()
@@ -192,6 +194,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         """End the connection once the link has read the answers, or after a while."""
         if self._transport.is_closing():
             return
+        self._told_later.clear()  # nothing can be written after the end
         if self._transport.can_write_eof():
             with suppress(OSError):  # the link has gone
                 self._transport.write_eof()

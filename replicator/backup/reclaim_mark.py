@@ -31,13 +31,21 @@ COUNTED_BYTES: Final = 8
 """Size of such a digest. Two of a million names have the same digest once in many millions of stores."""
 
 
-async def remember_losses(engine: Engine, mark: RestoredMark, lost: Sequence[str], *, damaged: bool) -> None:
+async def remember_losses(
+    engine: Engine, mark: RestoredMark, lost: Sequence[str], *, found_again: Sequence[str], damaged: bool
+) -> None:
     """Record the known losses in the store, in a mark that is not settled, before the holes for them are written.
 
-    So the worker does not start until a reclaim is finished.
+    So the worker does not start until a reclaim is finished. ``found_again`` are those losses that the next reclaim
+    finds by itself if they still hold.
     """
     if damaged:
         await engine.remember(MET_DAMAGE, True)
+    before = engine.store.meta(FOUND_AGAIN) or []
+    known = restored_mark(engine.store)  # until the new mark is written, it counts
+    again = list(dict.fromkeys([*found_again, *(each for each in before if known is not None and each in known.lost)]))
+    if again != before:
+        await engine.remember(FOUND_AGAIN, again)
     await engine.remember(MARK, replace(mark, settled_at_ms=None, lost=tuple(lost)).as_json())
 
 
@@ -67,8 +75,8 @@ async def count_topics(engine: Engine, names: Collection[str]) -> None:
 
 
 def lasting_losses(engine: Engine, remarks: Collection[str]) -> list[str]:
-    """Return the losses of an earlier reclaim that the next one does not find again, such as messages that no cluster
-    has. ``remarks`` are texts that are not losses."""
+    """Return the losses of an earlier reclaim, or of one that was interrupted, that the next one does not find again,
+    such as messages that no cluster has. ``remarks`` are texts that are not losses."""
     mark, again = restored_mark(engine.store), engine.store.meta(FOUND_AGAIN) or []
     return [] if mark is None else [each for each in mark.lost if each not in again and each not in remarks]
 

@@ -65,7 +65,7 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import NotReclaimed
 from replicator.engine.log.block import BlockHeader, BlockView, verify_block
 from replicator.engine.log.commit.putting_back import put_back_note
-from replicator.engine.restored import restored_mark
+from replicator.engine.restored import RestoredMark, restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.failover.service import learn_newest
@@ -248,7 +248,7 @@ class _Run:
         mark = restored_mark(engine.store)
         # Holes that an earlier reclaim wrote are not found again, so take over the losses that it recorded.
         if mark is not None and mark.settled_at_ms is None:
-            self._done = Reclaimed(lost=list(mark.lost), damaged=bool(engine.store.meta(MET_DAMAGE)))
+            self._done = Reclaimed(lost=lasting_losses(engine, ()), damaged=bool(engine.store.meta(MET_DAMAGE)))
         else:
             names = topology.names
             remarks = {say(name, engine.cluster) for name in names for say in (unasked, answer_later)}
@@ -319,14 +319,17 @@ class _Run:
         if mark is None or mark.settled_at_ms is not None:
             # A new id makes links announce whole states again.
             begun = replace(mark or new_mark(), restore_id=uuid.uuid4().hex)
-            await remember_losses(self._engine, begun, self._done.lost, damaged=self._done.damaged)
+            await self._remember_in(begun, self._done.lost)
 
     async def _remember(self, lost: Sequence[str]) -> None:
         """Record the losses so far in the store, before what they follow from is written: a reclaim that is started
         again does not find them any more."""
         mark, lost = restored_mark(self._engine.store) or new_mark(), list(dict.fromkeys(lost))
         if list(mark.lost) != lost:
-            await remember_losses(self._engine, mark, lost, damaged=self._done.damaged)
+            await self._remember_in(mark, lost)
+
+    async def _remember_in(self, mark: RestoredMark, lost: Sequence[str]) -> None:
+        await remember_losses(self._engine, mark, lost, found_again=self._found_again, damaged=self._done.damaged)
 
     async def _finish(self, topic: Topic | None) -> None:
         """Do the last steps of putting back (:mod:`.putting_back`) if blocks were put back below the log of

@@ -14,7 +14,7 @@ this cluster lost become a hole of its own, which it never claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -170,10 +170,10 @@ class GapEnding:
             self._refused[topic.name] = gap.kind, PolicyRefused(policy, str(error))
             return Stopped(gap)
         self._refused.pop(topic.name, None)
-        for part in gap.by_origin():
-            await self._record(topic, part, policy)
-        if gap.missing and policy == SKIP_AND_RECORD:
-            await self._memory.accept(topic.topic_id, gap.missing)
+        if policy == SKIP_AND_RECORD:
+            await self._record_skip(topic, gap)
+        else:
+            await self._record(topic, gap, policy)
         if gap.kind == LOST_DATA and policy == SKIP_AND_RECORD:
             await self._note_lost(topic, there[self._engine.cluster].position)
         return there if self._is_here(topic) else Stopped()
@@ -267,17 +267,35 @@ class GapEnding:
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
         """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is
         recorded."""
-        link = self._route.link
-        log.warning("link went over a gap", link=link.key, topic=topic.name, kind=gap.kind, policy=policy)
+        parts = gap.by_origin()
+        self._audit(topic, parts, policy)
+        if policy != KEEP_BOTH:  # which leaves nothing out
+            await self._memory.note_skips(self._skips(topic, parts, policy), done=True)
+
+    async def _record_skip(self, topic: Topic, gap: Gap) -> None:
+        """Record that the messages of the gap are left out, and that the destination may lack them.
+
+        If the store does not take that, nothing is left out and nothing is recorded, as this is tried again.
+        """
+        parts = gap.by_origin()
+        skips = self._skips(topic, parts, SKIP_AND_RECORD)
+        await self._memory.note_skips(skips, done=False, topic_id=topic.topic_id, missing=gap.missing)
+        self._audit(topic, parts, SKIP_AND_RECORD)
+
+    def _skips(self, topic: Topic, parts: Sequence[Gap], policy: str) -> list[dict[str, Any]]:
         at_ms = self._engine.writer.wall_clock_ms()
-        if self._index is not None:
-            about = {"kind": gap.kind, "origin": gap.origin, "detail": gap.what}
-            self._index.audit(f"link {link.key}", policy, topic.name, about)
-        if policy == KEEP_BOTH:  # keep-both leaves nothing out
-            return
-        await self._memory.note_skip(
-            {"topic": topic.name, "kind": gap.kind, "detail": gap.what, "policy": policy, "at_ms": at_ms}
-        )
+        return [
+            {"topic": topic.name, "kind": part.kind, "detail": part.what, "policy": policy, "at_ms": at_ms}
+            for part in parts
+        ]
+
+    def _audit(self, topic: Topic, parts: Sequence[Gap], policy: str) -> None:
+        link = self._route.link
+        for part in parts:
+            log.warning("link went over a gap", link=link.key, topic=topic.name, kind=part.kind, policy=policy)
+            if self._index is not None:
+                about = {"kind": part.kind, "origin": part.origin, "detail": part.what}
+                self._index.audit(f"link {link.key}", policy, topic.name, about)
 
 
 def _raised(there: Mapping[str, Mark], lives: Mapping[str, Mark]) -> dict[str, Mark]:

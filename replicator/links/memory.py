@@ -12,7 +12,8 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from replicator.engine.cluster_settings.own import PAUSED
@@ -82,11 +83,38 @@ class LinkMemory:
         """
         return self._accepted.get(topic_id, {})
 
-    async def accept(self, topic_id: int, missing: Mapping[str, Hole]) -> None:
-        """Remember, by origin, the range of the topic's messages that is left out. Raises the store's errors."""
-        accepted = {**self.accepted(topic_id), **missing}
-        await self._engine.writer.put("link_marks", *accepted_row(topic_id, self._key, accepted))
-        self._accepted[topic_id] = accepted
+    async def note_skips(
+        self,
+        skips: Sequence[Mapping[str, Any]],
+        *,
+        done: bool,
+        topic_id: int = 0,
+        missing: Mapping[str, Hole] | None = None,
+    ) -> None:
+        """Remember, in one transaction, what was left out, and by origin the range of the topic's messages that the
+        destination may lack from now on.
+
+        A range that goes on where an earlier one ended is joined to it: the destination lacks both. Raises the store's
+        errors. Then ``skips`` are remembered only if they are ``done`` and will not be noted again. The next call
+        stores them.
+        """
+        told = [*self.skips, *map(dict, skips)][-SKIPS_MAX:]
+        accepted = dict(self.accepted(topic_id))
+        if done:
+            self.skips = told
+        rows = [("meta", f"link skips {self._key}".encode(), json.dumps(told).encode())]
+        for origin, (after, upto) in (missing or {}).items():
+            before = accepted.get(origin)
+            if before is not None and before[1] >= after:
+                accepted[origin] = min(before[0], after), max(before[1], upto)
+            else:
+                accepted[origin] = after, upto
+        if missing:
+            rows.append(("link_marks", *accepted_row(topic_id, self._key, accepted)))
+        await self._engine.writer.put_many(rows)
+        self.skips = told
+        if missing:
+            self._accepted[topic_id] = accepted
 
     def stored_pause(self) -> bool:
         """Return whether the store says that the link is paused."""
@@ -103,7 +131,3 @@ class LinkMemory:
     async def note_restore(self, restore_id: str) -> None:
         self.restore_id = restore_id
         await self._engine.remember(f"link restored {self._key}", restore_id)
-
-    async def note_skip(self, skip: Mapping[str, Any]) -> None:
-        self.skips = [*self.skips, dict(skip)][-SKIPS_MAX:]
-        await self._engine.remember(f"link skips {self._key}", self.skips)

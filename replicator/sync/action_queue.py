@@ -189,8 +189,12 @@ class ActionQueue:
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
-        except TopicNotFound:  # it is being deleted
-            log.info("subscription sync ends", topic=self._topic.name)
+        except TopicNotFound:  # it is being deleted; if that is refused, what was merged is to be saved
+            self._repeating = True
+            if self._topic.deleted is None:  # it stays already
+                self._paused = self._loop.call_later(REFUSED_PAUSE_SECONDS, self._go_on)
+            else:
+                log.info("subscription sync ends", topic=self._topic.name)
         except (StoreFull, StoreFailed) as error:
             # What was decided is not decided again, so it waits. A crash loses nothing either: the checkpoint stays.
             if not self._repeating:

@@ -62,6 +62,8 @@ class SubscriptionSync(TopicListener[Topic]):
             next_id=lambda: f"{engine.cluster}-{incarnation}-{next(serial)}",
         )
         self._topics: dict[str, TopicSync] = {}
+        self._passed_over: dict[str, dict[str, Subscription]] = {}
+        """By topic and name, subscriptions that changed while their topic was to be deleted."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -180,6 +182,7 @@ class SubscriptionSync(TopicListener[Topic]):
 
     def on_subscription(self, topic: Topic, subscription: Subscription) -> None:
         if topic.deleted is not None:  # it was just being made
+            self._passed_over.setdefault(topic.name, {})[subscription.name] = subscription
             return
         self._of(topic).on_subscription(subscription)
         self._index_state(topic, subscription)
@@ -197,11 +200,15 @@ class SubscriptionSync(TopicListener[Topic]):
         self._index_state(topic, subscription)
 
     def on_stayed(self, topic: Topic) -> None:
+        for name, subscription in self._passed_over.pop(topic.name, {}).items():
+            if topic.subscriptions.get(name) is subscription:
+                self.on_subscription(topic, subscription)
         self._of(topic).on_stayed()
 
     def on_log_deleted(self, topic: Topic) -> None:
         """Drop the sync of a deleted topic. Clusters that have copies keep them and are told nothing."""
         sync = self._topics.pop(topic.name, None)
+        self._passed_over.pop(topic.name, None)
         self._shared.kept_lives.pop(topic.name, None)
         if sync is not None:
             sync.discard()

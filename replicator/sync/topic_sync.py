@@ -204,7 +204,7 @@ class TopicSync:
 
     async def merge_told(self, update: ApplyUpdate) -> None:
         """Merge an update that came by an answer, and not in the log. Return once the result is durable."""
-        saved = await self._applier.apply(update, repeating=False)
+        saved = await self._applier.apply(update, repeating=True)  # an earlier call may have failed to save it
         self._settle()
         if saved is not None:
             await saved

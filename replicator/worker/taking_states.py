@@ -11,7 +11,8 @@ what is kept for it; 11, so many questions to one cluster are under way.
 3. A cluster that does not answer is asked again. Until it has told its states, messages are kept
    (:mod:`replicator.engine.upkeep.waiting_states`).
 4. A topic whose states cannot be taken is named, and holds up no other one. Once the others are taken, only its log is
-   held. A topic that may not be made here has no log, and is not awaited.
+   held. A topic that may not be made here has no log, and is not awaited. If the store here takes nothing, no more
+   topics are asked about until the next round.
 
 The row :data:`ROW` in the table ``meta`` says for which store this began, when, and who has told. It ends with the last
 one, so that a restart asks nobody.
@@ -30,7 +31,7 @@ import aiohttp
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError, NotAllowedError
+from replicator.engine.errors import EngineError, NotAllowedError, StoreFull
 from replicator.engine.log.link_frame import PROTOCOL_VERSION
 from replicator.engine.restored import restored_mark
 from replicator.engine.upkeep.waiting_states import HOLDER, Kept, WaitingStates
@@ -66,7 +67,7 @@ class NotTaken(Exception):
 
 
 class PeerAway(NotTaken):
-    """A cluster does not answer, so it is of no use to ask it more."""
+    """A cluster does not answer."""
 
 
 class PeerStarts(PeerAway):
@@ -235,17 +236,26 @@ class TakingStates:
                     names = [name for name in names if name in failed_before]
                 subscribed = [name for part in _parts(names) for name in await asked.replicated(part)]
                 turn = asyncio.Semaphore(AT_ONCE_MAX)
+                ended = False
 
                 async def take(name: str) -> None:
+                    nonlocal ended
                     async with turn:
+                        if ended:
+                            return
                         try:
                             await self._take_topic(asked, name)
-                        except PeerAway:
-                            raise
                         except (NotTaken, EngineError) as error:
                             failed[name] = error
+                            if await self._concerns_all(error, failed, asked):
+                                ended = True
+                                raise
 
                 await asyncio.gather(*map(take, subscribed))
+        except EngineError as error:
+            self._starting.discard(peer)
+            self._note_reason(peer, f"subscriptions cannot be taken from {peer}: {error}")
+            return
         except NotTaken as error:
             (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
             self._note_reason(peer, str(error))
@@ -258,6 +268,18 @@ class TakingStates:
             return
         waiting.told(peer)
         self._reasons.pop(peer, None)
+
+    async def _concerns_all(
+        self, error: NotTaken | EngineError, failed: Mapping[str, NotTaken | EngineError], asked: _Asked
+    ) -> bool:
+        """Return whether ``error``, by which the states of one topic could not be taken, meets the other topics, too.
+
+        A peer that does not answer about one topic may answer about others. If it is so with many, it is away.
+        """
+        if isinstance(error, PeerAway):
+            silent = sum(isinstance(each, PeerAway) for each in failed.values())
+            return silent >= AT_ONCE_MAX or not await asked.answers()
+        return isinstance(error, StoreFull) or bool(self._engine.writer.failed)
 
     def _note_reason(self, peer: str, reason: str) -> None:
         if self._reasons.get(peer) != reason:
@@ -293,6 +315,16 @@ class _Asked:
         self._session = session
         self._peer = peer
         self._base = worker_url(address)
+
+    async def answers(self) -> bool:
+        """Return whether the worker answers a question that is about no topic."""
+        try:
+            await self._json("GET", "/failover/v1/state")
+        except PeerAway:
+            return False
+        except NotTaken:  # an answer, too
+            pass
+        return True
 
     async def topics(self) -> list[str]:
         """Return the names of all its topics."""

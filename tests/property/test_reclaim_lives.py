@@ -133,6 +133,36 @@ def test_a_loss_whose_cause_was_mended_is_not_named_by_the_next_reclaim(tmp_path
     asyncio.run(main())
 
 
+def test_a_loss_that_was_mended_after_a_pause_is_not_named_by_the_reclaim_that_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, since = await lost_and_used(found, ["publish"] * 3, ["publish"])
+            await live(found.path / "lost-other", ["publish"] * 3, [0], OTHER)
+            async with opened(found.path / "lost-other") as engine:
+                other = own(await engine.topic(OTHER))
+            await give(found.peers[0], before)
+            await give(found.peers[0], other, OTHER)
+
+            def pauses(progress: Progress) -> None:
+                assert progress.topic == OTHER
+                raise ReclaimPaused("after a part of the second topic")
+
+            with (
+                patch("replicator.engine.log.commit.putting_back.PutsBack._check", refuses),
+                pytest.raises(ReclaimPaused),
+            ):
+                await reclaim(found.topology, "us-east", on_progress=pauses)
+            async with opened(found.data) as engine:
+                mark = restored_mark(engine.store)
+                assert mark is not None
+                assert "nothing of it comes back" in str(mark.lost)
+            done, _ = await in_small_steps(found)
+            assert done.lost == await lost_by_mark(found) == []
+            assert await published(found) == both(before, since)
+
+    asyncio.run(main())
+
+
 def refuses(*_: object) -> None:
     raise NotReclaimed("refused for now")
 

@@ -52,6 +52,11 @@ class CursorSaver:
         self._being_saved: list[Told] | None = None
         """Callers whose state is being written; None if no save is under way."""
         self._deleting: EngineError | None = None
+        """Error for callers while the subscription is being deleted, and after that."""
+        self._refusal: EngineError | None = None
+        """Error for callers after :meth:`refuse`."""
+        self._was_refused = False
+        """Whether a save was refused by :meth:`refuse`, and none has begun since."""
         self._with_first_save = with_first_save
         self.stored = stored
         """Whether the store has the subscription. It does not for a moment after creation."""
@@ -83,8 +88,10 @@ class CursorSaver:
 
     def refuse(self, refusal: EngineError | None) -> None:
         """Make later saves raise ``refusal``, because the subscription was not created, or its topic is being deleted.
-        With None, allow saves again."""
-        self._deleting = refusal
+        With None, allow saves again, and save what was refused meanwhile."""
+        self._refusal = refusal
+        if refusal is None and self._was_refused and self.stored:
+            self.tell_when_saved(lambda _: None)  # who asked was told of the refusal
 
     def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
         """Return the rows that make the current state durable, and the prefixes to delete first.
@@ -95,6 +102,10 @@ class CursorSaver:
         self._since = self._waiting_since
         if self._deleting is not None:
             raise self._deleting.with_traceback(None)
+        if self._refusal is not None:
+            self._was_refused = True
+            raise self._refusal.with_traceback(None)
+        self._was_refused = False
         changes = self._rows.changes(self._state())
         self._begun = True
         if changes and not self.stored:

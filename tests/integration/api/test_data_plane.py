@@ -511,7 +511,18 @@ def test_a_link_that_reads_nothing_for_a_while_is_told_of_a_topic_that_is_made_w
         await engine.topic(TOPIC)
         receivers[0].resume_writing()
         assert await next_answer(reader) == {"made": TOPIC}
+        receivers[0].pause_writing()
+        other = f"{TOPIC}-other"
+        await engine.topic(other)
+        writer.write(framed(frame_of()))
+        assert await next_answer(reader) == {"made": other}, "before what it may have to do with"
+        assert "extents" in await next_answer(reader)
+        receivers[0].tell_surely({"made": TOPIC})
+        closing = asyncio.ensure_future(receivers[0].close())
+        await asyncio.sleep(0)
+        receivers[0].resume_writing()  # after the end, which nothing may follow
         writer.transport.abort()
+        await closing
 
     with_server(tmp_path, body)
 

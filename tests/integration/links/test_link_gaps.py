@@ -13,6 +13,7 @@ from engine_support import TOPIC, eventually, marker, message
 from link_support import Web, link_of, web
 
 from replicator.engine.engine import EngineSettings
+from replicator.engine.errors import StoreFull
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.links.errors import NotResolved
 from replicator.topology import Link as LinkSpec
@@ -201,6 +202,58 @@ def test_a_gap_that_was_ended_stays_so_though_the_destination_gets_no_block_that
                 await eventually(lambda: made.entries("b", "a") == copied + more)
                 assert len(made.links["a>b"].status()["skipped"]) == 1
                 assert len(made.engines["b"].find(TOPIC).origins.left_out("a")) == 1  # type: ignore[union-attr]
+            finally:
+                await made.links["a>b"].stop()
+
+    asyncio.run(main())
+
+
+def test_a_skip_that_a_full_store_refuses_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with with_gap(tmp_path, LinkSpec("a", "b")) as (made, copied, left):
+            await eventually(lambda: gaps(made))
+            link, writer = made.links["a>b"], made.engines["a"].writer
+            index = link._topics.ending._index = AuditRecorder()
+
+            async def refuse(*_: Any, **__: Any) -> None:
+                raise StoreFull("full")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(writer, "put", refuse)
+                patched.setattr(writer, "put_many", refuse)
+                for _ in range(3):
+                    with pytest.raises(NotResolved, match="full"):
+                        await link.resolve(TOPIC, "skip-and-record")
+            assert link.status()["skipped"] == index.audited == []
+            await link.resolve(TOPIC, "skip-and-record")
+            await eventually(lambda: made.entries("b", "a") == copied + left)
+            assert len(link.status()["skipped"]) == len(index.audited) == 1
+
+    asyncio.run(main())
+
+
+def test_a_gap_that_goes_on_where_one_was_ended_is_ended_by_one_decision(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with web(tmp_path, [LinkSpec("a", "b")], settings=NOTHING_KEPT) as made:
+            copied = await made.publish("a", 0, 3)
+            await eventually(lambda: made.entries("b", "a") == copied)
+            for first in (3, 6):
+                await made.links["a>b"].stop()
+                await made.publish("a", first, 3)
+                await made.engines["a"].find(TOPIC).writing.marker(marker(), local=True)  # type: ignore[union-attr]
+                await trim(made, "a")
+                assert made.entries("a", "a") == []
+                await again(made, "a>b")
+                await eventually(lambda: gaps(made) == [(TOPIC, "trimmed")])
+                await made.links["a>b"].resolve(TOPIC, "skip-and-record")
+                assert gaps(made) == []
+            try:
+                await again(made, "a>b")
+                await eventually(lambda: made.links["a>b"].state == "idle")
+                assert gaps(made) == []
+                assert len(made.links["a>b"].status()["skipped"]) == 2
+                more = await made.publish("a", 9, 1)
+                await eventually(lambda: made.entries("b", "a") == copied + more)
             finally:
                 await made.links["a>b"].stop()
 

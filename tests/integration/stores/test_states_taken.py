@@ -16,7 +16,7 @@ from sync_node_support import consume_all
 from worker_pair import Pair
 
 from replicator.backup.reclaiming import opened, reclaim
-from replicator.engine.errors import StoreFailed
+from replicator.engine.errors import StoreFailed, StoreFull
 from replicator.engine.policies import BacklogQuota, PolicyOverrides, QuotaPolicy, Retention
 from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
@@ -25,6 +25,7 @@ from replicator.engine.upkeep.waiting_states import HOLDER
 from replicator.sync.service import SubscriptionSync
 from replicator.worker import taking_states
 from replicator.worker.starting import start_worker
+from replicator.worker.taking_states import PeerAway, TakingStates, _Asked
 from snapshots.actions import ApplyUpdate
 
 BOTH_WAYS = "  - {from: a, to: b}\n  - {from: b, to: a}\n"
@@ -205,15 +206,16 @@ async def test_a_topic_that_may_not_be_made_here_holds_up_no_other_one(tmp_path:
         assert made.engine("a").find(OTHER) is None
 
 
+@pytest.mark.parametrize("error", [StoreFailed, PeerAway], ids=["not merged", "no answer"])
 @asynchronous
 async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     merge, broken = SubscriptionSync.merge_told, {OTHER}
 
     async def merge_told(sync: SubscriptionSync, topic: Topic, update: ApplyUpdate) -> None:
         if topic.name in broken:
-            raise StoreFailed("this topic's rows cannot be written")
+            raise error("this topic's states cannot be taken")
         await merge(sync, topic, update)
 
     async with consumed_and_lost(tmp_path / "made") as made:
@@ -228,8 +230,46 @@ async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
         assert backlog(made, "a") == 0
         held = [topic.name for topic in made.engine("a").topics() if HOLDER in topic.holds.positions]
         assert held == [OTHER]
-        reason = f"subscriptions of {OTHER} cannot be taken from b: this topic's rows cannot be written"
+        reason = f"subscriptions of {OTHER} cannot be taken from b: this topic's states cannot be taken"
         assert waits(made)["clusters"] == {"b": reason}
         broken.clear()
         await eventually(lambda: waits(made) is None, "all is told")
         assert all(HOLDER not in topic.holds.positions for topic in made.engine("a").topics())
+
+
+@asynchronous
+async def test_invariant_11_a_worker_whose_disk_is_full_does_not_ask_about_all_topics_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge, take_from, states = SubscriptionSync.merge_told, TakingStates._take_from, _Asked.states
+    full, asked = [True], list[int]()
+    """For each round, the number of topics about which ``b`` was asked."""
+
+    async def merge_told(sync: SubscriptionSync, topic: Topic, update: ApplyUpdate) -> None:
+        if full:
+            raise StoreFull("the disk is full")
+        await merge(sync, topic, update)
+
+    async def take_one_round(taking: TakingStates, peer: str) -> None:
+        asked.append(0)
+        await take_from(taking, peer)
+
+    async def counted(asking: _Asked, name: str) -> list[ApplyUpdate]:
+        asked[-1] += 1
+        return await states(asking, name)
+
+    async with consumed_and_lost(tmp_path / "made") as made:
+        for number in range(2 * taking_states.AT_ONCE_MAX):
+            other = await made.engine("b").topic(f"{OTHER}-{number}")
+            await other.publish([message(b"other")])
+            await consume_all(other, 1)
+        await reclaim(made.topology, "a")
+        monkeypatch.setattr(SubscriptionSync, "merge_told", merge_told)
+        monkeypatch.setattr(TakingStates, "_take_from", take_one_round)
+        monkeypatch.setattr(_Asked, "states", counted)
+        made.workers["a"] = await start_worker(made.topology, "a")
+        await eventually(lambda: len(asked) > 3, "some rounds")
+        assert waits(made)["clusters"] == {"b": "subscriptions cannot be taken from b: the disk is full"}
+        assert 0 < max(asked) <= taking_states.AT_ONCE_MAX
+        full.clear()
+        await eventually(lambda: waits(made) is None, "all is told")

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import Inbox, eventually, message, opened, settled
+from engine_support import HeldClock, Inbox, eventually, make_block, message, opened, settled
 from sync_node_support import TOPIC, Node, backlog, consuming, mesh, synced
+from test_sync_ignored import acked, entry_of, started
 
+from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.requests import CopiedBlock
+from replicator.engine.subscriptions.cursor_rows import load_cursors
+from replicator.engine.topic import Topic
+from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
 from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
-from snapshots.position import BEFORE_ALL
+from snapshots.actions import ApplyUpdate
+from snapshots.position import BEFORE_ALL, Position
 
 
 def test_what_both_sides_acknowledged_together_is_consumed_in_both(tmp_path: Path) -> None:
@@ -120,6 +128,125 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
             found = engine.find(TOPIC)
             assert found is not None
             assert found.subscriptions["sub"].cursor.backlog_entries() == 0, "the update was not saved"
+
+    asyncio.run(main())
+
+
+def test_an_update_that_came_while_its_topic_was_to_be_deleted_is_stored_when_the_topic_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as handled only then."""
+
+    async def main() -> None:
+        clock, full = HeldClock(), asyncio.Event()
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            await full.wait()
+            raise StoreFull("full")
+
+        async with opened(tmp_path, "a", clock.settings()) as engine:
+            topic, sync = await started(engine)
+            messages = make_block(Position(9, 0), [message()] * 3, origin="b")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, messages)])
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            queue = sync._topics[TOPIC]._queue
+            await eventually(lambda: queue.is_idle and handled(topic, engine) == topic.log.last, "what is written here")
+            monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+            clock.free.clear()
+            said = entry_of(acked("sub", 1, subscription.cursor.generation))
+            marker = make_block(Position(9, 3), [said], origin="b", kind=BlockKind.MARKERS)
+            copying = asyncio.ensure_future(topic.writing.copy([CopiedBlock(Position(9, 2), marker)]))
+            await asyncio.sleep(0)
+            deleting = asyncio.ensure_future(engine.deleting.delete(TOPIC, force=True))
+            await eventually(lambda: topic.deleted is not None, "a deletion that has begun")
+            clock.free.set()
+            await copying
+            await eventually(
+                lambda: (
+                    subscription.cursor.backlog_entries() == 2 and queue._task is not None and not queue._task.running
+                ),
+                "an update that is merged, and not saved",
+            )
+            assert stored(engine, topic) == 0
+            full.set()
+            with pytest.raises(StoreFull):
+                await deleting
+            await eventually(lambda: handled(topic, engine) == topic.log.last, "markers that were handled")
+            assert stored(engine, topic) == 1
+            await sync.stop()
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_is_made_while_its_topic_is_to_be_deleted_is_told_when_the_topic_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock, full = HeldClock(), asyncio.Event()
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            await full.wait()
+            raise StoreFull("full")
+
+        async with opened(tmp_path, "a", clock.settings()) as engine:
+            topic, sync = await started(engine)
+            monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+            clock.free.clear()
+            creating = asyncio.ensure_future(topic.subscriptions.create("sub", BEFORE_ALL, replicated=True))
+            await eventually(
+                lambda: (made := topic.subscriptions.get("sub")) is not None and made._saver._being_saved is not None,
+                "a subscription that is on its way to the store",
+            )
+            deleting = asyncio.ensure_future(engine.deleting.delete(TOPIC, force=True))
+            await eventually(lambda: topic.deleted is not None, "a deletion that has begun")
+            clock.free.set()
+            await creating
+            full.set()
+            with pytest.raises(StoreFull):
+                await deleting
+            assert "sub" in sync._topics[TOPIC].controller.updates._subscriptions
+            await eventually(lambda: len(topic.log.markers) > 0, "a marker about the subscription")
+            await sync.stop()
+
+    asyncio.run(main())
+
+
+def handled(topic: Topic, engine: Engine) -> Position:
+    """Return up to where the store says that markers were handled."""
+    return Position(*(engine.store.meta(f"{MARKERS_HANDLED} {topic.topic_id}") or BEFORE_ALL))
+
+
+def stored(engine: Engine, topic: Topic) -> int:
+    """Return how many single acknowledgements of ``sub`` the store has."""
+    state, _ = load_cursors(engine.store, topic.topic_id)["sub"]
+    return len(state.individually_deleted)
+
+
+def test_a_state_that_was_told_while_the_store_was_full_is_stored_when_it_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, "a") as engine:
+            topic, sync = await started(engine)
+            messages = make_block(Position(9, 0), [message()] * 3, origin="b")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, messages)])
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            queue = sync._topics[TOPIC]._queue
+            await eventually(lambda: queue.is_idle and handled(topic, engine) == topic.log.last, "what is written here")
+            acks = acked("sub", 1).acks
+            told = ApplyUpdate("sub", subscription.cursor.generation, None, "b", acks=acks, whole=True)
+
+            async def refuse(*_: Any, **__: Any) -> None:
+                raise StoreFull("full")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(engine.writer, "put_many", refuse)
+                with pytest.raises(StoreFull):
+                    await sync.merge_told(topic, told)
+            assert stored(engine, topic) == 0
+            await sync.merge_told(topic, told)
+            assert stored(engine, topic) == 1
+            await sync.stop()
 
     asyncio.run(main())
 

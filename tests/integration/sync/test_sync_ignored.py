@@ -44,7 +44,7 @@ class Peer:
     async def says(self, *updates: SubscriptionUpdate) -> None:
         """Copy markers into the log, each with one update, in one block."""
         first = Position(1, self._last.entry + 1)
-        entries = [_entry(update) for update in updates]
+        entries = [entry_of(update) for update in updates]
         block = make_block(first, entries, origin="b", kind=BlockKind.MARKERS)
         await self._topic.writing.copy([CopiedBlock(block=block, previous=self._last)])
         self._last = Position(1, first.entry + len(entries) - 1)
@@ -60,7 +60,7 @@ def acked(name: str, entry: int, generation: int = 1) -> SubscriptionUpdate:
     return SubscriptionUpdate(name, {}, generation, AckVector({"b": acks}))
 
 
-def _entry(update: SubscriptionUpdate) -> bytes:
+def entry_of(update: SubscriptionUpdate) -> bytes:
     marker_type, payload = encode_marker(SubscriptionsUpdate((update,)))
     metadata = MessageMetadata(producer_name="b", sequence_id=0, publish_time=1, marker_type=int(marker_type))
     return encode_entry(metadata, payload)
