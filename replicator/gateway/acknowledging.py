@@ -16,6 +16,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from replicator.engine.errors import EngineError, InvalidAck, MessageIdUnknown, MessageNotHereYet, NotAllowedError
+from replicator.engine.log.delivered import last_position
 from replicator.engine.log.foreign_positions import ForeignPosition
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
@@ -31,7 +32,8 @@ from replicator.protocol.commands_pb2 import (
 )
 from replicator.protocol.data_commands import AckResponseWriter
 from replicator.protocol.values import acked_indexes, first_unacked, position_of
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 IDS_AT_ONCE: Final = 500
 """Message ids of this cluster that one step takes: a millisecond."""
@@ -167,10 +169,7 @@ class Acknowledging:
                     if self.unseen:
                         break
                     self.consumer.figures.acknowledged += len(few)
-                    try:
-                        self._acknowledge_each(few, outcome)
-                    except EngineError as error:
-                        outcome.refused(error)
+                    self._acknowledge_each(few, outcome)
                     yield
             yield
         outcome.all_begun()
@@ -203,16 +202,26 @@ class Acknowledging:
             yield few
 
     def _acknowledge_each(self, messages: Sequence[MessageIdData], outcome: _Outcome) -> None:
-        """Acknowledge each message. Ids that are unknown here do not hold up the others in the list.
+        """Acknowledge each message. Those that are refused do not hold up the others in the list.
 
-        Clients send ids of two clusters in one list.
+        Clients send ids of two clusters in one list, and ids of messages that were lost with the end of the log.
         """
         acks: list[Ack] = []
         for message in messages:
             try:
                 acks.append(self._ack(message))
-            except (MessageIdUnknown, MessageNotHereYet) as error:
+            except EngineError as error:
                 outcome.refused(error)
+        try:
+            self._begin(acks, outcome)
+        except EngineError:
+            for ack in acks:
+                try:
+                    self._begin([ack], outcome)
+                except EngineError as error:
+                    outcome.refused(error)
+
+    def _begin(self, acks: Sequence[Ack], outcome: _Outcome) -> None:
         durable = self.consumer.begin_acknowledge(acks)
         outcome.waits()
         durable.add_done_callback(lambda saved: outcome.told(None if saved.cancelled() else saved.exception()))
@@ -237,15 +246,27 @@ class Acknowledging:
         foreign = None if self._extended else self._topic.foreign.find(position)
         if foreign is not None:
             return self._acknowledge_before(foreign, left)
-        if not self._topic.reading.has_position(position):
+        before_ledger = position.entry < 0 and position > BEFORE_ALL and self._topic.log.has_ledger(position.ledger)
+        if not before_ledger and not self._topic.reading.has_position(position):
             raise InvalidAck(
                 f"position {position} is not in {self._topic.name}: see that it is of this topic and this cluster"
             )
-        if left is None:
-            return self.consumer.begin_acknowledge_cumulative(position)
         if left:
             return self.consumer.begin_acknowledge_cumulative(position, left - 1)
-        return self.consumer.begin_acknowledge_cumulative(Position(position.ledger, position.entry - 1))
+        return self._acknowledge_through(position if left is None else Position(position.ledger, position.entry - 1))
+
+    def _acknowledge_through(self, position: Position) -> asyncio.Future[None]:
+        """Acknowledge everything through ``position``, which may be the place before a ledger, or a marker.
+
+        Clients that acknowledge a part of a batch name the entry before it, and do not know what that is: entry -1
+        before the first batch of a ledger. The messages before it, also of earlier ledgers, must not come again.
+        """
+        log = self._topic.log
+        if position.entry < 0 or position in log.markers:
+            position = last_position(log, compacted=self.consumer.options.read_compacted, upto=position)
+            if position == BEFORE_ALL:  # no message is before it
+                return self.consumer.begin_acknowledge_before(PositionSet(), {})
+        return self.consumer.begin_acknowledge_cumulative(position)
 
     def _acknowledge_before(self, foreign: ForeignPosition, left: int | None) -> asyncio.Future[None]:
         """Acknowledge messages that another cluster published up to ``foreign``, as far as they are here.

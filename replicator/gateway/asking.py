@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from replicator.engine.errors import EngineError
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
 from replicator.gateway.message_ids import place_of
+from replicator.gateway.refusals import server_error
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConsumerStatsResponse, ServerError
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame
@@ -60,7 +62,11 @@ def last_message_id(connection: Connection, frame: Frame) -> None:
     wanted = frame.command.getLastMessageId
     session = _session(connection, wanted.consumer_id, wanted.request_id)
     if session is not None:
-        answer = session.last_message_id()
+        try:
+            answer = session.last_message_id()
+        except EngineError as error:  # damage to this topic must not end the connection, which others share
+            connection.refuse(wanted.request_id, error)
+            return
         answer.request_id = wanted.request_id
         connection.send(BaseCommand(type=T.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer))
 
@@ -76,7 +82,10 @@ def stats(connection: Connection, frame: Frame) -> None:
             error_message=f"consumer {wanted.consumer_id} is not there",
         )
     else:
-        answer = session.stats()
+        try:
+            answer = session.stats()
+        except EngineError as error:
+            answer = CommandConsumerStatsResponse(error_code=server_error(error), error_message=str(error))
         answer.request_id = wanted.request_id
     connection.send(BaseCommand(type=T.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer))
 

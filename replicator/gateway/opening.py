@@ -126,11 +126,18 @@ def _answer_producer(connection: Connection, request_id: int, session: ProducerS
 
 
 def close_producer(connection: Connection, frame: Frame) -> None:
-    """CLOSE_PRODUCER: close a producer. It succeeds also if there is none."""
+    """CLOSE_PRODUCER: close a producer. It succeeds also if there is none.
+
+    The answer comes after those to what the client sent before: at this one it gives up what has no receipt yet.
+    """
     wanted = frame.command.close_producer
     session: ProducerSession | None = connection.state.producers.close(wanted.producer_id)
     if session is not None:
         session.close()
+        answered = session.answered()
+        if not answered.done():
+            answered.add_done_callback(lambda _: connection.succeeded(wanted.request_id))
+            return
     connection.succeeded(wanted.request_id)
 
 

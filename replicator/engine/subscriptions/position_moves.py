@@ -26,10 +26,12 @@ SKIP_BYTES_MAX: Final = 4 * 1024 * 1024
 class PositionMoves:
     """Moves the position of one subscription."""
 
-    __slots__ = ("_subscription",)
+    __slots__ = ("_saving", "_subscription")
 
     def __init__(self, subscription: ChangedSubscription) -> None:
         self._subscription = subscription
+        self._saving: asyncio.Future[None] | None = None
+        """Save of the last seek."""
 
     async def seek(self, target: Position | int) -> None:
         """Begin a new generation at the entry ``target``, or at the first message published at ``target`` milliseconds
@@ -42,7 +44,16 @@ class PositionMoves:
         subscription.backlog.moved()
         subscription.dispatching.restart()
         subscription.changed(None, local=True)
-        await subscription.saved()
+        self._saving = subscription.saved()
+        await self._saving
+
+    async def sought(self) -> None:
+        """Wait until the last seek is durable, or was refused.
+
+        A client drops what it has when its seek is answered. So it must not be served anew before that.
+        """
+        while self._saving is not None and not self._saving.done():
+            await asyncio.wait([self._saving])
 
     async def clear_backlog(self) -> None:
         """Treat everything up to the LAC as consumed."""

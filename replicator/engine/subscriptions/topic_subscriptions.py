@@ -83,6 +83,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         else:
             existing = self._passing_subscription(subscription, options)
         try:
+            await existing.moves.sought()
             self._topic.check_there()
             self._topic.admission.check_consumer()
             self._check_room_for_consumer()  # others may have come while the subscription was made

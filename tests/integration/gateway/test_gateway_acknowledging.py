@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from acknowledging_support import SubType, T, answers, connected, received, send, subscription_of
-from gateway_support import BareClient, ServedEngine
+from engine_support import marker
+from gateway_support import BareClient, ServedEngine, served_engine
 
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandAck,
     MessageIdData,
+    ServerError,
 )
 from replicator.protocol.frames import encode
+from replicator.protocol.values import NONE_U64
 from snapshots.position import Position
 
 
@@ -39,6 +44,68 @@ def test_one_invalid_acknowledgement_among_others_is_refused_and_the_others_coun
         subscription = subscription_of(gateway, topic)
         assert gateway.ask(subscription.cursor.backlog_entries) == 1
         assert gateway.ask(lambda: subscription.mark_delete.entry) == 1
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_one_id_beyond_the_end_of_the_log_does_not_hold_up_the_others_of_its_list(
+    gateway: ServedEngine, topic: str, in_part: bool
+) -> None:
+    """Clients name such ids after the end of the log was lost, because an older state of the disk was restored."""
+    with BareClient(gateway.port) as client:
+        connected(client, topic, SubType.Shared)
+        client.socket.sendall(b"".join(send(number) for number in range(4)))
+        ids = received(client, 4)
+        lost = MessageIdData(ledgerId=ids[0].ledgerId, entryId=77, ack_set=[0b10] if in_part else [])
+        (number,) = numbers = [client.state.request_id()]
+        client.socket.sendall(ack(number, ids[0], ids[1], lost, ids[3]))
+        answer = answers(client, numbers)[number]
+        assert (answer.error, "77" in answer.message) == (ServerError.MetadataError, True)
+        subscription = subscription_of(gateway, topic)
+        assert gateway.ask(subscription.cursor.backlog_entries) == 1
+        assert gateway.ask(lambda: subscription.mark_delete.entry) == 1
+
+
+def acknowledged_through(client: BareClient, ledger: int, entry: int) -> bool:
+    """Acknowledge cumulatively; return whether that was taken."""
+    number = client.state.request_id()
+    client.socket.sendall(ack(number, MessageIdData(ledgerId=ledger, entryId=entry), cumulative=True))
+    return not answers(client, [number])[number].HasField("error")
+
+
+def test_a_cumulative_acknowledgement_before_the_first_batch_of_a_ledger_covers_the_ledgers_before(
+    tmp_path: Path, topic: str
+) -> None:
+    """Official clients name entry -1 if they acknowledge a part of the first batch after a restart."""
+    with served_engine(tmp_path) as served, BareClient(served.port) as client:
+        connected(client, topic, SubType.Exclusive)
+        client.socket.sendall(send(0) + send(1))
+        older = received(client, 2)
+        assert acknowledged_through(client, older[0].ledgerId, NONE_U64)
+        assert served.ask(subscription_of(served, topic).cursor.backlog_entries) == 2
+    with served_engine(tmp_path) as served, BareClient(served.port) as client:
+        connected(client, topic, SubType.Exclusive)
+        client.socket.sendall(send(2))
+        *_, first = received(client, 3)
+        assert first.ledgerId > older[-1].ledgerId, "else this shows nothing"
+        for _ in range(2):  # the second one is late
+            assert acknowledged_through(client, first.ledgerId, NONE_U64)
+            assert served.ask(subscription_of(served, topic).cursor.backlog_entries) == 1
+
+
+def test_a_cumulative_acknowledgement_before_a_batch_that_follows_a_marker_covers_what_is_before_the_marker(
+    gateway: ServedEngine, topic: str
+) -> None:
+    """Clients that acknowledge a part of a batch name the entry before it, and have never heard of markers."""
+    with BareClient(gateway.port) as client:
+        connected(client, topic, SubType.Exclusive)
+        client.socket.sendall(send(0) + send(1))
+        received(client, 2)
+        place = gateway.run(gateway.run(gateway.engine.topic(topic)).writing.marker(marker()))
+        client.socket.sendall(send(2))
+        (following,) = received(client, 1)
+        assert following.entryId == place.entry + 1, "else this shows nothing"
+        assert acknowledged_through(client, *place)
+        assert gateway.ask(subscription_of(gateway, topic).cursor.backlog_entries) == 1
 
 
 def test_acknowledgements_of_every_form_in_one_read_count_together(gateway: ServedEngine, topic: str) -> None:

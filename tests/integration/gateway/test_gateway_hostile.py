@@ -18,6 +18,7 @@ from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol import server as protocol_server
+from replicator.protocol.client import Answered
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandCloseProducer,
@@ -29,7 +30,7 @@ from replicator.protocol.commands_pb2 import (
     ProducerAccessMode,
     ServerError,
 )
-from replicator.protocol.frames import FrameDecoder, encode, encode_head
+from replicator.protocol.frames import Frame, FrameDecoder, encode, encode_head
 
 T = BaseCommand.Type
 EARLIEST = CommandSubscribe.InitialPosition.Earliest
@@ -124,14 +125,45 @@ def test_what_follows_a_refused_entry_is_stored_after_what_went_before_it(
     assert gateway.run(stored()) == count - 1
 
 
-def test_what_a_producer_sends_just_before_it_is_closed_is_stored(gateway: ServedEngine, topic: str) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_a_producer_sends_just_before_it_is_closed_is_answered_before_that(
+    gateway: ServedEngine, topic: str, damaged: bool
+) -> None:
+    """Clients give up what has no receipt when they hear that the producer is closed."""
     with BareClient(gateway.port) as client:
         produce(client, topic)
         closing = CommandCloseProducer(producer_id=1, request_id=client.state.request_id())
         close = encode(BaseCommand(type=T.CLOSE_PRODUCER, close_producer=closing))
-        client.socket.sendall(framed(0, entry(0)) + framed(1, entry(1)) + close)
-        receipts = [client.next(T.SEND_RECEIPT).command.send_receipt.sequence_id for _ in range(2)]
-    assert receipts == [0, 1]
+        wrong = entry(0)[:-1] + b"!"
+        sent = framed(0, wrong) if damaged else framed(0, entry(0)) + framed(1, entry(1))
+        client.socket.sendall(sent + close)
+        while not any(isinstance(step, Answered) for step in client._steps):
+            client._receive()
+        *before, answer = client._steps
+        assert isinstance(answer, Answered)
+        assert answer.request_id == closing.request_id
+        kinds = [step.command.type for step in before if isinstance(step, Frame)]
+        assert kinds == ([T.SEND_ERROR] if damaged else [T.SEND_RECEIPT, T.SEND_RECEIPT])
+
+
+def test_a_producer_whose_messages_a_quota_holds_is_closed_without_their_answers(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "CLOSE_SECONDS_MAX", 0.05)
+
+    async def over_quota() -> None:
+        (await gateway.engine.topic(topic)).writing.quota_exceeded = QuotaPolicy.PRODUCER_REQUEST_HOLD
+
+    with BareClient(gateway.port) as client:
+        produce(client, topic)
+        gateway.run(over_quota())
+        client.socket.sendall(framed(0, entry(0)))
+        client.request(
+            lambda number: BaseCommand(
+                type=T.CLOSE_PRODUCER, close_producer=CommandCloseProducer(producer_id=1, request_id=number)
+            )
+        )
+        assert not client._steps
 
 
 def test_nothing_is_stored_behind_what_a_client_sends_again_after_an_error(gateway: ServedEngine, topic: str) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gateway_support import ServedEngine
+from acknowledging_support import SubType, T, answers, connected, received, send
+from gateway_support import BareClient, ServedEngine
+
+from replicator.engine.log.gathered_puts import Prefix, Row
+from replicator.protocol.commands_pb2 import BaseCommand, CommandFlow, CommandSeek, CommandSubscribe
 
 pulsar = pytest.importorskip("pulsar")
 
@@ -232,3 +238,36 @@ def test_a_reader_that_begins_after_the_end_is_refused_at_once(official: Any, to
     beyond = pulsar.MessageId(-1, last.ledger_id(), last.entry_id() + 10, -1)
     with pytest.raises(pulsar.NotAllowedError):
         official.create_reader(topic, beyond)
+
+
+def test_a_client_comes_back_only_after_the_answer_to_its_seek(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At that answer, the Java client drops all that it has, and would drop what it got since it came back."""
+    gathered, may_be_saved = gateway.engine.writer.gathered, asyncio.Event()
+    put_many = gathered._put_many
+
+    async def held(rows: Sequence[Row], prefixes: Sequence[Prefix]) -> None:
+        await may_be_saved.wait()
+        await put_many(rows, prefixes)
+
+    with BareClient(gateway.port) as client:
+        connected(client, topic, SubType.Exclusive)
+        client.socket.sendall(send(0) + send(1))
+        ids = received(client, 2)
+        numbers = [client.state.request_id() for _ in range(2)]
+        seek = CommandSeek(consumer_id=1, request_id=numbers[0], message_id=ids[1])
+        again = CommandSubscribe(
+            topic=topic, subscription="s", consumer_id=1, request_id=numbers[1], subType=SubType.Exclusive
+        )
+        monkeypatch.setattr(gathered, "_put_many", held)
+        try:
+            client.send(BaseCommand(type=T.SEEK, seek=seek))
+            client.next(T.CLOSE_CONSUMER)
+            client.send(BaseCommand(type=T.SUBSCRIBE, subscribe=again))
+            client.ping()
+        finally:
+            gateway.loop.call_soon_threadsafe(may_be_saved.set)
+        assert list(answers(client, numbers)) == numbers
+        client.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=2)))
+        assert received(client, 1) == [ids[1]]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from gateway_support import BareClient, ServedEngine
+from verify_support import change_block, flipped
 
 from replicator.engine.errors import ClusterFenced, SubscriptionBusy
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.store_tables import LOCAL_PREFIX
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -342,6 +344,39 @@ def test_the_answer_about_the_last_message_has_the_mark_delete_position(gateway:
         )
         assert answer.last_message_id.entryId == 2
         assert answer.consumer_mark_delete_position.entryId == 0
+
+
+def test_damaged_blocks_cost_the_requests_that_need_them_and_not_the_connection(
+    gateway: ServedEngine, topic: str
+) -> None:
+    with BareClient(gateway.port) as client:
+        published(client, topic, 2)
+        produce(client, f"{topic}-other", producer_id=2)
+        subscribe(client, topic)
+        there = gateway.engine.find(topic)
+        assert there is not None
+
+        def damage() -> None:
+            for number in range(2):
+                change_block(there, number, flipped(LOCAL_PREFIX.size))
+            there.reading.discard_through(there.log.last)
+
+        gateway.ask(damage)
+        with pytest.raises(Refused, match="damaged"):
+            client.request(
+                lambda number: BaseCommand(
+                    type=T.GET_LAST_MESSAGE_ID,
+                    getLastMessageId=CommandGetLastMessageId(consumer_id=1, request_id=number),
+                )
+            )
+        answer = client.request(
+            lambda number: BaseCommand(
+                type=T.CONSUMER_STATS, consumerStats=CommandConsumerStats(request_id=number, consumer_id=1)
+            )
+        )
+        assert (answer.error_code, "damaged" in answer.error_message) == (ServerError.UnknownError, True)
+        publish(client, producer_id=2)
+        assert client.next(T.SEND_RECEIPT).command.send_receipt.producer_id == 2
 
 
 @pytest.mark.parametrize("kind", ["seek", "unsubscribe", "getLastMessageId"])
