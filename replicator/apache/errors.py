@@ -89,7 +89,8 @@ class BrokersPutBack(BridgeHalted):
 
 
 def entries_hidden(topic: str, afterwards: str) -> str:
-    """Return a text: the brokers show the worker no entries of ``topic``, what to do, and ``afterwards``."""
+    """Return an error text: the worker's role may not view entries of ``topic``, and what to do. ``afterwards`` ends
+    it."""
     return (
         f"{topic} may be another one at the brokers, and they do not show the worker's role its entries, so nobody can "
         "tell which of them were read. Let the role view messages (`GET "

@@ -89,7 +89,7 @@ async def switch_protocols(request: web.Request, unpacking: Unpacking) -> tuple[
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """Takes over ``transport``, which does not read, from the protocol that it has.
+    """Receives the frames of a link, and answers it. It takes over ``transport``, whose reading is paused.
 
     With ``tells_receiving`` the link is told now and then that more of a long frame has come.
     """

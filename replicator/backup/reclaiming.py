@@ -322,8 +322,8 @@ class _Run:
             await self._remember_in(begun, self._done.lost)
 
     async def _remember(self, lost: Sequence[str]) -> None:
-        """Record the losses so far in the store, before what they follow from is written: a reclaim that is started
-        again does not find them any more."""
+        """Record the losses so far in the store, before anything is written that hides them: after that, a reclaim that
+        is started again does not find them."""
         mark, lost = restored_mark(self._engine.store) or new_mark(), list(dict.fromkeys(lost))
         if list(mark.lost) != lost:
             await self._remember_in(mark, lost)

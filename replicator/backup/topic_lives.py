@@ -80,8 +80,8 @@ def _is_replaceable(engine: Engine, topic: Topic, own_last: Position, own: OwnTo
     It may if this life was deleted on purpose, as this store or a peer remembers. It also may if nothing is lost by
     that: it has no messages of any cluster, no subscriptions, and no policies or permissions of its own.
 
-    A later life alone does not prove that this one was deleted. The store that made it can have lost this one, as by a
-    snapshot of its disk. Or it was an empty store, used while this one was away. Links would not bring back what only
+    A later life alone does not prove that this life was deleted. The store that made it can have lost this life, as by
+    a snapshot of its disk, or was an empty store, used while this store was away. Links would not bring back what only
     this store has, such as messages that their own cluster trimmed.
     """
     deleted_upto = own.deleted.get(topic.incarnation)

@@ -258,8 +258,8 @@ class Acknowledging:
     def _acknowledge_through(self, position: Position) -> asyncio.Future[None]:
         """Acknowledge everything through ``position``, which may be the place before a ledger, or a marker.
 
-        Clients that acknowledge a part of a batch name the entry before it, and do not know what that is: entry -1
-        before the first batch of a ledger. The messages before it, also of earlier ledgers, must not come again.
+        A client that acknowledges a part of a batch names the entry before the batch, whatever that is: before the
+        first batch of a ledger it is entry -1. Messages up to there, also of earlier ledgers, must not come again.
         """
         log = self._topic.log
         if position.entry < 0 or position in log.markers:

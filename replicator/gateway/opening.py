@@ -128,7 +128,7 @@ def _answer_producer(connection: Connection, request_id: int, session: ProducerS
 def close_producer(connection: Connection, frame: Frame) -> None:
     """CLOSE_PRODUCER: close a producer. It succeeds also if there is none.
 
-    The answer comes after those to what the client sent before: at this one it gives up what has no receipt yet.
+    The answer is sent after all receipts: when it comes, the client gives up messages that have no receipt.
     """
     wanted = frame.command.close_producer
     session: ProducerSession | None = connection.state.producers.close(wanted.producer_id)

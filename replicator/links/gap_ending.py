@@ -252,7 +252,8 @@ class GapEnding:
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
     def _gap_now(self, topic: Topic, there: Mapping[str, Mark], before: Gap | None) -> Gap | None:
-        """Return :meth:`gap`, with the messages that are still missing of the gap ``before``, if they were messages."""
+        """Return :meth:`gap`. If that is None or ``trimmed``, add what is still missing of the origins in
+        ``before.missing``."""
         gap = self.gap(topic, there)
         if before is None or not before.missing or (gap is not None and gap.kind != TRIMMED):
             return gap

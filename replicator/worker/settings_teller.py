@@ -211,11 +211,10 @@ class _Peer:
             await self._heard(kept.states, kept.deleted_at)
 
     async def _heard(self, states: Sequence[KeptState], deleted_at: Mapping[str, int]) -> None:
-        """Put back the newest of ``states`` if it was set later than the settings here. Name those that do not count.
+        """Put back the newest of ``states`` if it was set later than the settings here, unless somebody set something
+        here since settings were taken back. The note names those of ``states`` that do not count.
 
         ``deleted_at`` has the times at which this cluster deleted topics.
-
-        If somebody set something here since settings were taken back, what is here counts.
         """
         engine = self._engine
         note: dict[str, Any] = engine.store.meta(TAKEN)

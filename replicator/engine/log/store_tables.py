@@ -247,7 +247,8 @@ def accepted_key(topic_id: int, link_key: str) -> bytes:
 
 
 def accepted_row(topic_id: int, link_key: str, accepted: Mapping[str, Hole]) -> tuple[bytes, bytes]:
-    """Return key and value of the row in table ``link_marks`` with what was last left out of a topic, by origin."""
+    """Return key and value of the row in ``link_marks`` with the range, by origin, that a decision last left out of a
+    link's copy."""
     return accepted_key(topic_id, link_key), json.dumps(accepted).encode()
 
 

@@ -319,7 +319,8 @@ class Writer:
         await self._in_parts(request)
 
     async def _in_parts(self, request: ReclaimRequest | PutBackRequest) -> None:
-        """Carry out ``request`` in as many transactions as its fillers take."""
+        """Carry out ``request`` in parts, one transaction each, with a limited number of fillers
+        (:mod:`replicator.engine.log.commit.filling`)."""
         left: ReclaimRequest | PutBackRequest | None = request
         while left is not None:
             left.fillers = fillers_of(left)

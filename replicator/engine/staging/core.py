@@ -340,8 +340,10 @@ class StagingCore:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """Cancel the decision of a commit that could not be made durable, or whose files are lost. Nothing of it may be
-        published."""
+        """Cancel the decision of a commit that could not be made durable, or whose files are lost.
+
+        Call this only while nothing of it has been published.
+        """
         state = self.writers[key.writer]
         state.pending = None
         if not state.facts.commits:

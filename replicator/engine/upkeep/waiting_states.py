@@ -9,8 +9,8 @@ Invariant (DESIGN §3): 5, nothing is trimmed that a subscription may need whose
    that answered. A cluster that is away must not fill the disk. A wall clock that steps, or a worker that comes back
    late, does not shorten this time.
 2. While one of these has not told its states, nothing is trimmed, expired or evicted, for ``seconds_max`` at most.
-3. After that, expiry goes on. Nothing is trimmed that was there, until the clusters in question have told their
-   states. It counts against the backlog quota, like the backlog of a subscription.
+3. After that, expiry goes on. Retention still trims no topic that was there at the start, until the clusters in
+   question have told their states. What is kept counts against the backlog quota, which may evict it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Kept(Enum):
 
 
 class WaitingStates:
-    """States of subscriptions that the clusters ``peers`` have to tell, since ``since_ms`` of the wall clock.
+    """Knows which of the clusters ``peers`` are still awaited, and what is kept for them. The wait began at
+    ``since_ms`` of the wall clock.
 
     ``told`` are clusters that have told theirs before a restart. Methods get the seconds for which this process has
     asked the clusters, by a clock that does not step.

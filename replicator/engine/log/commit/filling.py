@@ -90,7 +90,7 @@ def first_part(request: _Request, at: Position | None) -> tuple[_Request, _Reque
 
 
 def fillers_of(request: ReclaimRequest | PutBackRequest) -> int:
-    """Return how many fillers the first part of ``request`` has at most."""
+    """Return an upper limit of the number of fillers in the first part of ``request``."""
     if isinstance(request, ReclaimRequest):
         at = Position(request.last.ledger, request.last.entry + 1)
     else:  # only the writer knows which block lies before
