@@ -141,6 +141,10 @@ class TopicSync:
             self._duplicates_came(subscription, subscription.cursor.followed)
             if self._may_have_come_before_its_start(subscription):
                 self._messages_came(subscription.name)
+        if self._shared.engine.store.pending_acks(topic.topic_id):
+            # The worker may have ended when their messages were in the log, and before it saved what they acknowledge.
+            for name in self._state.exact.waiting_for(topic.origins.high_waters()):
+                self._messages_came(name)
         self._settle()
 
     def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
@@ -273,6 +277,7 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
+            self._messages_came(name)  # they may have come meanwhile
         self._duplicates_came(subscription, cursor.followed)
         if self._may_have_come_before_its_start(subscription):
             self._messages_came(name)

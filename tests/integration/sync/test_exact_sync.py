@@ -284,6 +284,71 @@ def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_th
     asyncio.run(main())
 
 
+def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_right_after_their_messages_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are in the log, the row of what waited too. No block and no update comes after the start."""
+
+    async def main() -> None:
+        copied = tmp_path / "killed"
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(3)])
+            consumer, _ = await consuming(topic, 3)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+            await node.sync.merge_told(topic, told)
+            held, put_many = asyncio.Event(), engine.writer.put_many
+
+            async def held_rows(writes: Sequence[RowWrite], **options: Any) -> None:
+                if {"cursors", "pending_acks"} & {table for table, _, _ in writes}:
+                    await held.wait()
+                await put_many(writes, **options)
+
+            monkeypatch.setattr(engine.writer, "put_many", held_rows)
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await eventually(lambda: backlog(node) == 3, "what waited is acknowledged")
+            shutil.copytree(tmp_path / "b", copied)
+            held.set()
+            consumer.close()
+            await node.stop()
+        async with opened(copied, "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            assert engine.store.pending_acks((await engine.topic(TOPIC)).topic_id)
+            node.start({})
+            assert backlog(node) == 3, "known before any consumer comes"
+            await eventually(lambda: not engine.store.pending_acks(node.topic().topic_id), "nothing that waits")
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def test_acknowledgements_whose_messages_came_while_the_subscription_was_not_replicated_are_placed_later(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+            await node.sync.merge_told(topic, told)
+            await made.set_replicated(False)
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            assert backlog(node) == 5
+            await made.set_replicated(True)
+            await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
+            await node.stop()
+
+    asyncio.run(main())
+
+
 def test_a_consumer_that_acknowledges_cumulatively_in_the_middle_of_a_batch_goes_on_there_elsewhere(
     tmp_path: Path,
 ) -> None:
