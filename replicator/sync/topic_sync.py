@@ -178,6 +178,7 @@ class TopicSync:
         await self._queue.stop()
         if self._queue.is_empty:
             with contextlib.suppress(EngineError):  # then the markers are only handled again
+                await self._state.save_pending()
                 if await self._checkpoint.save_now():
                     self._forget_trimmed()
 
