@@ -105,6 +105,10 @@ class TopicSync:
         self.controller.restore(self._markers.recorded_mappings(self._peers()))
 
     @property
+    def topic(self) -> Topic:
+        return self._topic
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done, now or later."""
         return self._queue.is_idle and self._timer is None
