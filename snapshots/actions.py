@@ -30,6 +30,10 @@ def _holds_all(origin: str, position: Position) -> bool:
     return True
 
 
+def _never(origin: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
     """State of one topic's local log at one moment.
@@ -46,6 +50,8 @@ class LogState:
     holds: Callable[[str, Position], bool] = _holds_all
     earlier_lives: Mapping[str, Position] = field(default_factory=dict)
     """Last position of each earlier life of an origin that is here. The keys are names that no origin has."""
+    incomplete: Callable[[str], bool] = _never
+    """Tells whether messages of an origin, or parts of its batches, were left out on their way to this log."""
 
     def reached(self) -> dict[str, Position]:
         """Return, by origin, the position of the last message that is here; without ``messages``, of the last entry."""
@@ -71,11 +77,12 @@ class LogState:
         }
 
     def lost_some_of(self, response: SnapshotResponse) -> bool:
-        """Return whether the log passed over, and never had, the newest message of another origin in ``response``.
+        """Return whether the cluster that gave ``response`` may have messages that this log passed over and never had.
 
-        The origin of the cluster that answered and earlier lives that are here do not count.
+        It may if messages of any origin in ``response`` were left out here. It also may if the newest message of an
+        origin was never here. For the latter, the cluster's own origin and earlier lives that are here do not count.
         """
-        return any(
+        return any(self.incomplete(origin) for origin in response.vector) or any(
             not self.holds(origin, reached)
             for origin, reached in response.vector.items()
             if origin != response.cluster and origin not in self.earlier_lives

@@ -11,10 +11,11 @@ From the cursor to a vector:
    lost the end of a ledger, and other clusters may have that end.
 2. Messages of another origin are also claimed ledger by ledger, because that origin may have been restored, too. Each
    range ends at the last entry of the ledger that is or was here. The last range ends at the last entry at or below the
-   mark-delete position. Three things are not claimed. Ranges that a link left out: nobody consumed those messages here.
+   mark-delete position. Four things are not claimed. Ranges that a link left out: nobody consumed those messages here.
    Batches with messages that a link left out: only their messages that are here are claimed
    (:mod:`replicator.sync.partly_announced`). Entries of any origin that were trimmed when the generation began here:
-   they count as consumed only because this cluster cannot deliver them.
+   they count as consumed only because this cluster cannot deliver them. Trimmed entries of which nobody knows whether
+   they lie at or below the mark-delete position: a subscription that reads compacted may stand below them.
 3. Acknowledged positions after the mark-delete position, and parts of batches, are translated by the extents.
 4. Nothing before the start of the subscription is claimed, because nobody consumed it (:mod:`snapshots.starts`).
 
@@ -204,8 +205,12 @@ class TopicAcks:
         return vector
 
     def _reached(self, origin: str, high_water: HighWater, upto: Position) -> Position:
-        """Return the highest origin position of ``origin`` that lies at or below the local position ``upto``."""
+        """Return the highest origin position of ``origin`` that is known to lie at or below the local position
+        ``upto``; BEFORE_ALL if none is."""
         table = self._tables.get(origin)
+        first = None if table is None else table.first
+        if upto < self._log.trimmed and (first is None or first.local_first > upto):
+            return BEFORE_ALL  # trimmed entries of the origin may lie above, and a compacted view may have them
         reached = None if table is None else table.origin_through(upto)
         return high_water.position if reached is None else reached  # all of it is trimmed, so it lies below
 

@@ -489,15 +489,24 @@ class TopicSync:
         """
         cluster = self._shared.engine.cluster
         lost = cluster in said and not self._state.holds(cluster, said[cluster])
-        topic = self._topic
-        return lost or any(topic.origins.left_out(each) or topic.origins.partly_left_out(each) for each in said)
+        return lost or any(self._is_incomplete(each) for each in said)
+
+    def _is_incomplete(self, origin: str) -> bool:
+        """Return whether links left out messages of ``origin``, or parts of its batches, on their way to this log."""
+        origins = self._topic.origins
+        return bool(origins.holes(origin) or origins.partly_left_out(origin))
 
     def _log_state(self) -> LogState:
         topic = self._topic
         origins = topic.origins
         self._note_kept_lives()
         return LogState(
-            topic.log.last, origins.vector(), origins.message_vector(), self._state.holds, origins.earlier_lives()
+            topic.log.last,
+            origins.vector(),
+            origins.message_vector(),
+            self._state.holds,
+            origins.earlier_lives(),
+            self._is_incomplete,
         )
 
     def _note_kept_lives(self) -> None:

@@ -96,6 +96,46 @@ def test_a_subscription_that_reads_compacted_goes_on_with_the_newest_of_each_key
     asyncio.run(main())
 
 
+def test_invariant_5_who_reads_compacted_claims_nothing_that_was_trimmed_above_its_place(tmp_path: Path) -> None:
+    """What eu-west trimmed came from us-east, and the subscription begins below it."""
+
+    async def main() -> None:
+        async with clusters(tmp_path, *NAMES) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            for version in (b"old", b"new"):
+                await topic.publish([keyed(f"k{number}", b"%s %d" % (version, number)) for number in range(10)])
+            there = await having(eu, 20, "")
+            await there.publish([keyed("eu", b"of eu-west")])
+            await having(us, 21, "")
+            await topic.publish([keyed("us", b"of us-east")])
+            await having(eu, 22, "")
+            for node in (us, eu):
+                await node.topic().compaction.run()
+            await quiet(us, eu)
+            await there.trimming.trim(there.log.last)
+            assert there.log.entries_between(BEFORE_ALL, there.log.last) == 1, "only the last block is left"
+            newest = [*(b"new %d" % number for number in range(10)), b"of eu-west", b"of us-east"]
+            consumers = []
+            for node in (eu, us):
+                consumer, inbox = await subscribed(
+                    node.topic(), subscription_type=SubscriptionType.EXCLUSIVE, read_compacted=True, replicated=True
+                )
+                await inbox.holds(12)
+                assert [payload(each.entry) for each in inbox.deliveries] == newest
+                consumers.append((consumer, inbox))
+                await having(us, 22)
+                await quiet(us, eu)
+            consumer, inbox = consumers[0]
+            await consumer.acknowledge([Ack(inbox.positions[-1])])
+            eu.sync.announce_all()  # as happens once a minute with a change
+            await quiet(us, eu)
+            assert backlog(us) == 11 == backlog(eu)
+            await acknowledged(consumer, inbox)
+            await eventually(lambda: backlog(us) == 0 == backlog(eu), "empty backlogs")
+
+    asyncio.run(main())
+
+
 def test_of_a_key_that_two_clusters_wrote_at_once_each_delivers_its_newest_and_who_consumed_it_consumed_the_key(
     tmp_path: Path,
 ) -> None:

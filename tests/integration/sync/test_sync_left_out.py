@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_support import TOPIC, batch, message
+from engine_support import TOPIC, batch, eventually, message
 from pyroaring import BitMap
 from restored_support import Cluster, carry, carry_until
 
@@ -42,6 +42,12 @@ async def carry_some(source: Cluster, destination: Cluster, leaves_out: Leaves) 
             sent += chain.outgoing(before, False, view, left)
             before = stored.header.origin_last
     await topic.writing.copy([CopiedBlock(each.previous, each.block, each.left_out) for each in [*sent, *chain.end()]])
+
+
+def named(*clusters: str) -> bytes:
+    """Return a message for ``clusters`` only; for all of them if none is named."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=clusters)
+    return encode_entry(metadata, b"m")
 
 
 def place(cluster: Cluster, origin_position: Position) -> Position:
@@ -127,10 +133,6 @@ def test_a_hub_tells_on_what_it_hears_of_messages_that_were_left_out_on_their_wa
 def test_invariant_5_messages_for_some_clusters_are_left_to_those_that_have_them(tmp_path: Path) -> None:
     """b consumes all that it has, and tells its whole state: what is for c, or for a alone, is left to a."""
 
-    def named(*clusters: str) -> bytes:
-        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, replicate_to=clusters)
-        return encode_entry(metadata, b"m")
-
     async def main() -> None:
         a, b, c = (Cluster(name, tmp_path) for name in "abc")
         for each in (a, b, c):
@@ -162,6 +164,47 @@ def test_invariant_5_messages_for_some_clusters_are_left_to_those_that_have_them
         assert not cursor.is_consumed(published[3]), "nobody else has it"
         await a.subscription.acknowledge([Ack(published[3])])
         await carry_until(lambda: a.backlog == b.backlog == c.backlog == 0, *links)
+        for each in (a, b, c):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_invariant_5_an_answer_that_waited_for_a_third_cluster_proves_nothing_if_messages_are_left_out_there(
+    tmp_path: Path,
+) -> None:
+    """The answer of b says how far b is in the messages of c. When they come to a, one of them is left out."""
+
+    async def main() -> None:
+        a, b, c = (Cluster(name, tmp_path) for name in "abc")
+        for each in (a, b, c):
+            await each.start()
+        (only_b,) = await c.topic.publish([named("b")])
+        await c.topic.publish([message()])
+        await carry(c, b)
+        await a.topic.publish([message()])
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        await carry_until(lambda: b.sync.counters()["answers"] > 0, (a, b))
+        await carry_until(lambda: a.sync.counters()["responses"] > 0, (b, a))
+        assert a.sync.counters()["mappings"] == 0, "b knows more of c"
+
+        def judged() -> int:
+            counters = a.sync.counters()
+            return counters["mappings"] + counters["skipped"]
+
+        before = judged()
+        await carry(c, a)
+        await eventually(lambda: judged() > before, "the end of the waiting")
+        await a.subscription.acknowledge([Ack(each.position) for each in a.messages()])
+        assert a.backlog == 0, "nobody waits for what is not there"
+        await carry_until(lambda: b.backlog <= 1, (a, b))
+        for _ in range(2):
+            told = a.sync.counters()["updates_sent"]
+            a.sync.announce_all()
+            await carry_until(lambda told=told: a.sync.counters()["updates_sent"] > told, (a, b))
+            await carry(a, b)
+        assert not b.subscription.cursor.is_consumed(place(b, only_b)), "a never had it"
+        assert a.sync.counters()["mappings"] == 0
         for each in (a, b, c):
             await each.stop()
 

@@ -384,6 +384,20 @@ def test_an_answer_that_knows_more_of_a_third_cluster_waits_until_we_know_it_too
     assert recorded(core.on_tick(30, log_state(9, a=7, b=5, c=2))) == [(9, 4)]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_invariant_5_an_answer_proves_nothing_where_messages_of_a_third_cluster_are_left_out(waits: bool) -> None:
+    core = controller((B, C))
+    with_hole = replace(log_state(9, a=3, b=5, c=2), incomplete=lambda origin: origin == C)
+    if waits:
+        assert recorded(answer(core, 6, 4, log_state(6, a=3, b=5, c=1), a=3, b=4, c=2)) == []
+        core.on_append(at(9), origin=C, messages=True, now_ms=30)
+        assert recorded(core.on_tick(30, with_hole)) == []
+    else:
+        assert recorded(answer(core, 6, 4, with_hole, a=3, b=4, c=2)) == []
+    assert core.stats.skipped == 1
+    assert recorded(answer(core, 10, 4, replace(with_hole, lac=at(10)), a=3, b=4)) == [(10, 4)], "nothing of C in it"
+
+
 def test_where_a_third_origin_is_known_the_mapping_is_at_the_lac_and_not_where_the_answer_stands() -> None:
     core = controller((B, C))
     # C's entry may have come after the answer, before the answer was looked at.
