@@ -138,14 +138,16 @@ class IndexRebuild:
             began = await repository.now()
         try:
             mappings = await self._scan(topic)
+            if topic.deleted is not None:  # its rows must not come among those of a topic made anew under its name
+                return
             self.progress.mappings += len(mappings)
             for first in range(0, len(mappings), MAPPINGS_AT_ONCE):
                 await repository.record_mappings([(topic.name, each) for each in mappings[first:][:MAPPINGS_AT_ONCE]])
             async with self._writer.writing:  # no newer state is written between reading the cursors and writing them
-                states = [self._writer.states.exact(topic, each) for each in topic.subscriptions.values()]
-                await repository.save_subscription_states(states)
-                self.progress.states += len(states)
                 if topic.deleted is None:
+                    states = [self._writer.states.exact(topic, each) for each in topic.subscriptions.values()]
+                    await repository.save_subscription_states(states)
+                    self.progress.states += len(states)
                     await repository.prune_not_written_since(began, topic=topic.name)
                     await repository.prune_extents_not_written_since(topic.name, began)
         finally:

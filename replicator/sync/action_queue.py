@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count, islice
 from typing import Final
 
@@ -29,7 +28,7 @@ from replicator.running.supervisor import SupervisedTask
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.ignored_updates import IgnoredUpdates
 from replicator.sync.shared import Shared
-from replicator.sync.topic_state import TopicState
+from replicator.sync.topic_state import TopicState, save_living
 from replicator.sync.update_applier import UpdateApplier
 from snapshots.actions import Action, ApplyUpdate, RecordMapping, WriteLocalSnapshot, WriteUpdate
 from snapshots.markers import Marker, encode_marker
@@ -261,7 +260,7 @@ class ActionQueue:
         while taken := self._took_waiting:
             self._took_waiting = None
             try:
-                await asyncio.gather(*map(_saved, taken.values()))
+                await asyncio.gather(*map(save_living, taken.values()))
             except BaseException:
                 self._took_waiting = {**taken, **(self._took_waiting or {})}
                 raise
@@ -341,9 +340,3 @@ class ActionQueue:
             marker_type=int(marker_type),
         )
         return encode_entry(metadata, payload)
-
-
-async def _saved(subscription: Subscription) -> None:
-    """Save a subscription, if it is not being deleted. Raises the store's errors."""
-    with suppress(SubscriptionNotFound):
-        await subscription.saved()

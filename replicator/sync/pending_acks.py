@@ -21,7 +21,7 @@ pending_acks topic id | subscription updates (:mod:`snapshots.markers`): acknowl
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,15 +86,14 @@ class PendingAcks:
             return
         self._changed[name] = None
 
-    def take_changes(self) -> list[RowWrite]:
-        """Return the rows that changed since the last call and must be written."""
+    def take_changes(self) -> dict[str, RowWrite]:
+        """Return, by subscription, the rows that changed since the last call and must be written."""
         changed, self._changed = self._changed, {}
-        return [(TABLE, TOPIC_KEY.pack(self._topic_id) + name.encode(), self._encoded(name)) for name in changed]
+        return {name: (TABLE, TOPIC_KEY.pack(self._topic_id) + name.encode(), self._encoded(name)) for name in changed}
 
-    def not_written(self, rows: Collection[RowWrite]) -> None:
-        """Mark ``rows`` as changed again, because they could not be written."""
-        for _, key, _ in rows:
-            self._changed[key[TOPIC_KEY.size :].decode()] = None
+    def not_written(self, names: Iterable[str]) -> None:
+        """Mark the rows of the subscriptions ``names`` as changed again, because they could not be written."""
+        self._changed.update(dict.fromkeys(names))
 
     def _encoded(self, name: str) -> bytes | None:
         kept = self._kept.get(name)

@@ -154,8 +154,9 @@ class SubscriptionSync(TopicListener[Topic]):
     async def merge_told(self, topic: Topic, update: ApplyUpdate) -> None:
         """Merge a state that another cluster told when it was asked. Return once it is durable.
 
-        Raises the errors of the store.
+        Raises :class:`TopicNotFound` if the topic was deleted meanwhile, and the errors of the store.
         """
+        topic.check_there()
         await self._of(topic).merge_told(update)
 
     def counters(self) -> dict[str, int]:
@@ -230,7 +231,19 @@ class SubscriptionSync(TopicListener[Topic]):
         )
 
     def _of(self, topic: Topic) -> TopicSync:
+        """Return the sync of ``topic``.
+
+        If the topic was deleted meanwhile, return one that does nothing and is not kept: under the name there may be a
+        topic that was made anew.
+        """
         sync = self._topics.get(topic.name)
-        if sync is None:
-            sync = self._topics[topic.name] = TopicSync(self._shared, topic)
-        return sync
+        if sync is not None and sync.topic is topic:
+            return sync
+        made = TopicSync(self._shared, topic)
+        if self._shared.engine.loaded.by_id.get(topic.topic_id) is not topic:
+            made.discard()
+            return made
+        if sync is not None:
+            sync.discard()
+        self._topics[topic.name] = made
+        return made

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
+from replicator.engine.errors import SubscriptionNotFound
 from replicator.engine.log.commit.putting_back import PUT_BACK_BELOW
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
@@ -39,7 +41,7 @@ class TopicState:
 
     ``on_more`` is called if a subscription has more to announce than one update takes."""
 
-    __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_shared", "_topic", "_trimmed")
+    __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_saving", "_shared", "_topic", "_trimmed")
 
     def __init__(self, shared: Shared, topic: Topic, on_more: Callable[[Subscription], None]) -> None:
         self._shared = shared
@@ -47,6 +49,8 @@ class TopicState:
         self._on_more = on_more
         self._loop = asyncio.get_running_loop()
         self._loaded: ExactState | None = None
+        self._saving: asyncio.Lock | None = None
+        """Held while acknowledgements that wait are saved; None until the first time."""
         self._trimmed = topic.log.trimmed
         """Position up to which extents are useless from :attr:`_forget_at` on."""
         self._forget_at = 0.0
@@ -139,13 +143,29 @@ class TopicState:
         return True
 
     async def save_pending(self) -> None:
-        """Save the acknowledgements that wait for their messages. Raises the store's errors."""
+        """Save the acknowledgements that wait for their messages. Raises the store's errors.
+
+        A row is written only after the cursor of its subscription was saved. In the other order, a worker that is
+        killed between the two would forget what the cursor took from the row. Calls go one after another, so each of
+        them returns when everything that waited at its time is durable.
+        """
         if self._loaded is None:
             return
-        pending = self._loaded.pending
-        while rows := pending.take_changes():
-            try:
-                await self._shared.engine.writer.put_many(rows)
-            except BaseException:
-                pending.not_written(rows)
-                raise
+        pending, subscriptions = self._loaded.pending, self._topic.subscriptions
+        self._saving = self._saving or asyncio.Lock()
+        async with self._saving:
+            while changes := pending.take_changes():
+                try:
+                    await asyncio.gather(
+                        *(save_living(subscriptions[name]) for name in changes if name in subscriptions)
+                    )
+                    await self._shared.engine.writer.put_many(list(changes.values()))
+                except BaseException:
+                    pending.not_written(changes)
+                    raise
+
+
+async def save_living(subscription: Subscription) -> None:
+    """Save a subscription, if it is not being deleted. Raises the store's errors."""
+    with suppress(SubscriptionNotFound):
+        await subscription.saved()

@@ -105,6 +105,10 @@ class TopicSync:
         self.controller.restore(self._markers.recorded_mappings(self._peers()))
 
     @property
+    def topic(self) -> Topic:
+        return self._topic
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done, now or later."""
         return self._queue.is_idle and self._timer is None
@@ -141,6 +145,10 @@ class TopicSync:
             self._duplicates_came(subscription, subscription.cursor.followed)
             if self._may_have_come_before_its_start(subscription):
                 self._messages_came(subscription.name)
+        if self._shared.engine.store.pending_acks(topic.topic_id):
+            # The worker may have ended when their messages were in the log, and before it saved what they acknowledge.
+            for name in self._state.exact.waiting_for(topic.origins.high_waters()):
+                self._messages_came(name)
         self._settle()
 
     def _may_have_come_before_its_start(self, subscription: Subscription) -> bool:
@@ -174,6 +182,7 @@ class TopicSync:
         await self._queue.stop()
         if self._queue.is_empty:
             with contextlib.suppress(EngineError):  # then the markers are only handled again
+                await self._state.save_pending()
                 if await self._checkpoint.save_now():
                     self._forget_trimmed()
 
@@ -273,6 +282,7 @@ class TopicSync:
         if name in self._off:
             del self._off[name]
             self._hear_what_was_ignored(name)
+            self._messages_came(name)  # they may have come meanwhile
         self._duplicates_came(subscription, cursor.followed)
         if self._may_have_come_before_its_start(subscription):
             self._messages_came(name)

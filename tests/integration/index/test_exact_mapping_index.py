@@ -16,11 +16,13 @@ from sqlalchemy import event
 from replicator.engine.engine import Engine
 from replicator.engine.log.extent_rows import extent_row, read_extents
 from replicator.engine.log.writer import CopiedBlock
+from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.index import extents as index_extents
 from replicator.index import rebuild as index_rebuild
 from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
+from replicator.index.subscription_states import SubscriptionStates
 from replicator.index.translation import (
     NotCopied,
     OtherIncarnation,
@@ -31,7 +33,9 @@ from replicator.index.translation import (
     Translator,
 )
 from replicator.index.writer import IndexWriter, extents_pause
+from snapshots.ack_vector import AckVector
 from snapshots.extents import Extent
+from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.repository import ExtentKey, RepositoryUnavailable, SnapshotRepository
 
@@ -398,6 +402,36 @@ def test_a_rebuild_finds_everything_again_in_the_logs_and_again_changes_nothing(
             await w.copy(1)
             await w.written()
             assert await w.translated() == w.lies_at
+
+    asyncio.run(main())
+
+
+def test_a_rebuild_writes_no_state_of_a_topic_that_is_deleted_while_its_log_is_read(
+    postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world(postgres_url, data_dir) as w:
+            topic = await w.topic()
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            asked: list[Topic] = []
+
+            def vector(of: Topic, _: Subscription) -> AckVector:
+                asked.append(of)
+                return AckVector()
+
+            monkeypatch.setattr(w.writer, "states", SubscriptionStates(w.engine, vector))
+            scan = IndexRebuild._scan
+
+            async def scan_and_delete(rebuild: IndexRebuild, of: Topic) -> list[SnapshotMapping]:
+                found = await scan(rebuild, of)
+                await w.engine.deleting.delete(TOPIC, force=True)
+                await w.topic()
+                return found
+
+            monkeypatch.setattr(IndexRebuild, "_scan", scan_and_delete)
+            await IndexRebuild(w.engine, w.writer).rebuild()
+            assert await w.repository.subscription_states() == []
+            assert asked == []
 
     asyncio.run(main())
 

@@ -15,11 +15,15 @@ import pytest
 from engine_support import batch, eventually, make_block, message, opened, serving, settled
 from sync_node_support import TOPIC, Node, agree, backlog, consuming, mesh, synced
 
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.types import Ack
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate
+from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate, encode_marker
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -280,6 +284,161 @@ def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_th
         async with opened(copied, "b") as engine:
             subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
             assert subscription.backlog_messages() == 2
+
+    asyncio.run(main())
+
+
+def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_right_after_their_messages_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are in the log, the row of what waited too. No block and no update comes after the start."""
+
+    async def main() -> None:
+        copied = tmp_path / "killed"
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(3)])
+            consumer, _ = await consuming(topic, 3)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+            await node.sync.merge_told(topic, told)
+            held, put_many = asyncio.Event(), engine.writer.put_many
+
+            async def held_rows(writes: Sequence[RowWrite], **options: Any) -> None:
+                if {"cursors", "pending_acks"} & {table for table, _, _ in writes}:
+                    await held.wait()
+                await put_many(writes, **options)
+
+            monkeypatch.setattr(engine.writer, "put_many", held_rows)
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await eventually(lambda: backlog(node) == 3, "what waited is acknowledged")
+            shutil.copytree(tmp_path / "b", copied)
+            held.set()
+            consumer.close()
+            await node.stop()
+        async with opened(copied, "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            assert engine.store.pending_acks((await engine.topic(TOPIC)).topic_id)
+            node.start({})
+            assert backlog(node) == 3, "known before any consumer comes"
+            await eventually(lambda: not engine.store.pending_acks(node.topic().topic_id), "nothing that waits")
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def test_acknowledgements_whose_messages_came_while_the_subscription_was_not_replicated_are_placed_later(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+            await node.sync.merge_told(topic, told)
+            await made.set_replicated(False)
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            assert backlog(node) == 5
+            await made.set_replicated(True)
+            await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def test_invariant_6_a_row_of_what_waited_goes_after_the_cursor_also_while_another_row_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages come while an update that waits is being saved. That save must not take the row away as well."""
+
+    async def main() -> None:
+        copied = tmp_path / "killed"
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(3)])
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+
+            def told(*entries: int) -> ApplyUpdate:
+                places = PositionSet(Position(1, entry) for entry in entries)
+                return ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+
+            await node.sync.merge_told(topic, told(0, 1, 2))
+            begun, row, cursor, put_many = asyncio.Event(), asyncio.Event(), asyncio.Event(), engine.writer.put_many
+
+            async def held_rows(writes: Sequence[RowWrite], **options: Any) -> None:
+                pending = [value for table, _, value in writes if table == "pending_acks"]
+                if begun.is_set() and any(table == "cursors" for table, _, _ in writes):
+                    await cursor.wait()
+                if pending:
+                    begun.set()
+                    await row.wait()
+                await put_many(writes, **options)
+                if None in pending and not copied.exists():
+                    shutil.copytree(tmp_path / "b", copied)
+
+            monkeypatch.setattr(engine.writer, "put_many", held_rows)
+            merging = asyncio.ensure_future(node.sync.merge_told(topic, told(3, 4)))
+            await begun.wait()
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await eventually(lambda: backlog(node) == 3, "what waited is acknowledged")
+            row.set()
+            for _ in range(50):  # turns in which the row would go
+                await asyncio.sleep(0.002)
+            cursor.set()
+            await merging
+            await eventually(copied.exists, "the row of what waited is gone")
+            await node.stop()
+        async with opened(copied, "b") as engine:
+            subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
+            assert subscription.backlog_messages() == 3
+
+    asyncio.run(main())
+
+
+def test_an_orderly_stop_saves_what_waits_before_the_marker_that_brought_it_counts_as_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            topic = await engine.topic(TOPIC)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            begun, never, put_many = asyncio.Event(), asyncio.Event(), engine.writer.put_many
+
+            async def first_held(writes: Sequence[RowWrite], **options: Any) -> None:
+                if any(table == "pending_acks" for table, _, _ in writes) and not begun.is_set():
+                    begun.set()
+                    await never.wait()
+                await put_many(writes, **options)
+
+            monkeypatch.setattr(engine.writer, "put_many", first_held)
+            places = PositionSet(Position(1, entry) for entry in range(5))
+            vector = AckVector({"c": OriginAcks(7, [], places)})
+            marker_type, payload = encode_marker(SubscriptionsUpdate((SubscriptionUpdate("sub", {}, 1, vector),)))
+            metadata = MessageMetadata(producer_name="a", sequence_id=0, publish_time=1, marker_type=int(marker_type))
+            entry = encode_entry(metadata, payload)
+            block = make_block(Position(1, 0), [entry], origin="a", kind=BlockKind.MARKERS)
+            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await begun.wait()
+            await node.stop()
+        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
+            node = Node(engine, server, ["a", "b", "c"])
+            node.start({})
+            block = make_block(Position(1, 0), [message()] * 5, origin="c")
+            await node.topic().writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
+            await node.stop()
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ from sync_node_support import TOPIC, Node, RecordingIndex, consume_all, mesh
 from replicator.engine.errors import TopicNotFound
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.sync.service import SubscriptionSync
-from snapshots.actions import ControllerSettings
+from snapshots.actions import ApplyUpdate, ControllerSettings
 from snapshots.position import BEFORE_ALL
 
 FAST = ControllerSettings(snapshot_interval_ms=20, update_interval_ms=10)
@@ -70,6 +70,36 @@ def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tm
                 lambda: (there := eu.subscription()) is not None and there.cursor.backlog_entries() == 0,
                 "an empty backlog in eu-west",
             )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_state_that_is_asked_of_a_deleted_topic_or_told_to_it_leaves_the_one_made_anew_in_step(
+    tmp_path: Path, made_before: bool
+) -> None:
+    """Who asks or tells held the topic while it waited for something else, such as an answer of another cluster."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine, serving(engine):
+            sync = SubscriptionSync(
+                engine, peers=["eu-west"], reachable_origins=["eu-west"], settings=FAST, index=RecordingIndex()
+            )
+            sync.start()
+            old = await engine.topic(TOPIC)
+            await old.publish([message()])
+            held = await old.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await engine.deleting.delete(TOPIC, force=True)
+            topic = await engine.topic(TOPIC) if made_before else None
+            sync.vector(old, held)
+            with pytest.raises(TopicNotFound):
+                await sync.merge_told(old, ApplyUpdate("sub", 1, None, "eu-west"))
+            topic = topic or await engine.topic(TOPIC)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await topic.publish([message()])
+            await eventually(lambda: topic.log.markers, "a snapshot request in the topic that was made anew")
+            assert sync._topics[TOPIC].topic is topic
+            await sync.stop()
 
     asyncio.run(main())
 

@@ -37,9 +37,9 @@ def test_invariant_11_of_batches_that_wait_the_first_are_kept() -> None:
 def test_what_waits_already_is_not_written_again() -> None:
     pending = PendingAcks(1, {})
     pending.put("sub", 1, waiting(3, batches=range(4, 9)))
-    ((_, _, row),) = pending.take_changes()
+    ((_, _, row),) = pending.take_changes().values()
     pending.put("sub", 1, waiting(3, batches=range(4, 9)))
-    assert pending.take_changes() == []
+    assert pending.take_changes() == {}
     assert row is not None
     stored = PendingAcks(1, {"sub": row})
     assert stored.of("sub", 1) == waiting(3, batches=range(4, 9))
