@@ -57,9 +57,9 @@ _HEAD: Final = """# Every field of the commands' JSON
 
 <!-- Made by `make reference` from the types that the commands return. Do not edit it. -->
 
-What `--output json` and `--output yaml` print, for each [command](../cli.md). A command that is not named here prints
-`{"done": true}`. Names are stable: a version may add fields, and takes none away; a worker of an earlier version may
-lack some. With `--watch` JSON is one line for each state.
+This page lists what `--output json` and `--output yaml` print, for each [command](../cli.md). A command that is not
+named here prints `{"done": true}`. Names are stable: a version may add fields, and takes none away; a worker of an
+earlier version may lack some. With `--watch` JSON is one line for each state.
 
 * A type stands behind the name: int, number, any, or an object, whose fields follow, or which stands below under that
   name. Without one it is bool where the meaning begins with "whether", int where the name ends in a unit, else text.

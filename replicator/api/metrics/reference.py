@@ -13,8 +13,8 @@ HEAD: Final = """\
 
 <!-- Made by `make metrics-page` from the code. Do not edit it. -->
 
-All that `GET /metrics` of a worker exports. [monitoring.md](monitoring.md) shows how they are scraped and bounded, and
-what to watch.
+This page lists all metrics of `GET /metrics` of a worker. [monitoring.md](monitoring.md) shows how they are scraped
+and bounded, and what to watch.
 
 Labels stand behind a name. Before them, each metric has the label `cluster`, the worker's own. `to` is the destination
 of a link, and `link` is its key (`A>B` or `A>B#name`). Names that end in `_total` are counters; they begin at 0 when

@@ -96,7 +96,7 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
 
 
 def test_no_frame_has_more_than_so_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else both ends would be busy with ten thousand topics that are behind, and with nothing else."""
+    """With more, both ends would be busy with ten thousand topics that are behind, and with nothing else."""
     frames: list[int] = []
 
     def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:

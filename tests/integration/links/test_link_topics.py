@@ -52,7 +52,7 @@ async def copied(topic: Topic, west: Engine, entries: list[bytes]) -> None:
 
 
 def test_an_answer_from_before_the_destination_made_a_topic_anew_does_not_count(tmp_path: Path) -> None:
-    """Else the link takes the new copy for the old one, and copies nothing until the next message."""
+    """If it counted, the link would take the new copy for the old one, and copy nothing until the next message."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine:

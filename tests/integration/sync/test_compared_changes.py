@@ -97,7 +97,7 @@ def test_a_subscription_that_reads_compacted_goes_on_with_the_newest_of_each_key
 
 
 def test_invariant_5_who_reads_compacted_claims_nothing_that_was_trimmed_above_its_place(tmp_path: Path) -> None:
-    """What eu-west trimmed came from us-east, and the subscription begins below it."""
+    """Messages that eu-west trimmed came from us-east, and the subscription begins below them."""
 
     async def main() -> None:
         async with clusters(tmp_path, *NAMES) as (us, eu):

@@ -78,7 +78,7 @@ def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tm
 def test_a_state_that_is_asked_of_a_deleted_topic_or_told_to_it_leaves_the_one_made_anew_in_step(
     tmp_path: Path, made_before: bool
 ) -> None:
-    """Who asks or tells held the topic while it waited for something else, such as an answer of another cluster."""
+    """The caller held the topic while it waited for something else, such as an answer of another cluster."""
 
     async def main() -> None:
         async with opened(tmp_path) as engine, serving(engine):
