@@ -143,10 +143,7 @@ class LinkTopics:
 
         Messages that came while the deletion was under way were not read.
         """
-        if topic.name in self.copier.topics:
-            self.ask([topic.name])
-            self.unsettled[topic.name] = None  # also if it was halted: it was not looked at meanwhile
-            self.ask_again.set()
+        self.ask([topic.name], halted_too=True)  # what was halted was not looked at meanwhile
 
     def deleted(self, topic: Topic) -> None:
         """Forget ``topic``, whose log was deleted. Note the deletion if the destination has a copy."""
@@ -324,14 +321,19 @@ class LinkTopics:
         loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
 
-    def ask(self, names: Iterable[str]) -> None:
-        """Halt topics until the destination was asked what it has of them."""
+    def ask(self, names: Iterable[str], *, halted_too: bool = False) -> None:
+        """Halt topics until the destination was asked what it has of them.
+
+        With ``halted_too``, ask also about topics that are halted already. They keep the reason of their halt.
+        """
         for name in names:
             copy = self.copier.topics.get(name)
-            if copy is not None and copy.halted is None:
+            if copy is None or (copy.halted is not None and not halted_too):
+                continue
+            if copy.halted is None:
                 self.copier.on_halted(name, BEING_ASKED)
-                self.unsettled[name] = None
-                self.ask_again.set()
+            self.unsettled[name] = None
+            self.ask_again.set()
 
     async def hear_of_made(self, next_made: Callable[[], Awaitable[str]]) -> None:
         """Ask the destination about each topic that it makes and that the link brought before.
@@ -346,11 +348,9 @@ class LinkTopics:
                 self._take_up(topic)
             elif name not in self._origins_told:
                 continue
-            self.ask([name])
+            self.ask([name], halted_too=True)
             if name in self.copier.topics:
                 self._made_since.add(name)
-                self.unsettled[name] = None  # also if it was halted
-                self.ask_again.set()
 
     def being_asked(self, names: Iterable[str]) -> None:
         """Note that the destination is asked about ``names`` from now on."""
