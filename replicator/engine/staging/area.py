@@ -25,7 +25,6 @@ from replicator.engine.staging.values import (
     EpochKey,
     PendingCommit,
     Progress,
-    Receipt,
     check_name,
 )
 from snapshots.position import Position
@@ -119,13 +118,16 @@ class StagingFiles:
         except FileNotFoundError:
             return 0
 
-    def lost(self, request: CommitRequest | PendingCommit) -> Receipt | None:
-        """Return the first receipt of a commit whose file is gone or has another size, or None."""
+    def check(self, request: CommitRequest | PendingCommit) -> None:
+        """Raise :class:`StagedMissing` if a file of the commit is gone or has another size."""
+        key = request.key
         for receipt in request.receipts:
-            attempt = AttemptKey(request.key, receipt.partition, receipt.attempt)
+            attempt = AttemptKey(key, receipt.partition, receipt.attempt)
             if receipt.bytes and self.size(attempt) != receipt.bytes:
-                return receipt
-        return None
+                raise StagedMissing(
+                    f"writer {key.writer!r}, epoch {key.epoch}: what partition {receipt.partition} staged is not here "
+                    f"any more (attempt {receipt.attempt!r}, {receipt.bytes} bytes): run the batch again"
+                )
 
     def seal(self, key: AttemptKey, *, verify: bool) -> None:
         """Make the file durable. With ``verify``, check its frames first, and raise :class:`BlockCorrupt` for a damaged

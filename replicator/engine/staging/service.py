@@ -49,7 +49,6 @@ from replicator.engine.staging.values import (
     EpochKey,
     PendingCommit,
     Progress,
-    Receipt,
     SourceMark,
     check_commit,
 )
@@ -314,9 +313,11 @@ class StagingService:
             if not self._is_decided(key):
                 self.core.check_not_aborted(request)
                 await self._check_takes(request, topics)
-                lost = await asyncio.to_thread(self.files.lost, request)
-                if lost is not None and not self._is_decided(key):  # once it is, its files go
-                    raise _lost(key, lost)
+                try:
+                    await asyncio.to_thread(self.files.check, request)
+                except StagedMissing:
+                    if not self._is_decided(key):  # once it is, its files go
+                        raise
             commit = self.core.decide(request, self._clock())
             if commit is None:
                 self.counters.repeated += 1
@@ -403,8 +404,8 @@ class StagingService:
 
     def _read_step(self, commit: PendingCommit, progress: Progress) -> Step:
         """Return the next step of a commit. Before the first one, raise :class:`StagedMissing` if any file is lost."""
-        if progress == Progress() and (lost := self.files.lost(commit)) is not None:
-            raise _lost(commit.key, lost)
+        if progress == Progress():
+            self.files.check(commit)
         return self.files.read_step(commit, progress)
 
     async def _take_back(self, commit: PendingCommit) -> None:
@@ -486,13 +487,6 @@ class StagingService:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
                 await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
-
-
-def _lost(key: EpochKey, lost: Receipt) -> StagedMissing:
-    return StagedMissing(
-        f"writer {key.writer!r}, epoch {key.epoch}: what partition {lost.partition} staged is not here any more "
-        f"(attempt {lost.attempt!r}, {lost.bytes} bytes): run the batch again"
-    )
 
 
 def _check_frames(body: bytes) -> dict[str, int]:
