@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicator.engine.errors import BlockCorrupt, StagedMissing
+from replicator.engine.errors import BlockCorrupt, EntryCorrupt, StagedMissing
 from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind, BlockView, build_block, verify_block
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.publishing import check_entries
 from replicator.engine.staging.values import (
     AttemptKey,
     CommitRequest,
@@ -83,6 +85,20 @@ def decode_frames(body: Buffer) -> Iterator[StagedRun]:
     while at < len(view):
         run, at = _frame_at(view, at)
         yield run
+
+
+def check_frames(body: Buffer) -> dict[str, int]:
+    """Return the size of the largest entry of each topic. Raise an error for a frame that could not be published."""
+    largest: dict[str, int] = {}
+    for run in decode_frames(body):
+        checked = check_entries(run.entries, TopicPolicies())
+        if list(checked.batch_sizes) != list(run.batch_sizes):
+            raise EntryCorrupt(
+                f"a staged frame for {run.topic} says other batch sizes than its entries do: run the worker's version "
+                "in Spark too"
+            )
+        largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
+    return largest
 
 
 class StagingFiles:

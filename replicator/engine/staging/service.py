@@ -26,7 +26,6 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import (
     BlockCorrupt,
     EngineError,
-    EntryCorrupt,
     MessageTooLarge,
     NotAllowedError,
     StagedMissing,
@@ -40,7 +39,7 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_entries
 from replicator.engine.staging import rows
-from replicator.engine.staging.area import StagedRun, StagingFiles, Step, decode_frames
+from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
 from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
 from replicator.engine.staging.values import (
     WRITE_ELSEWHERE,
@@ -215,7 +214,7 @@ class StagingService:
             raise TooBusy(f"this worker is busy with {self._body_bytes} bytes that Spark tasks send: try again later")
         self._body_bytes += len(body)
         try:
-            for name, entry_bytes in (await asyncio.to_thread(_check_frames, body)).items():
+            for name, entry_bytes in (await asyncio.to_thread(check_frames, body)).items():
                 self._check_topic(name, entry_bytes)
             if not self.core.begin_append(key, at, len(body), self._clock()):
                 return at + len(body)
@@ -487,20 +486,6 @@ class StagingService:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
                 await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
-
-
-def _check_frames(body: bytes) -> dict[str, int]:
-    """Return the size of the largest entry of each topic. Raise an error for a frame that could not be published."""
-    largest: dict[str, int] = {}
-    for run in decode_frames(body):
-        checked = check_entries(run.entries, TopicPolicies())
-        if list(checked.batch_sizes) != list(run.batch_sizes):
-            raise EntryCorrupt(
-                f"a staged frame for {run.topic} says other batch sizes than its entries do: run the worker's version "
-                "in Spark too"
-            )
-        largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
-    return largest
 
 
 def _numbered(run: StagedRun) -> list[Numbered]:
