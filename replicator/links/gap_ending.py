@@ -261,7 +261,7 @@ class GapEnding:
         parts = gap.by_origin()
         self._audit(topic, parts, policy)
         if policy != KEEP_BOTH:  # which leaves nothing out
-            await self._memory.note_skips(self._skips(topic, parts, policy), done=True)
+            await self._memory.note_skips(self._skips(topic, parts, policy))
 
     async def _record_skip(self, topic: Topic, gap: Gap) -> None:
         """Record that the messages of the gap are left out, and that the destination may lack them.
@@ -270,7 +270,7 @@ class GapEnding:
         """
         parts = gap.by_origin()
         skips = self._skips(topic, parts, SKIP_AND_RECORD)
-        await self._memory.note_skips(skips, done=False, topic_id=topic.topic_id, missing=gap.missing)
+        await self._memory.note_skips(skips, topic_id=topic.topic_id, missing=gap.missing)
         self._audit(topic, parts, SKIP_AND_RECORD)
 
     def _skips(self, topic: Topic, parts: Sequence[Gap], policy: str) -> list[dict[str, Any]]:
