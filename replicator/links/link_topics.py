@@ -121,7 +121,7 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
-            if topic.name in self._left_alone and self._brings_markers_alone(topic):
+            if topic.name in self._left_alone and self.start_positions.brings_markers_alone(topic):
                 return False
             self._left_alone.discard(topic.name)
             self._take_up(topic)
@@ -187,23 +187,13 @@ class LinkTopics:
 
         Return whether the link stopped. It carries the topic again once it has a message to bring.
         """
-        if there or topic.name in self._made_again or not self._brings_markers_alone(topic):
+        if there or topic.name in self._made_again or not self.start_positions.brings_markers_alone(topic):
             return False
         self._holding.release(topic)
         self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self._left_alone.add(topic.name)
         return True
-
-    def _brings_markers_alone(self, topic: Topic) -> bool:
-        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
-        if not self._route.origins.isdisjoint(topic.origins.message_vector()):
-            return False
-        stores = self._engine.origin_stores
-        if (mark := topic.origins.high_water(self.destination)) is None:
-            deleted = stores.deleted_lives(topic.name, self.destination)
-            return bool(deleted) or self._engine.partitioned.is_of_deleted(topic.name, self.destination)
-        return stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
 
     def _drop(self, name: str) -> None:
         self.carried.look_again(name)

@@ -168,6 +168,16 @@ class StartPositions:
         holder = self._route.link.destination
         return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
 
+    def brings_markers_alone(self, topic: Topic) -> bool:
+        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
+        if not self._route.origins.isdisjoint(topic.origins.message_vector()):
+            return False
+        stores, destination = self._engine.origin_stores, self._route.link.destination
+        if (mark := topic.origins.high_water(destination)) is None:
+            deleted = stores.deleted_lives(topic.name, destination)
+            return bool(deleted) or self._engine.partitioned.is_of_deleted(topic.name, destination)
+        return stores.is_deleted(topic, destination, mark.incarnation, mark.position)
+
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
         """Return the start of copying, if messages that are missing here may be left out.
 
