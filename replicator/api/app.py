@@ -28,6 +28,7 @@ from replicator.api.linked_sources import LinkedSources
 from replicator.api.metrics.collector import Scraped
 from replicator.api.metrics.scraping import METRICS, Metrics, answer
 from replicator.api.namespace_list import add_namespace_list
+from replicator.api.pages import PAGES_IN_FLIGHT
 from replicator.api.reading import add_reading
 from replicator.api.rest_produce import add_rest_produce
 from replicator.api.runs import add_runs
@@ -107,7 +108,7 @@ def make_app(
         app.middlewares.append(note_changes(audit))
     app[data_plane.ENGINE] = engine
     app[link_streams.STREAMS] = {}
-    app[data_plane.PAGES_IN_FLIGHT] = []
+    app[PAGES_IN_FLIGHT] = []
     app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
     app[data_plane.ASKING] = asking or AskingBack(engine.cluster)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final
 
 import structlog
@@ -70,24 +69,24 @@ class BackupRoute:
         copied = sent = damaged = 0
         outcome = "the one who asked went away"
         try:
-            first = await asyncio.to_thread(_begun, pieces)
+            piece = await asyncio.to_thread(_begun, pieces)
             # What is copied is fixed now. The copy may lack a topic that was deleted before, so claim no such topic.
             there = [each for each in before if not each[0].tail.deleted]
             ends = {topic.name: end for topic, end, _ in there}
             marks = {topic.name: mark for topic, _, mark in there}
             head = copy_head(engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
             await _write(response, encode_head(head))
-            if isinstance(first, StoreCopyFailed):
-                raise first
-            rest: Iterator[Piece | DamagedBlock | None] = chain((first,), pieces)
-            while (piece := await asyncio.to_thread(_next, rest)) is not None:
+            if isinstance(piece, StoreCopyFailed):
+                raise piece
+            while piece is not None:
                 if isinstance(piece, DamagedBlock):
                     damaged += 1
                     await _write(response, encode_damaged(piece))
-                    continue
-                copied += piece.size
-                sent += len(piece.content or b"")
-                await _write(response, encode_piece(piece))
+                else:
+                    copied += piece.size
+                    sent += len(piece.content or b"")
+                    await _write(response, encode_piece(piece))
+                piece = await asyncio.to_thread(_next, pieces)
             await _write(response, encode_end())
             outcome = "done"
         except StoreCopyFailed as error:
@@ -112,7 +111,7 @@ def _begun(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | Sto
         return error
 
 
-def _next(pieces: Iterator[Piece | DamagedBlock | None]) -> Piece | DamagedBlock | None:
+def _next(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | None:
     return next(pieces, None)
 
 

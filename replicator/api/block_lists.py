@@ -15,6 +15,7 @@ from aiohttp import web
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import READING, may
+from replicator.api.pages import check_room_for_page, send_page
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import encode_block_list
 from replicator.engine.log.gathering import gather_blocks
@@ -35,12 +36,12 @@ async def read_block_list(request: web.Request) -> web.StreamResponse:
     """Answer with the blocks that start at the given positions, in that order: at least one, then more while they fit
     into a page.
     """
-    data_plane.check_room_for_page(request.app)
+    check_room_for_page(request.app)
     engine = request.app[data_plane.ENGINE]
     wanted, notes = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
     # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
     sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT, notes=notes)
-    return await data_plane.send_page(request, encode_block_list(sizes, content), {})
+    return await send_page(request, encode_block_list(sizes, content), {})
 
 
 async def _body(request: web.Request) -> list[Any]:

@@ -17,9 +17,10 @@ from typing import Final
 
 from aiohttp import web
 
-from replicator.api.data_plane import ASKING, ENGINE, check_room_for_page, send_page
+from replicator.api.data_plane import ASKING, ENGINE
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import GUARD, ROLE, may
+from replicator.api.pages import check_room_for_page, send_page
 from replicator.api.slices import in_slices
 from replicator.engine.cluster_settings.state import Changes, KeptState, Kind, Rows, SettingsHead, Verdict
 from replicator.engine.engine import Engine

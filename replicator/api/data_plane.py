@@ -13,13 +13,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 import structlog
 from aiohttp import web
 
 from replicator.api import announced_schemas, copies
 from replicator.api.errors import BadRequest, error_response
-from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
 from replicator.api.guarding import (
     GUARD,
     READING,
@@ -29,10 +27,11 @@ from replicator.api.guarding import (
     may,
 )
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.pages import check_room_for_page, send_page
 from replicator.api.runs import AUDIT, check_run
 from replicator.api.slices import in_slices, json_list, topics_in_slices
 from replicator.engine.engine import Engine
-from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError, TooBusy
+from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
 from replicator.engine.lineage import Deletion, StoreLine
 from replicator.engine.log.arrow import encode_read
 from replicator.engine.log.entry import decode_entry
@@ -46,7 +45,6 @@ from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
 from replicator.peering.lives import OriginMarks
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
 from replicator.running.limited_log import LIMITED
-from replicator.running.timeouts import timeout
 from replicator.security.errors import NotPermitted
 from replicator.security.permissions import Action
 from snapshots.errors import InvalidPosition
@@ -58,17 +56,10 @@ LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
 ASKING: Final = web.AppKey("asking_back", AskingBack)
 """Asks the worker of a cluster whether a claim about that cluster is true. Anybody who may replicate sends claims."""
-PAGES_IN_FLIGHT: Final = web.AppKey("pages_in_flight", list[int])
-"""The size of each page that is on its way to a reader, in bytes; kept only where the application sets it."""
 
 WHOSE_CHARS_MAX: Final = 100
 PAGE_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-PAGES_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Limit of bytes of all pages in flight, because slow readers make the worker hold them. A page starts while there is
-less.
-"""
-PAGE_PIECE_BYTES: Final = 1024 * 1024
 PROTOCOL_UNSAID: Final = 4
 """Protocol version of a source that asks for high-water marks without a version."""
 DIGITS_MAX: Final = 20
@@ -154,44 +145,6 @@ async def hold_back_for_reclaim(request: web.Request) -> None:
         with suppress(NotPermitted):
             guard.check_anywhere(role, (Action.REPLICATE,))
             await maintenance.hold_back_some(whose, role, partial(allows, guard, role, (Action.REPLICATE,)))
-
-
-def check_room_for_page(app: web.Application) -> None:
-    """Raise :class:`TooBusy` while the pages in flight reach the worker's limit."""
-    pages = app.get(PAGES_IN_FLIGHT, [])
-    if sum(pages) >= PAGES_BYTES_MAX:
-        raise TooBusy(
-            f"this worker is sending as much to readers as it may at once, {len(pages)} pages with {sum(pages)} bytes: "
-            "try again later"
-        )
-
-
-async def send_page(
-    request: web.Request, stream: pa.Buffer | bytes | memoryview, headers: Mapping[str, str]
-) -> web.StreamResponse:
-    """Answer with an Arrow IPC stream, or with what ``headers`` say that it is."""
-    page = memoryview(stream)
-    pages = request.app.get(PAGES_IN_FLIGHT, [])
-    response = web.StreamResponse(headers={"Content-Type": "application/vnd.apache.arrow.stream", **headers})
-    response.content_length = len(page)
-    pages.append(len(page))
-    try:
-        await response.prepare(request)
-        if request.method != "HEAD":
-            await _write_page(response, page)
-    except (ConnectionError, TimeoutError):
-        if request.transport is not None:  # the reader has gone, or takes nothing: there is nobody to tell
-            request.transport.abort()
-    finally:
-        pages.remove(len(page))
-    return response
-
-
-async def _write_page(response: web.StreamResponse, page: memoryview) -> None:
-    """Write the page in pieces, so that a reader who takes nothing for a while is noticed, and cut off."""
-    for start in range(0, len(page), PAGE_PIECE_BYTES):
-        async with timeout(SILENCE_SECONDS_MAX):
-            await response.write(page[start : start + PAGE_PIECE_BYTES])
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from aiohttp import web
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest, error_response
 from replicator.api.guarding import READING, may
+from replicator.api.pages import check_room_for_page, send_page
 from replicator.api.slices import json_object, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
@@ -129,13 +130,13 @@ def _for_reclaim(engine: Engine, topic: Topic, reclaiming: str) -> dict[str, Any
 
 async def raw_blocks(request: web.Request) -> web.StreamResponse:
     """Answer with a page of blocks as ``/blocks`` does, but include blocks with wrong checksums."""
-    data_plane.check_room_for_page(request.app)
+    check_room_for_page(request.app)
     topic, after, upto = await _range(request)
     try:
         blocks, reached = topic.reading.blocks(after, upto, bytes_max=PAGE_BYTES, verify=False)
     except BlockCorrupt as error:  # the first one cannot be read, or not even its header is right
         return error_response(error.code, str(error), 500)
-    return await data_plane.send_page(request, encode_read(blocks), _bounds(reached, reached >= upto or not blocks))
+    return await send_page(request, encode_read(blocks), _bounds(reached, reached >= upto or not blocks))
 
 
 async def block_heads(request: web.Request) -> web.StreamResponse:
@@ -149,7 +150,7 @@ async def block_heads(request: web.Request) -> web.StreamResponse:
     if heads:
         last = heads[-1]
         reached = min(Position(last.first.ledger, last.first.entry + last.header.entries - 1), upto)
-    return await data_plane.send_page(request, encode_heads(heads), _bounds(reached, reached >= upto or not heads))
+    return await send_page(request, encode_heads(heads), _bounds(reached, reached >= upto or not heads))
 
 
 async def duplicates(request: web.Request) -> web.Response:

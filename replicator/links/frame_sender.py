@@ -75,7 +75,7 @@ class FrameSender:
                 notes = b"" if self._traces is None else self._traces.frame()
                 self._note_sent(size_bytes)
                 has_more = len(frame) >= FRAME_BLOCKS_MAX
-                paced_bytes = max(size_bytes, SMALL_FRAME_BYTES) if has_more else size_bytes
+                paced_bytes = SMALL_FRAME_BYTES if has_more else size_bytes
                 self._pace.sent((each.topic for each in frame), paced_bytes, time.monotonic())
                 packed = await transport.pack(transport.encode(frame, notes))
                 frame.clear()  # or the blocks would be kept until the next frame is read

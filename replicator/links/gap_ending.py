@@ -30,13 +30,10 @@ from replicator.links.gaps import (
     LOST_DATA,
     POLICIES,
     SKIP_AND_RECORD,
-    TRIMMED,
     Gap,
     GapPlace,
     Mark,
     PolicyRefused,
-    held_at,
-    reached,
 )
 from replicator.links.memory import LinkMemory
 from replicator.links.route import Route
@@ -103,11 +100,18 @@ class GapEnding:
         self._refused.pop(name, None)
         self._not_asked.discard(name)
 
-    def gap(self, topic: Topic, there: Mapping[str, Mark]) -> Gap | None:
-        """Return the gap between what is here and what is ``there``; None if there is none."""
-        copied_before = self._memory.mark(topic.topic_id) > BEFORE_ALL
-        accepted = self._memory.accepted(topic.topic_id)
-        return self._start_positions.gap(topic, there, copied_before=copied_before, accepted=accepted)
+    def gap(self, topic: Topic, there: Mapping[str, Mark], before: Gap | None = None) -> Gap | None:
+        """Return the gap between what is here and what is ``there``; None if there is none.
+
+        What is still missing of the origins in ``before.missing`` stays a part of the gap.
+        """
+        return self._start_positions.gap(
+            topic,
+            there,
+            copied_before=self._memory.mark(topic.topic_id) > BEFORE_ALL,
+            accepted=self._memory.accepted(topic.topic_id),
+            also=before.missing if before else (),
+        )
 
     def is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
         """Return whether the link must tell the destination a later life, or ask it for messages of an earlier one."""
@@ -135,13 +139,13 @@ class GapEnding:
 
         ``before`` is the gap that the topic had until now. ``asked`` is True if an operator chose the policy.
         """
-        gap = self._gap_now(topic, there, before)
+        gap = self.gap(topic, there, before)
         if gap is not None:
             outcome = await self._end_gap(topic, gap, there, policy, keeper, asked=asked)
             if isinstance(outcome, Stopped):
                 return outcome
             there = outcome
-            if (gap := self._gap_now(topic, there, None if policy == COPY_ANEW else before)) is not None:
+            if (gap := self.gap(topic, there, None if policy == COPY_ANEW else before)) is not None:
                 return Stopped(gap)
         if raised := self._start_positions.lives_to_raise(topic, there):
             try:
@@ -251,27 +255,13 @@ class GapEnding:
         hole = (topic.log.last_had(upto), upto)
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
-    def _gap_now(self, topic: Topic, there: Mapping[str, Mark], before: Gap | None) -> Gap | None:
-        """Return :meth:`gap`. If that is None or ``trimmed``, add what is still missing of the origins in
-        ``before.missing``."""
-        gap = self.gap(topic, there)
-        if before is None or not before.missing or (gap is not None and gap.kind != TRIMMED):
-            return gap
-        unexpected, accepted = self._start_positions.unexpected(topic), self._memory.accepted(topic.topic_id)
-        missing = {} if gap is None else dict(gap.missing)
-        for origin in before.missing:
-            have, newest = reached(there, origin, accepted), unexpected.newest(origin)
-            if newest > have:
-                missing[origin] = have, newest
-        return Gap.trimmed(missing, held_at(there)) if missing else None
-
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:
         """Record how the gap was ended. Every policy but keep-both gives up invariant 2 on purpose, so this is
         recorded."""
         parts = gap.by_origin()
         self._audit(topic, parts, policy)
         if policy != KEEP_BOTH:  # which leaves nothing out
-            await self._memory.note_skips(self._skips(topic, parts, policy), done=True)
+            await self._memory.note_skips(self._skips(topic, parts, policy))
 
     async def _record_skip(self, topic: Topic, gap: Gap) -> None:
         """Record that the messages of the gap are left out, and that the destination may lack them.
@@ -280,7 +270,7 @@ class GapEnding:
         """
         parts = gap.by_origin()
         skips = self._skips(topic, parts, SKIP_AND_RECORD)
-        await self._memory.note_skips(skips, done=False, topic_id=topic.topic_id, missing=gap.missing)
+        await self._memory.note_skips(skips, topic_id=topic.topic_id, missing=gap.missing)
         self._audit(topic, parts, SKIP_AND_RECORD)
 
     def _skips(self, topic: Topic, parts: Sequence[Gap], policy: str) -> list[dict[str, Any]]:

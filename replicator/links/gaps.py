@@ -337,7 +337,7 @@ def find_gap(
         have, missing = reached(there, origin, accepted), here.missing.newest(origin)
         if missing > have and (origin in there or lost_its_copy or comes_elsewhere(origin)):
             found[origin] = have, missing
-    return Gap.trimmed(found, held_at(there)) if found else None
+    return Gap.trimmed(found, _held_at(there)) if found else None
 
 
 def reached(there: Mapping[str, Mark], origin: str, accepted: Mapping[str, Hole]) -> Position:
@@ -350,7 +350,7 @@ def reached(there: Mapping[str, Mark], origin: str, accepted: Mapping[str, Hole]
     return max(have, upto) if have >= after else have
 
 
-def held_at(there: Mapping[str, Mark]) -> int | None:
+def _held_at(there: Mapping[str, Mark]) -> int | None:
     """Return how many messages the destination's log of the topic has; None if it did not say."""
     return next((mark.held for mark in there.values() if mark.held is not None), None)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError, StoreFull
+from replicator.engine.errors import EngineError
 from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
@@ -27,7 +26,6 @@ from replicator.links.errors import (
     LinkError,
     LinkPaused,
     NotResolved,
-    PeerRefused,
     PeerUnavailable,
     RunAwaited,
     RunRefused,
@@ -53,12 +51,6 @@ from replicator.running.together import until_all_end
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
-
-RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 1.0
-FULL_RETRY_SECONDS_MAX: Final = 10.0
-"""Longest pause after the destination said that it is full. Each try asks for the marks of all topics, and compares
-them."""
 
 SETTLED_AT_ONCE: Final = 50
 """Topics per high-water request. Their names go into the URL, which must stay short."""
@@ -337,13 +329,7 @@ class Link(TopicListener[Topic]):
             await self._pause_changed.wait()
 
     def _pause_seconds(self, retry_state: RetryCallState) -> float:
-        """Return the pause before the next try. It grows with the failures since the link last made progress."""
-        failures = self._transfer.failures = self._transfer.failures + 1
-        error = None if retry_state.outcome is None else retry_state.outcome.exception()
-        is_full = isinstance(error, PeerRefused) and error.code == StoreFull.code
-        longest = FULL_RETRY_SECONDS_MAX if is_full else RETRY_SECONDS_MAX
-        pause = min(longest, RETRY_SECONDS_MIN * 2.0 ** min(failures, 16))
-        return pause * random.uniform(0.5, 1.0)
+        return self._transfer.pause_seconds(None if retry_state.outcome is None else retry_state.outcome.exception())
 
     async def _sleep_unless_nudged(self, seconds: float) -> None:
         self._nudged.clear()

@@ -121,7 +121,7 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
-            if topic.name in self._left_alone and self._brings_markers_alone(topic):
+            if topic.name in self._left_alone and self.start_positions.brings_markers_alone(topic):
                 return False
             self._left_alone.discard(topic.name)
             self._take_up(topic)
@@ -143,10 +143,7 @@ class LinkTopics:
 
         Messages that came while the deletion was under way were not read.
         """
-        if topic.name in self.copier.topics:
-            self.ask([topic.name])
-            self.unsettled[topic.name] = None  # also if it was halted: it was not looked at meanwhile
-            self.ask_again.set()
+        self.ask([topic.name], halted_too=True)  # what was halted was not looked at meanwhile
 
     def deleted(self, topic: Topic) -> None:
         """Forget ``topic``, whose log was deleted. Note the deletion if the destination has a copy."""
@@ -190,23 +187,13 @@ class LinkTopics:
 
         Return whether the link stopped. It carries the topic again once it has a message to bring.
         """
-        if there or topic.name in self._made_again or not self._brings_markers_alone(topic):
+        if there or topic.name in self._made_again or not self.start_positions.brings_markers_alone(topic):
             return False
         self._holding.release(topic)
         self.copier.topic_gone(topic.name)
         self._drop(topic.name)
         self._left_alone.add(topic.name)
         return True
-
-    def _brings_markers_alone(self, topic: Topic) -> bool:
-        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
-        if not self._route.origins.isdisjoint(topic.origins.message_vector()):
-            return False
-        stores = self._engine.origin_stores
-        if (mark := topic.origins.high_water(self.destination)) is None:
-            deleted = stores.deleted_lives(topic.name, self.destination)
-            return bool(deleted) or self._engine.partitioned.is_of_deleted(topic.name, self.destination)
-        return stores.is_deleted(topic, self.destination, mark.incarnation, mark.position)
 
     def _drop(self, name: str) -> None:
         self.carried.look_again(name)
@@ -324,14 +311,19 @@ class LinkTopics:
         loop.call_later(seconds, self.ask_again.set)
         self.halt(name, reason)
 
-    def ask(self, names: Iterable[str]) -> None:
-        """Halt topics until the destination was asked what it has of them."""
+    def ask(self, names: Iterable[str], *, halted_too: bool = False) -> None:
+        """Halt topics until the destination was asked what it has of them.
+
+        With ``halted_too``, ask also about topics that are halted already. They keep the reason of their halt.
+        """
         for name in names:
             copy = self.copier.topics.get(name)
-            if copy is not None and copy.halted is None:
+            if copy is None or (copy.halted is not None and not halted_too):
+                continue
+            if copy.halted is None:
                 self.copier.on_halted(name, BEING_ASKED)
-                self.unsettled[name] = None
-                self.ask_again.set()
+            self.unsettled[name] = None
+            self.ask_again.set()
 
     async def hear_of_made(self, next_made: Callable[[], Awaitable[str]]) -> None:
         """Ask the destination about each topic that it makes and that the link brought before.
@@ -346,11 +338,9 @@ class LinkTopics:
                 self._take_up(topic)
             elif name not in self._origins_told:
                 continue
-            self.ask([name])
+            self.ask([name], halted_too=True)
             if name in self.copier.topics:
                 self._made_since.add(name)
-                self.unsettled[name] = None  # also if it was halted
-                self.ask_again.set()
 
     def being_asked(self, names: Iterable[str]) -> None:
         """Note that the destination is asked about ``names`` from now on."""

@@ -87,7 +87,6 @@ class LinkMemory:
         self,
         skips: Sequence[Mapping[str, Any]],
         *,
-        done: bool,
         topic_id: int = 0,
         missing: Mapping[str, Hole] | None = None,
     ) -> None:
@@ -95,12 +94,12 @@ class LinkMemory:
         destination may lack from now on.
 
         A range that goes on where an earlier one ended is joined to it: the destination lacks both. Raises the store's
-        errors. Then ``skips`` are remembered only if they are ``done`` and will not be noted again. The next call
-        stores them.
+        errors. Then ``skips`` are remembered only if ``missing`` is None: they are done and will not be noted again.
+        The next call stores them.
         """
         told = [*self.skips, *map(dict, skips)][-SKIPS_MAX:]
         accepted = dict(self.accepted(topic_id))
-        if done:
+        if missing is None:
             self.skips = told
         rows = [("meta", f"link skips {self._key}".encode(), json.dumps(told).encode())]
         for origin, (after, upto) in (missing or {}).items():

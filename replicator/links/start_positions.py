@@ -5,7 +5,7 @@ This module reads the source's engine; :func:`replicator.links.gaps.find_gap` ju
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -93,16 +93,23 @@ class StartPositions:
         return Missing(missing.trimmed, holes)
 
     def gap(
-        self, topic: Topic, there: Mapping[str, Mark], *, copied_before: bool, accepted: Mapping[str, Hole]
+        self,
+        topic: Topic,
+        there: Mapping[str, Mark],
+        *,
+        copied_before: bool,
+        accepted: Mapping[str, Hole],
+        also: Collection[str] = (),
     ) -> Gap | None:
         """Return why copying cannot start; None if it can. ``accepted`` has the missing messages, by origin, that may
-        be passed over."""
+        be passed over. Missing messages of the origins in ``also`` are a gap even if the destination has nothing of
+        the origin."""
         gap = find_gap(
             self._here(topic),
             there,
             self._route.origins,
             copied_before=copied_before,
-            comes_elsewhere=lambda origin: origin in self._route.elsewhere,
+            comes_elsewhere=lambda origin: origin in self._route.elsewhere or origin in also,
             accepted=accepted,
         )
         if (
@@ -160,6 +167,16 @@ class StartPositions:
         judgement = judge(copy, own)
         holder = self._route.link.destination
         return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
+
+    def brings_markers_alone(self, topic: Topic) -> bool:
+        """Return whether the destination deleted the topic, and the link has no message to bring to it."""
+        if not self._route.origins.isdisjoint(topic.origins.message_vector()):
+            return False
+        stores, destination = self._engine.origin_stores, self._route.link.destination
+        if (mark := topic.origins.high_water(destination)) is None:
+            deleted = stores.deleted_lives(topic.name, destination)
+            return bool(deleted) or self._engine.partitioned.is_of_deleted(topic.name, destination)
+        return stores.is_deleted(topic, destination, mark.incarnation, mark.position)
 
     def start(self, topic: Topic, there: Mapping[str, Mark]) -> Start:
         """Return the start of copying, if messages that are missing here may be left out.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from replicator.engine.engine import Engine
+from replicator.engine.errors import StoreFull
 from replicator.engine.log.block import BlockHeader
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
@@ -24,6 +26,11 @@ from replicator.links.transport import SILENCE_SECONDS_MAX, HttpTransport
 SIGN_OF_LIFE_SECONDS: Final = SILENCE_SECONDS_MAX / 3
 SETTLE_SECONDS: Final = 5.0
 """Longest time for which a topic stays halted after its cause is gone, such as an old copy that was deleted."""
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 1.0
+FULL_RETRY_SECONDS_MAX: Final = 10.0
+"""Longest pause after the destination said that it is full. Each try asks for the marks of all topics, and compares
+them."""
 
 _RETRY_WHOLE: Final = frozenset({"StoreFull", "StoreFailed", "TooBusy"})
 """Codes of refusals that concern the whole destination: it takes nothing now.
@@ -76,6 +83,15 @@ class Transfer:
         if (state, detail) != (self.state, self.detail):
             self.state, self.detail = state, detail
             self._on_state()
+
+    def pause_seconds(self, error: BaseException | None) -> float:
+        """Count a failure by ``error``, and return the pause before the next try. It grows with the failures since the
+        link last made progress."""
+        self.failures += 1
+        is_full = isinstance(error, PeerRefused) and error.code == StoreFull.code
+        longest = FULL_RETRY_SECONDS_MAX if is_full else RETRY_SECONDS_MAX
+        pause = min(longest, RETRY_SECONDS_MIN * 2.0 ** min(self.failures, 16))
+        return pause * random.uniform(0.5, 1.0)
 
     def choose(self, topic: Topic, headers: Sequence[BlockHeader]) -> tuple[list[tuple[int, Send]], bool]:
         """Return the blocks to carry, by index, and whether a gap follows them.

@@ -24,8 +24,7 @@ from engine_support import TOPIC, eventually, logged
 from link_support import Web, link_of, web
 
 from replicator.engine.engine import Engine
-from replicator.links import link as links
-from replicator.links import plans
+from replicator.links import plans, transfer
 from replicator.pipeline.live import driver as live
 from replicator.pipeline.spark.session import DAEMON_MODULE
 from replicator.topology import SPARK
@@ -42,7 +41,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(transfer, "RETRY_SECONDS_MAX", 0.1)
     monkeypatch.setattr(live, "POLL_SECONDS", 0.1)
     listed = link_support.Plans.pipeline
 

@@ -10,6 +10,7 @@ import pytest
 from gateway_support import ServedEngine, served_engine
 
 from replicator.links import link as links
+from replicator.links import transfer
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def topic(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def short_link_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let links retry soon."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(links, "FULL_RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(transfer, "RETRY_SECONDS_MIN", 0.005)
+    monkeypatch.setattr(transfer, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(transfer, "FULL_RETRY_SECONDS_MAX", 0.05)
 
 
 @pytest.fixture

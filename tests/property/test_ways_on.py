@@ -26,6 +26,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockView
 from replicator.engine.restored import RestoredMark, put_mark
 from replicator.links import link as links
+from replicator.links import transfer
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
 
@@ -39,8 +40,8 @@ SECONDS: Final = 30.0
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry soon, and look often at topics that wait."""
-    monkeypatch.setattr(links, "RETRY_SECONDS_MIN", 0.005)
-    monkeypatch.setattr(links, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(transfer, "RETRY_SECONDS_MIN", 0.005)
+    monkeypatch.setattr(transfer, "RETRY_SECONDS_MAX", 0.05)
     monkeypatch.setattr(links, "SETTLE_SECONDS", 0.05)
 
 

@@ -22,7 +22,8 @@ from replicator.api.admin.errors import InternalCorruption, MessageNotFound, Pre
 from replicator.api.admin.requests import number_of, one_topic
 from replicator.api.admin.subscriptions import SUBSCRIPTION, TOPIC, find_subscription
 from replicator.api.admin.topic_stats import iso_time
-from replicator.api.data_plane import ENGINE, check_room_for_page, send_page
+from replicator.api.data_plane import ENGINE
+from replicator.api.pages import check_room_for_page, send_page
 from replicator.engine.errors import BlockCorrupt, EntryCorrupt, MessageTooLarge
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.subscriptions.subscription import Subscription

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from replicator.engine.errors import BlockCorrupt, StagedMissing
+from replicator.engine.errors import BlockCorrupt, EntryCorrupt, StagedMissing
 from replicator.engine.log.block import BLOCK_BYTES_MAX, BlockKind, BlockView, build_block, verify_block
+from replicator.engine.policies import TopicPolicies
+from replicator.engine.producing.publishing import check_entries
 from replicator.engine.staging.values import (
     AttemptKey,
     CommitRequest,
     EpochKey,
     PendingCommit,
     Progress,
-    Receipt,
     check_name,
 )
 from snapshots.position import Position
@@ -86,6 +87,20 @@ def decode_frames(body: Buffer) -> Iterator[StagedRun]:
         yield run
 
 
+def check_frames(body: Buffer) -> dict[str, int]:
+    """Return the size of the largest entry of each topic. Raise an error for a frame that could not be published."""
+    largest: dict[str, int] = {}
+    for run in decode_frames(body):
+        checked = check_entries(run.entries, TopicPolicies())
+        if list(checked.batch_sizes) != list(run.batch_sizes):
+            raise EntryCorrupt(
+                f"a staged frame for {run.topic} says other batch sizes than its entries do: run the worker's version "
+                "in Spark too"
+            )
+        largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
+    return largest
+
+
 class StagingFiles:
     """Staging directory of one worker. Methods block. Calls for the same attempt must not run at the same time."""
 
@@ -119,13 +134,16 @@ class StagingFiles:
         except FileNotFoundError:
             return 0
 
-    def lost(self, request: CommitRequest | PendingCommit) -> Receipt | None:
-        """Return the first receipt of a commit whose file is gone or has another size, or None."""
+    def check(self, request: CommitRequest | PendingCommit) -> None:
+        """Raise :class:`StagedMissing` if a file of the commit is gone or has another size."""
+        key = request.key
         for receipt in request.receipts:
-            attempt = AttemptKey(request.key, receipt.partition, receipt.attempt)
+            attempt = AttemptKey(key, receipt.partition, receipt.attempt)
             if receipt.bytes and self.size(attempt) != receipt.bytes:
-                return receipt
-        return None
+                raise StagedMissing(
+                    f"writer {key.writer!r}, epoch {key.epoch}: what partition {receipt.partition} staged is not here "
+                    f"any more (attempt {receipt.attempt!r}, {receipt.bytes} bytes): run the batch again"
+                )
 
     def seal(self, key: AttemptKey, *, verify: bool) -> None:
         """Make the file durable. With ``verify``, check its frames first, and raise :class:`BlockCorrupt` for a damaged

@@ -26,7 +26,6 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import (
     BlockCorrupt,
     EngineError,
-    EntryCorrupt,
     MessageTooLarge,
     NotAllowedError,
     StagedMissing,
@@ -40,7 +39,7 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.deduplication import Numbered
 from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_entries
 from replicator.engine.staging import rows
-from replicator.engine.staging.area import StagedRun, StagingFiles, Step, decode_frames
+from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
 from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
 from replicator.engine.staging.values import (
     WRITE_ELSEWHERE,
@@ -49,7 +48,6 @@ from replicator.engine.staging.values import (
     EpochKey,
     PendingCommit,
     Progress,
-    Receipt,
     SourceMark,
     check_commit,
 )
@@ -216,7 +214,7 @@ class StagingService:
             raise TooBusy(f"this worker is busy with {self._body_bytes} bytes that Spark tasks send: try again later")
         self._body_bytes += len(body)
         try:
-            for name, entry_bytes in (await asyncio.to_thread(_check_frames, body)).items():
+            for name, entry_bytes in (await asyncio.to_thread(check_frames, body)).items():
                 self._check_topic(name, entry_bytes)
             if not self.core.begin_append(key, at, len(body), self._clock()):
                 return at + len(body)
@@ -314,9 +312,11 @@ class StagingService:
             if not self._is_decided(key):
                 self.core.check_not_aborted(request)
                 await self._check_takes(request, topics)
-                lost = await asyncio.to_thread(self.files.lost, request)
-                if lost is not None and not self._is_decided(key):  # once it is, its files go
-                    raise _lost(key, lost)
+                try:
+                    await asyncio.to_thread(self.files.check, request)
+                except StagedMissing:
+                    if not self._is_decided(key):  # once it is, its files go
+                        raise
             commit = self.core.decide(request, self._clock())
             if commit is None:
                 self.counters.repeated += 1
@@ -403,8 +403,8 @@ class StagingService:
 
     def _read_step(self, commit: PendingCommit, progress: Progress) -> Step:
         """Return the next step of a commit. Before the first one, raise :class:`StagedMissing` if any file is lost."""
-        if progress == Progress() and (lost := self.files.lost(commit)) is not None:
-            raise _lost(commit.key, lost)
+        if progress == Progress():
+            self.files.check(commit)
         return self.files.read_step(commit, progress)
 
     async def _take_back(self, commit: PendingCommit) -> None:
@@ -486,27 +486,6 @@ class StagingService:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
                 await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
-
-
-def _lost(key: EpochKey, lost: Receipt) -> StagedMissing:
-    return StagedMissing(
-        f"writer {key.writer!r}, epoch {key.epoch}: what partition {lost.partition} staged is not here any more "
-        f"(attempt {lost.attempt!r}, {lost.bytes} bytes): run the batch again"
-    )
-
-
-def _check_frames(body: bytes) -> dict[str, int]:
-    """Return the size of the largest entry of each topic. Raise an error for a frame that could not be published."""
-    largest: dict[str, int] = {}
-    for run in decode_frames(body):
-        checked = check_entries(run.entries, TopicPolicies())
-        if list(checked.batch_sizes) != list(run.batch_sizes):
-            raise EntryCorrupt(
-                f"a staged frame for {run.topic} says other batch sizes than its entries do: run the worker's version "
-                "in Spark too"
-            )
-        largest[run.topic] = max(largest.get(run.topic, 0), *map(len, run.entries))
-    return largest
 
 
 def _numbered(run: StagedRun) -> list[Numbered]:

@@ -16,7 +16,7 @@ from api_support import opened_stream, whole_app, with_app
 from engine_support import TOPIC, eventually, make_block, message, opened
 from frame_support import frame_of, framed, streamed
 
-from replicator.api import data_plane
+from replicator.api import pages
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append
@@ -79,8 +79,8 @@ def test_stopping_the_worker_does_not_wait_for_links_to_end_their_streams(tmp_pa
 def test_invariant_11_pages_on_their_way_to_slow_readers_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_plane, "PAGES_BYTES_MAX", PAGE_BYTES)
-    monkeypatch.setattr(data_plane, "SILENCE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(pages, "PAGES_BYTES_MAX", PAGE_BYTES)
+    monkeypatch.setattr(pages, "SILENCE_SECONDS_MAX", 1.0)
 
     async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
         topic = await engine.topic(TOPIC)
@@ -92,7 +92,7 @@ def test_invariant_11_pages_on_their_way_to_slow_readers_are_bounded(
             async with session.get(url) as refused:
                 assert refused.status == 429
                 assert (await refused.json())["error"] == "TooBusy"
-            await eventually(lambda: not runner.app[data_plane.PAGES_IN_FLIGHT], "the slow reader was cut off")
+            await eventually(lambda: not runner.app[pages.PAGES_IN_FLIGHT], "the slow reader was cut off")
             with pytest.raises(aiohttp.ClientError):
                 await slow.read()
             async with session.get(url) as served:

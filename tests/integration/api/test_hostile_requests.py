@@ -15,7 +15,7 @@ from api_support import goes_on, topology, writing
 from asynchronous import asynchronous
 from engine_support import eventually
 
-from replicator.api import data_plane
+from replicator.api import pages as api_pages
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import ZLIB, MessageMetadata
@@ -101,7 +101,7 @@ async def test_what_a_few_bytes_become_is_bounded_for_all_who_look_at_them_toget
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message of 32 kB that is 32 MiB uncompressed, more than sockets hold, and readers who take nothing of it."""
-    monkeypatch.setattr(data_plane, "PAGES_BYTES_MAX", 64 * MIB)
+    monkeypatch.setattr(api_pages, "PAGES_BYTES_MAX", 64 * MIB)
     zeros = bytes(32 * MIB)
     metadata = MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, compression=ZLIB, uncompressed_size=len(zeros)
@@ -126,7 +126,7 @@ async def test_what_a_few_bytes_become_is_bounded_for_all_who_look_at_them_toget
                 assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
             for each in slow:
                 each.close()
-            pages = worker._app[data_plane.PAGES_IN_FLIGHT]
+            pages = worker._app[api_pages.PAGES_IN_FLIGHT]
             await eventually(lambda: not pages, "those who left are still sent something")
             async with session.get(url) as whole:
                 assert await whole.read() == zeros

@@ -293,9 +293,9 @@ def counted_asks(link: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     topics = link.planner._transfer.topics
     ask = topics.ask
 
-    def noted(names: Sequence[str]) -> None:
+    def noted(names: Sequence[str], *, halted_too: bool = False) -> None:
         asks.extend(names)
-        ask(names)
+        ask(names, halted_too=halted_too)
 
     monkeypatch.setattr(topics, "ask", noted)
     return asks

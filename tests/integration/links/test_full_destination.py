@@ -17,8 +17,7 @@ from replicator.engine.engine import EngineSettings
 from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.requests import Committed, CopyRequest, Request
-from replicator.links import link as links
-from replicator.links import transport
+from replicator.links import transfer, transport
 from replicator.links.link import Link
 from snapshots.position import BEFORE_ALL, Position
 
@@ -102,4 +101,4 @@ def test_a_full_destination_is_tried_again_after_longer_pauses_and_with_one_bloc
     assert any("StoreFull" in each for each in details)
     assert frames[0] == len(TOPICS)
     assert set(frames[1:]) == {1}
-    assert links.RETRY_SECONDS_MAX < max(pauses) <= links.FULL_RETRY_SECONDS_MAX
+    assert transfer.RETRY_SECONDS_MAX < max(pauses) <= transfer.FULL_RETRY_SECONDS_MAX

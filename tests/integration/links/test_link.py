@@ -641,8 +641,8 @@ def test_stopping_a_link_that_never_connected_is_quick_and_leaves_no_task(tmp_pa
 def test_a_waiting_link_tries_again_at_once_when_its_destination_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.links.link.RETRY_SECONDS_MIN", 1000.0)
-    monkeypatch.setattr("replicator.links.link.RETRY_SECONDS_MAX", 1000.0)
+    monkeypatch.setattr("replicator.links.transfer.RETRY_SECONDS_MIN", 1000.0)
+    monkeypatch.setattr("replicator.links.transfer.RETRY_SECONDS_MAX", 1000.0)
 
     async def main() -> None:
         async with opened(tmp_path / "us-east") as east, opened(tmp_path / "eu-west", "eu-west") as west:

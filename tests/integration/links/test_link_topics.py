@@ -306,9 +306,9 @@ def test_a_link_asks_about_a_topic_that_is_made_there_only_if_it_brought_it_befo
     asked: list[str] = []
     ask = LinkTopics.ask
 
-    def noted(self: LinkTopics, names: Iterable[str]) -> None:
+    def noted(self: LinkTopics, names: Iterable[str], *, halted_too: bool = False) -> None:
         asked.extend(names := list(names))
-        ask(self, names)
+        ask(self, names, halted_too=halted_too)
 
     monkeypatch.setattr(LinkTopics, "ask", noted)
 

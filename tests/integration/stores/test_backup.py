@@ -348,7 +348,7 @@ def test_a_topic_that_is_deleted_while_a_copy_begins_is_no_part_of_the_backup_wh
     deleted: list[int] = []
     next_piece = backup_route._next
 
-    def delete_first(pieces: Iterator[Piece | DamagedBlock | None]) -> Piece | DamagedBlock | None:
+    def delete_first(pieces: Iterator[Piece | DamagedBlock]) -> Piece | DamagedBlock | None:
         if not deleted:
             deleted.append(alone_here.ask("DELETE", "persistent/public/default/goes?force=true").status)
         return next_piece(pieces)
