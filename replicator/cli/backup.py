@@ -26,7 +26,8 @@ from replicator.backup.json_types import (
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown, tell
-from replicator.cli.reclaim_texts import NAMED_MAX, plan_json, plan_lines, reclaimed_json, reclaimed_lines
+from replicator.cli.reclaim_texts import plan_json, plan_lines, reclaimed_json, reclaimed_lines
+from replicator.running.naming import named
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest
@@ -498,11 +499,9 @@ def _damage(manifests: list[Manifest]) -> list[str]:
     """Return a sentence for each backup that lacks damaged blocks."""
     said: list[str] = []
     for manifest in [each for each in manifests if each.damaged]:
-        named = ", ".join(map(str, manifest.damaged[:NAMED_MAX]))
-        more = len(manifest.damaged) - NAMED_MAX
         said.append(
             f"not whole: backup {manifest.id} lacks {len(manifest.damaged)} blocks that were damaged in the store: "
-            f"{named}{f' and {more} more' if more > 0 else ''} ({manifest.damaged[0].reason}). All else is in it. "
+            f"{named([str(each) for each in manifest.damaged])} ({manifest.damaged[0].reason}). All else is in it. "
             "Mend the store (docs/store.md), and make another one."
         )
     return said

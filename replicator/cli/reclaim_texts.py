@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from snapshots.position import Position
 
 NAMED_MAX: Final = 10
-"""Most damaged blocks, lives or ranges that a text names; the JSON and the manifest have all."""
+"""Most lives or ranges that a text names; the JSON has all."""
 
 
 def settings_lines(note: dict[str, Any] | None) -> list[str]:
