@@ -144,7 +144,7 @@ async def hold_back_for_reclaim(request: web.Request) -> None:
         role, guard = request[ROLE], request[GUARD]  # not the request itself, which the hold would keep in memory
         with suppress(NotPermitted):
             guard.check_anywhere(role, (Action.REPLICATE,))
-            await maintenance.hold_back_some(whose, role, partial(allows, guard, role, (Action.REPLICATE,)))
+            await maintenance.hold_back(whose, role, partial(allows, guard, role, (Action.REPLICATE,)))
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:

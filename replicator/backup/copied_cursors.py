@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from copy import deepcopy
-from typing import Final
 
 from replicator.backup.directory_peer import had_through
 from replicator.engine.engine import Engine
@@ -27,11 +26,9 @@ from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, 
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.mark_delete import place_before
 from replicator.engine.topic import Topic
+from replicator.running.naming import named
 from snapshots.position import BEFORE_ALL
 from snapshots.position_set import PositionSet
-
-NAMED_MAX: Final = 10
-"""Most subscriptions of a topic that a text names."""
 
 
 async def merge_cursors(engine: Engine, topic: Topic, other: Topic, begin: Callable[[], Awaitable[None]]) -> Topic:
@@ -82,10 +79,9 @@ def not_merged(topic: Topic | None, other: Topic, directory: str, deleted: Colle
     )
     if not names:
         return []
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return [
         f"{other.name}: subscriptions that only {directory} has do not come here, as the topic is not here in the life "
-        f"that it has there: {', '.join(names[:NAMED_MAX])}{more}. Make those that are needed again"
+        f"that it has there: {named(names)}. Make those that are needed again"
     ]
 
 

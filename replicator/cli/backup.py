@@ -25,8 +25,8 @@ from replicator.backup.json_types import (
 )
 from replicator.cli.admin import TopologyFile, opened_topology, rows_table
 from replicator.cli.commands import Commands
-from replicator.cli.output import Shown, tell
-from replicator.cli.reclaim_texts import NAMED_MAX, plan_json, plan_lines, reclaimed_json, reclaimed_lines
+from replicator.cli.output import Shown, megabytes_told, tell
+from replicator.cli.reclaim_texts import damage_lines, plan_json, plan_lines, reclaimed_json, reclaimed_lines
 
 if TYPE_CHECKING:
     from replicator.backup.manifest import Manifest
@@ -126,8 +126,8 @@ def create(
 
     of = opened_topology(file).cluster(cluster)
     source: Any = partial(of_directory, of.data, cluster) if offline else partial(of_worker, of.url)
-    manifest = make(Destination(at), cluster, source, _progress("copied"))
-    notes = _damage([manifest])
+    manifest = make(Destination(at), cluster, source, megabytes_told("copied"))
+    notes = damage_lines([manifest])
     if time_of(manifest.id) > manifest.made_at_ms:
         notes.append(
             f"the backup is named {manifest.id}, after the newest one there, which was made when a clock was ahead: "
@@ -205,7 +205,7 @@ def verify(
     for each in chosen:
         with tempfile.TemporaryDirectory(dir=scratch, prefix="replicator-verify-") as directory:
             try:
-                checked = check(destination, cluster, Path(directory), backup=each, progress=_progress("read"))
+                checked = check(destination, cluster, Path(directory), backup=each, progress=megabytes_told("read"))
             except BackupDamaged as error:  # its manifest; the others may be whole
                 problems.append(str(error))
                 continue
@@ -224,7 +224,7 @@ def verify(
         {"sound": sound, "problems": problems},
         "\n".join(lines),
         status=1 if problems else NOT_WHOLE if not_whole else 0,
-        notes=[*_damage(not_whole), *(f"damaged: {problem}" for problem in problems)],
+        notes=[*damage_lines(not_whole), *(f"damaged: {problem}" for problem in problems)],
     )
 
 
@@ -281,7 +281,7 @@ def restore(
     if left is not Left.ALL:
         return _restored_before(file if left is Left.RECLAIM and not no_reclaim else None, cluster, data, without)
     manifest, _, aside = put_back(
-        Destination(at), cluster, data, backup=backup, replace=replace, progress=_progress("restored")
+        Destination(at), cluster, data, backup=backup, replace=replace, progress=megabytes_told("restored")
     )
     lines = [f"restored {cluster} into {data} from backup {manifest.id}, made at {manifest.made_at}"]
     if aside is not None:
@@ -321,7 +321,7 @@ def restore(
         f"`replicator verify --fix -f {name}` has all of them mended when it runs, and "
         f"`replicator store repair -f {name} -c {cluster}` before."
     )
-    return Shown(value, "\n".join(lines), status=NOT_WHOLE, notes=[*_damage([manifest]), mending])
+    return Shown(value, "\n".join(lines), status=NOT_WHOLE, notes=[*damage_lines([manifest]), mending])
 
 
 def _restored_before(file: Path | None, cluster: str, data: Path, without: list[str] | None) -> Shown[RestoreAnswer]:
@@ -492,30 +492,3 @@ def _shown(manifests: list[Manifest], notes: list[str], status: int) -> Shown[li
         for m in manifests
     ]
     return Shown(rows, rows_table(columns, shown), status=status, notes=notes)
-
-
-def _damage(manifests: list[Manifest]) -> list[str]:
-    """Return a sentence for each backup that lacks damaged blocks."""
-    said: list[str] = []
-    for manifest in [each for each in manifests if each.damaged]:
-        named = ", ".join(map(str, manifest.damaged[:NAMED_MAX]))
-        more = len(manifest.damaged) - NAMED_MAX
-        said.append(
-            f"not whole: backup {manifest.id} lacks {len(manifest.damaged)} blocks that were damaged in the store: "
-            f"{named}{f' and {more} more' if more > 0 else ''} ({manifest.damaged[0].reason}). All else is in it. "
-            "Mend the store (docs/store.md), and make another one."
-        )
-    return said
-
-
-def _progress(what: str) -> Callable[[int], None]:
-    """Return a function that shows at a terminal, every 256 MB, how much is done."""
-    shown = 0
-
-    def told(done: int) -> None:
-        nonlocal shown
-        if sys.stderr.isatty() and done - shown >= 256_000_000:
-            shown = done
-            tell(f"{what} {done / 1e6:.0f} MB")
-
-    return told

@@ -162,3 +162,16 @@ def progress_lines() -> Iterator[Callable[[str, int, int], None]]:
 def tell(text: str, style: str | None = None) -> None:
     """Print one line beside the result."""
     side_console().print(text, style=style, soft_wrap=True)
+
+
+def megabytes_told(what: str) -> Callable[[int], None]:
+    """Return a function that shows at a terminal, every 256 MB, how much is done."""
+    shown = 0
+
+    def told(done: int) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and done - shown >= 256_000_000:
+            shown = done
+            tell(f"{what} {done / 1e6:.0f} MB")
+
+    return told

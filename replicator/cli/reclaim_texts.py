@@ -1,4 +1,4 @@
-"""Output of a reclaim and of its plan: lines for an operator, and JSON."""
+"""Output of a reclaim and of its plan: lines for an operator, and JSON; and what a backup says of damaged blocks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from replicator.backup.json_types import PlannedTopic, ReclaimAnswer, ReclaimPlanAnswer
+from replicator.running.naming import named
 
 if TYPE_CHECKING:
     from replicator.backup.dry_run import ReclaimPlan
+    from replicator.backup.manifest import Manifest
     from replicator.backup.reclaiming import Reclaimed
     from snapshots.position import Position
 
 NAMED_MAX: Final = 10
-"""Most damaged blocks, lives or ranges that a text names; the JSON and the manifest have all."""
+"""Most lives or ranges that a text names; the JSON has all."""
 
 
 def settings_lines(note: dict[str, Any] | None) -> list[str]:
@@ -129,6 +131,18 @@ def _not_taken(deleted: Sequence[str]) -> list[str]:
     if len(deleted) > NAMED_MAX:
         lines.append(f"not taken back: {len(deleted) - NAMED_MAX} more lives of topics that were deleted on purpose")
     return lines
+
+
+def damage_lines(manifests: list[Manifest]) -> list[str]:
+    """Return a sentence for each backup that lacks damaged blocks."""
+    said: list[str] = []
+    for manifest in [each for each in manifests if each.damaged]:
+        said.append(
+            f"not whole: backup {manifest.id} lacks {len(manifest.damaged)} blocks that were damaged in the store: "
+            f"{named([str(each) for each in manifest.damaged])} ({manifest.damaged[0].reason}). All else is in it. "
+            "Mend the store (docs/store.md), and make another one."
+        )
+    return said
 
 
 def reclaimed_json(done: Reclaimed, settings: dict[str, Any] | None) -> ReclaimAnswer:

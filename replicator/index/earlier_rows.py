@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,11 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.index.database import Database, DatabaseUnavailable
+from replicator.running.naming import named
 from replicator.running.timeouts import timeout
 
 LOOK_SECONDS_MAX: Final = 5.0
-NAMED_MAX: Final = 10
-"""Most topics that a text names."""
 TOPICS_MAX: Final = 20_000
 """Most topics whose names are read: some 4 MB. The rest is only counted."""
 _TOPICS: Final = (
@@ -48,13 +46,6 @@ class EarlierRows:
             f"{'subscription' if self.subscriptions == 1 else 'subscriptions'} of an earlier store: "
             f"{named(self.names, self.topics)}"
         )
-
-
-def named(names: Sequence[str], count: int | None = None) -> str:
-    """Return the first :data:`NAMED_MAX` of ``names``, and how many more of the ``count`` there are."""
-    shown = names[:NAMED_MAX]
-    more = (len(names) if count is None else count) - len(shown)
-    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 async def earlier_rows(database: Database, cluster: str) -> EarlierRows | None:

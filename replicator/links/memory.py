@@ -35,9 +35,8 @@ class LinkMemory:
     def __init__(self, engine: Engine, key: str) -> None:
         self._engine = engine
         self._key = key
-        self._marks = engine.store.link_marks(key)
+        self._marks, self._accepted = engine.store.link_rows(key)
         self._dirty: dict[int, Position] = {}
-        self._accepted = engine.store.link_accepted(key)
         self.paused = self.stored_pause()
         self.restore_id: str = engine.store.meta(f"link restored {key}") or ""
         """Id of the last restore of the destination that this link heard of."""

@@ -31,7 +31,7 @@ from replicator.engine.log.store_tables import HighWater
 from replicator.peering.cluster_settings import BODY_BYTES_MAX, OWN_SETTINGS_ROUTE, OwnSettingsTold
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
-from replicator.running.connecting import UNREADABLE, why_no_answer
+from replicator.running.connecting import UNREADABLE, read_at_most, why_no_answer
 from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -234,11 +234,7 @@ class AskingBack:
                 worker_session() as session,
                 session.get(f"{worker_url(address)}{path}", params=params) as response,
             ):
-                body = bytearray()
-                async for piece in response.content.iter_any():
-                    body += piece
-                    if len(body) > bytes_max:
-                        raise ValueError(f"the answer of a worker has more than {bytes_max} bytes")
+                body = await read_at_most(response, bytes_max)
                 answer = await asyncio.to_thread(json.loads, body) if body else {}
                 if not isinstance(answer, dict):
                     raise TypeError("it is no object")

@@ -1,4 +1,5 @@
-"""Texts that tell people why a connection to a worker failed, and helpers for addresses of machines and connections."""
+"""Texts that tell people why a connection to a worker failed, a bounded read of a worker's answer, and helpers for
+addresses of machines and connections."""
 
 from __future__ import annotations
 
@@ -54,6 +55,16 @@ def _of_system(reason: Exception) -> str:
         return "no host of this name is known"
     number = getattr(reason, "errno", None)
     return os.strerror(number).lower() if number and number > 0 else "cannot connect"
+
+
+async def read_at_most(response: aiohttp.ClientResponse, bytes_max: int) -> bytearray:
+    """Return the body of a worker's answer. Raises ValueError as soon as it has more than ``bytes_max`` bytes."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > bytes_max:
+            raise ValueError(f"the worker answers with more than {bytes_max} bytes: run the same version everywhere")
+    return body
 
 
 def is_of_this_machine(host: str) -> bool:

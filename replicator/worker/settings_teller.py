@@ -29,7 +29,7 @@ from replicator.engine.cluster_settings.state import STORES_MAX, KeptState, Verd
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
-from replicator.running.connecting import UNREADABLE, why_no_answer
+from replicator.running.connecting import UNREADABLE, read_at_most, why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 
@@ -298,13 +298,7 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
             worker_session() as session,
             session.get(url, params={"cluster": cluster}) as response,
         ):
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > KEPT_BYTES_MAX:
-                    raise NotTold(  # noqa: TRY301 - one place logs all reasons
-                        f"the worker answers with more than {KEPT_BYTES_MAX} bytes: run the same version everywhere"
-                    )
+            body = await read_at_most(response, KEPT_BYTES_MAX)
             if response.status != 200:
                 raise NotTold(  # noqa: TRY301 - one place logs all reasons
                     f"the worker answers with an error, status {response.status}: {bytes(body[:200])!r}"

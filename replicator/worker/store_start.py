@@ -34,9 +34,10 @@ from replicator.engine.restored import restored_mark
 from replicator.failover.epochs import from_json
 from replicator.failover.service import learn_newest
 from replicator.index.database import DatabaseUnavailable
-from replicator.index.earlier_rows import EarlierRows, named
+from replicator.index.earlier_rows import EarlierRows
 from replicator.operating.start_checks import never_served
 from replicator.peering.known_stores import StoreOf
+from replicator.running.naming import named
 from replicator.running.short_tasks import awaited
 from replicator.topology import Topology
 from replicator.topology.fields import START as START_EMPTY

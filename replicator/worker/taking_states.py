@@ -207,8 +207,7 @@ class TakingStates:
             await self._note(done=True)
             self.waiting = None
             self._engine.maintenance.waits = lambda: False
-            for topic in self._engine.topics():
-                topic.holds.positions.pop(HOLDER, None)
+            self._let_go()
             log.info("the states of subscriptions are complete", cluster=self._engine.cluster)
 
     async def _note(self, *, done: bool = False) -> None:

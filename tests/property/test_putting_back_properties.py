@@ -23,7 +23,7 @@ from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lived_log import CutOff, far_apart, few_fillers, live, publish_numbered
+from lived_log import CutOff, far_apart, few_fillers, left_above, live, publish_numbered
 from pyroaring import BitMap
 
 from replicator.backup.putting_back import finish_put_back
@@ -524,8 +524,7 @@ def test_invariant_11_a_large_gap_below_the_log_is_filled_by_several_transaction
             runs += 1
             async with opened(tmp_path) as engine:
                 topic = await engine.topic(TOPIC)
-                left = [row for row in rows if row[0].origin_first > reached]
-                holes = [(max(reached, hole[0]), hole[1])] if reached < hole[1] else []
+                left, holes = left_above(reached, rows, hole)
                 with suppress(CutOff), few_fillers(engine, 250, commits_max=commits_max):
                     await engine.writer.put_back(
                         topic.tail, topic.incarnation, left, after=reached, holes=holes, upto=upto, numbered=False

@@ -654,7 +654,7 @@ def test_a_role_that_may_replicate_some_topics_holds_their_retention_back_and_no
             await peer.engine.maintenance.run_once()
             assert other.log.trimmed > BEFORE_ALL
             assert topic.log.trimmed == BEFORE_ALL
-            assert not peer.engine.maintenance.held_back
+            assert not peer.engine.maintenance.holds_back(other)
             now[0] += HELD_BACK_SECONDS
             await peer.engine.maintenance.run_once()
             assert topic.log.trimmed > BEFORE_ALL
@@ -665,13 +665,13 @@ def test_a_role_that_may_replicate_some_topics_holds_their_retention_back_and_no
 def test_a_store_that_is_nearly_full_does_not_hold_its_retention_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path, "eu-west", EngineSettings(maintained=False)) as engine:
+            topic = await engine.topic(TOPIC)
             with patch.object(engine.store, "pressure", lambda: 0.95):
                 await engine.maintenance.hold_back("us-east")
-                assert not engine.maintenance.held_back
+                assert not engine.maintenance.holds_back(topic)
             await engine.maintenance.hold_back("us-east")
-            assert engine.maintenance.held_back
+            assert engine.maintenance.holds_back(topic)
             with patch.object(engine.store, "pressure", lambda: 0.95):
-                assert not engine.maintenance.held_back
-                assert not engine.maintenance.holds_back(await engine.topic(TOPIC))
+                assert not engine.maintenance.holds_back(topic)
 
     asyncio.run(main())

@@ -41,6 +41,21 @@ async def here(found: Clusters) -> tuple[list[StoredBlock], int]:
         return own(topic), topic.incarnation
 
 
+async def used_and_gone(found: Clusters, steps: list[str]) -> list[StoredBlock]:
+    """Live a life, of whose store and blocks the first peer is told, and delete its directory. Return what us-east
+    published in it."""
+    peer = found.peers[0]
+    await live(found.data, steps, [100])
+    blocks, incarnation = await here(found)
+    await give_life(peer, blocks, incarnation)
+    async with opened(found.data) as engine:
+        line = engine.origin_stores.line
+    writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
+    await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
+    shutil.rmtree(found.data)
+    return blocks
+
+
 @pytest.mark.parametrize("restored", [False, True], ids=["put-back", "restored"])
 @pytest.mark.parametrize("peer_has_earlier", [False, True])
 def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_has(
@@ -56,14 +71,7 @@ def test_a_directory_that_comes_back_after_an_empty_one_was_used_keeps_what_it_h
             if peer_has_earlier:
                 await give_life(peer, before, incarnation)
             shutil.move(found.data, tmp_path / "volume")
-            await live(found.data, ["publish"] * 2, [100])
-            later, incarnation = await here(found)
-            await give_life(peer, later, incarnation)
-            async with opened(found.data) as engine:
-                line = engine.origin_stores.line
-            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
-            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
-            shutil.rmtree(found.data)
+            later = await used_and_gone(found, ["publish"] * 2)
             shutil.move(tmp_path / "volume", found.data)
             if restored:
                 async with opened(found.data) as engine:
@@ -90,7 +98,6 @@ def test_an_older_store_with_only_copies_or_a_subscription_or_permissions_keeps_
 
     async def main() -> None:
         async with clusters(tmp_path) as found:
-            peer = found.peers[0]
             await live(found.data, ["copy"] * copies, [0])
             options = SubscribeOptions(SubscriptionType.SHARED, "c", initial=InitialPosition.EARLIEST, replicated=False)
             async with opened(found.data) as engine:
@@ -104,14 +111,7 @@ def test_an_older_store_with_only_copies_or_a_subscription_or_permissions_keeps_
                 copied = entries_of(topic, "others")
             assert len(copied) == 3 * copies
             shutil.move(found.data, tmp_path / "volume")
-            await live(found.data, ["publish"] * 2, [100])
-            later, incarnation = await here(found)
-            await give_life(peer, later, incarnation)
-            async with opened(found.data) as engine:
-                line = engine.origin_stores.line
-            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
-            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
-            shutil.rmtree(found.data)
+            later = await used_and_gone(found, ["publish"] * 2)
             shutil.move(tmp_path / "volume", found.data)
             done = await found.reclaim()
             assert await published(found) == both([], later), done
@@ -176,7 +176,6 @@ def test_a_life_that_a_snapshot_of_the_disk_lost_and_a_backup_has_is_not_deleted
 
     async def main() -> None:
         async with clusters(tmp_path) as found:
-            peer = found.peers[0]
             async with opened(found.data):
                 pass
             shutil.copytree(found.data, tmp_path / "snapshot")
@@ -184,14 +183,7 @@ def test_a_life_that_a_snapshot_of_the_disk_lost_and_a_backup_has_is_not_deleted
             before, _ = await here(found)
             shutil.move(found.data, tmp_path / "backup")
             shutil.move(tmp_path / "snapshot", found.data)
-            await live(found.data, ["publish"], [100])
-            later, incarnation = await here(found)
-            await give_life(peer, later, incarnation)
-            async with opened(found.data) as engine:
-                line = engine.origin_stores.line
-            writer = CopyWriter(TOPIC, "us-east", incarnation, line.store)
-            await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], [])
-            shutil.rmtree(found.data)
+            later = await used_and_gone(found, ["publish"])
             shutil.move(tmp_path / "backup", found.data)
             async with opened(found.data) as engine:
                 put_mark(engine.store, RestoredMark("1", "backup", 1, 1))

@@ -44,6 +44,18 @@ async def lost_and_used(
         return before, own(await engine.topic(name))
 
 
+async def lost_in_two_topics(found: Clusters) -> tuple[list[StoredBlock], list[StoredBlock], list[StoredBlock]]:
+    """Do the work of :func:`lost_and_used`, and lose another topic, which is not here since. The first peer has copies
+    of what was lost. Return also what us-east published in the other topic."""
+    before, since = await lost_and_used(found, ["publish"] * 3, ["publish"])
+    await live(found.path / "lost-other", ["publish"] * 3, [0], OTHER)
+    async with opened(found.path / "lost-other") as engine:
+        other = own(await engine.topic(OTHER))
+    await give(found.peers[0], before)
+    await give(found.peers[0], other, OTHER)
+    return before, since, other
+
+
 async def published(found: Clusters, name: str = TOPIC) -> list[tuple[Position, bytes]]:
     async with opened(found.data) as engine:
         return [(each.position, bytes(each.block)) for each in own(await engine.topic(name))]
@@ -136,12 +148,7 @@ def test_a_loss_whose_cause_was_mended_is_not_named_by_the_next_reclaim(tmp_path
 def test_a_loss_that_was_mended_after_a_pause_is_not_named_by_the_reclaim_that_goes_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
-            before, since = await lost_and_used(found, ["publish"] * 3, ["publish"])
-            await live(found.path / "lost-other", ["publish"] * 3, [0], OTHER)
-            async with opened(found.path / "lost-other") as engine:
-                other = own(await engine.topic(OTHER))
-            await give(found.peers[0], before)
-            await give(found.peers[0], other, OTHER)
+            before, since, _ = await lost_in_two_topics(found)
 
             def pauses(progress: Progress) -> None:
                 assert progress.topic == OTHER
@@ -342,12 +349,7 @@ def test_losses_that_are_only_counted_are_counted_also_if_the_reclaim_is_paused(
 def test_a_topic_of_the_newest_life_and_one_of_an_earlier_life_come_back_in_one_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
-            before, since = await lost_and_used(found, ["publish"] * 3, ["publish"])
-            await live(found.path / "lost-other", ["publish"] * 3, [0], OTHER)
-            async with opened(found.path / "lost-other") as engine:
-                other = own(await engine.topic(OTHER))
-            await give(found.peers[0], before)
-            await give(found.peers[0], other, OTHER)
+            before, since, other = await lost_in_two_topics(found)
             done = await found.reclaim()
             assert {(each.name, each.made_anew, each.below) for each in done.topics} == {
                 (TOPIC, False, True),

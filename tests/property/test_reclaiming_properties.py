@@ -20,7 +20,7 @@ from engine_support import TOPIC, make_block, message, opened
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lived_log import CutOff, far_apart, few_fillers, live, publish_numbered
+from lived_log import CutOff, far_apart, few_fillers, left_above, live, publish_numbered
 
 from replicator.backup.reclaim_plan import OwnLog, PeerCopy, TopicPlan, plan_topic
 from replicator.engine.engine import Engine, EngineSettings
@@ -212,8 +212,7 @@ def test_invariant_11_a_large_gap_is_filled_by_several_transactions_each_of_whic
             runs += 1
             async with opened(tmp_path) as engine:
                 topic = await engine.topic(TOPIC)
-                left = [row for row in rows if row[0].origin_first > reached]
-                holes = [(max(reached, hole[0]), hole[1])] if reached < hole[1] else []
+                left, holes = left_above(reached, rows, hole)
                 with suppress(CutOff), few_fillers(engine, 250, commits_max=commits_max):
                     await engine.writer.reclaim(
                         topic.tail, topic.log.last, left, holes=holes, upto=upto, numbered=False

@@ -103,3 +103,11 @@ def far_apart(at: Position, incarnation: int) -> tuple[list[Row], tuple[Position
     first, after, upto, second, end = (Position(at.ledger, at.entry + far) for far in (100, 200, 900, 1_300, 2_000))
     found = [make_block(each, [message()], origin="us-east", incarnation=incarnation) for each in (first, second)]
     return [(verify_block(each), each) for each in found], (after, upto), end
+
+
+def left_above(
+    reached: Position, rows: list[Row], hole: tuple[Position, Position]
+) -> tuple[list[Row], list[tuple[Position, Position]]]:
+    """Return those of the messages and of the hole of :func:`far_apart` that lie above the position ``reached``."""
+    holes = [(max(reached, hole[0]), hole[1])] if reached < hole[1] else []
+    return [row for row in rows if row[0].origin_first > reached], holes

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import takewhile
 from typing import Any, Final
 
 import lmdb
@@ -132,13 +131,8 @@ class KeptSettings:
             return Verdict.KEPT
 
     def _count(self, head: SettingsHead) -> int:
-        prefix = _prefix(head)
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
-            cursor: Any = txn.cursor()
-            if not cursor.set_range(prefix + b"\0" * _HASH_BYTES):
-                return 0
-            keys = cursor.iternext(keys=True, values=False)
-            return sum(1 for _ in takewhile(lambda key: bytes(key).startswith(prefix), keys))
+            return sum(1 for _ in _rows(txn, head))
 
     def _before(self, head: SettingsHead, keys: Sequence[Key]) -> dict[Key, str | None]:
         prefix = _prefix(head)
@@ -163,12 +157,18 @@ def _hash(key: Key) -> bytes:
 
 
 def _read(txn: lmdb.Transaction, head: SettingsHead) -> dict[Key, str]:
-    prefix = _prefix(head)
     found: dict[Key, str] = {}
+    for row in _rows(txn, head):
+        kind, name, text = json.loads(row)
+        found[kind, name] = text
+    return found
+
+
+def _rows(txn: lmdb.Transaction, head: SettingsHead) -> Iterator[bytes]:
+    """Yield the rows that are kept with ``head``, not parsed."""
+    prefix = _prefix(head)
     cursor: Any = txn.cursor()
     more = cursor.set_range(prefix + b"\0" * _HASH_BYTES)
     while more and bytes(cursor.key()).startswith(prefix):
-        kind, name, text = json.loads(bytes(cursor.value()))
-        found[kind, name] = text
+        yield bytes(cursor.value())
         more = cursor.next()
-    return found

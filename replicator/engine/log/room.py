@@ -89,11 +89,11 @@ def most_bytes(group: Iterable[Request], elsewhere: range) -> int:
         elif isinstance(request, (ReclaimRequest, PutBackRequest)):  # they may have very many small blocks
             total += sum(_row_bytes(len(block), elsewhere) + SMALL_ROWS_BYTES for _, block in request.blocks)
             total += 2 * FILLER_BYTES * request.fillers
-        else:  # rows never go to segments, whatever their size
-            total += _row_bytes(request.bytes, range(0) if isinstance(request, PutManyRequest) else elsewhere)
-        if isinstance(request, PutManyRequest):
-            total += ROW_BYTES * (len(request.writes) + len(request.cleared))
-        elif isinstance(request, DeleteTopicsRequest):
+        elif isinstance(request, PutManyRequest):  # rows never go to segments, whatever their size
+            total += _row_bytes(request.bytes, range(0)) + ROW_BYTES * (len(request.writes) + len(request.cleared))
+        else:
+            total += _row_bytes(request.bytes, elsewhere)
+        if isinstance(request, DeleteTopicsRequest):
             total += ROW_BYTES * (3 * len(request.tails) + sum(map(len, request.earlier.values())))
         elif isinstance(request, (TrimRequest, SweepRequest, DropInactiveRequest, RecountRequest)):
             total += BOUNDED_BYTES

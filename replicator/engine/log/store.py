@@ -427,30 +427,30 @@ class Store(TopicRows):
     def messages_in(self, topic_id: int, positions: PositionSet) -> int:
         """Return the number of messages in the entries at ``positions``. All of these entries must exist.
 
-        A run of positions without holes costs two or three look-ups, however many blocks it has, because each row
-        says how many messages were appended before its block.
+        A run of positions without holes costs two look-ups at most, however many blocks it has, because each row says
+        how many messages were appended before its block.
         """
         total = 0
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
             for ledger, entries in positions.by_ledger():
                 at, end = entries.min(), entries.max()
+                through: int | None = None  # messages up to the end of the block before a skipped part of a run
                 while seek_block(cursor, topic_id, Position(ledger, at)):
                     key_topic, key_ledger, first = BLOCK_KEY.unpack(cursor.key())
                     if (key_topic, key_ledger) != (topic_id, ledger):
                         break
                     value = cursor.value()
-                    row = parse_row(value)
+                    before, row = LOCAL_PREFIX.unpack_from(value)[1], parse_row(value)
                     last = first + row.header.entries - 1
                     total += _messages_at(row, first, positions.entries_in(ledger, first, last))
+                    if through is not None:
+                        total += before - through
                     if end <= last:
                         break
-                    at = entries.next_set_bit(last + 1)
+                    at, through = entries.next_set_bit(last + 1), None
                     if at == last + 1:  # the run goes on: skip the blocks that lie wholly in it
-                        at = positions.run_end(Position(ledger, at)).entry
-                        through = LOCAL_PREFIX.unpack_from(value)[1] + row.header.messages
-                        if seek_block(cursor, topic_id, Position(ledger, at)):
-                            total += LOCAL_PREFIX.unpack_from(cursor.value())[1] - through
+                        at, through = positions.run_end(Position(ledger, at)).entry, before + row.header.messages
         return total
 
     def block_start(self, topic_id: int, position: Position) -> Position | None:

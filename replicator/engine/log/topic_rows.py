@@ -108,28 +108,23 @@ class TopicRows:
         with self.env.begin(db=self.tables["parts"]) as txn:
             return read_parts(txn, self.tables["parts"], topic_id)
 
-    def link_marks(self, link_key: str) -> dict[int, Position]:
-        """Return the last stored progress of a link, by topic id."""
+    def link_rows(self, link_key: str) -> tuple[dict[int, Position], dict[int, dict[str, Hole]]]:
+        """Return the last stored progress of a link by topic id, and by topic id and origin the range (after, upto]
+        that was last left out of what it copies."""
         suffix = link_key.encode()
+        marks: dict[int, Position] = {}
+        accepted: dict[int, dict[str, Hole]] = {}
         with self.env.begin(db=self.tables["link_marks"]) as txn:
-            return {
-                TOPIC_KEY.unpack_from(key)[0]: decode_place(bytes(value))
-                for key, value in ((bytes(key), value) for key, value in txn.cursor())
-                if key[TOPIC_KEY.size :] == suffix
-            }
-
-    def link_accepted(self, link_key: str) -> dict[int, dict[str, Hole]]:
-        """Return, by topic id and origin, the range (after, upto] that was last left out of what a link copies."""
-        with self.env.begin(db=self.tables["link_marks"]) as txn:
-            rows = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
-        found: dict[int, dict[str, Hole]] = {}
-        for key, value in rows:
-            topic_id = TOPIC_KEY.unpack_from(key)[0]
-            if key == accepted_key(topic_id, link_key):
-                found[topic_id] = {
-                    origin: (Position(*after), Position(*upto)) for origin, (after, upto) in json.loads(value).items()
-                }
-        return found
+            for key, value in ((bytes(key), bytes(value)) for key, value in txn.cursor()):
+                topic_id = TOPIC_KEY.unpack_from(key)[0]
+                if key[TOPIC_KEY.size :] == suffix:
+                    marks[topic_id] = decode_place(value)
+                elif key == accepted_key(topic_id, link_key):
+                    accepted[topic_id] = {
+                        origin: (Position(*after), Position(*upto))
+                        for origin, (after, upto) in json.loads(value).items()
+                    }
+        return marks, accepted
 
     def trim(self, topic_id: int) -> Trim:
         """Return the record of the trimmed part of the topic's log."""

@@ -21,7 +21,7 @@ from replicator.engine.latencies import Latencies
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.commit.compacting import MOVED_BYTES_MAX
-from replicator.engine.log.commit.filling import FILLER_BYTES, fillers_of
+from replicator.engine.log.commit.filling import in_parts
 from replicator.engine.log.commit.group_commits import GroupCommits
 from replicator.engine.log.commit.request_queue import RequestQueue
 from replicator.engine.log.gathered_puts import GatheredPuts
@@ -265,17 +265,16 @@ class Writer:
         ``upto`` is a block or a hole. Many fillers take several transactions; each of them leaves that true up to its
         own end. Raises :class:`NotReclaimed`.
         """
-        await self._in_parts(
-            ReclaimRequest(
-                self._loop.create_future(),
-                tail=tail,
-                last=last,
-                blocks=blocks,
-                holes=holes,
-                upto=upto,
-                numbered=numbered,
-            )
+        request = ReclaimRequest(
+            self._loop.create_future(),
+            tail=tail,
+            last=last,
+            blocks=blocks,
+            holes=holes,
+            upto=upto,
+            numbered=numbered,
         )
+        await in_parts(request, self._submit)
 
     async def keep_both(
         self, tail: Tail, lives: Mapping[str, HighWater], holes: Mapping[str, Hole] | None = None
@@ -316,18 +315,7 @@ class Writer:
             upto=upto,
             numbered=numbered,
         )
-        await self._in_parts(request)
-
-    async def _in_parts(self, request: ReclaimRequest | PutBackRequest) -> None:
-        """Carry out ``request`` in parts, one transaction each, with a limited number of fillers
-        (:mod:`replicator.engine.log.commit.filling`)."""
-        left: ReclaimRequest | PutBackRequest | None = request
-        while left is not None:
-            left.fillers = fillers_of(left)
-            left.bytes = sum(len(block) for _, block in left.blocks) + left.fillers * FILLER_BYTES
-            left = await self._submit(left)
-            if left is not None:
-                left.answer = self._loop.create_future()
+        await in_parts(request, self._submit)
 
     async def recount(self, tail: Tail, counted: Counted) -> None:
         """Correct the counts of entries and messages before each block of a topic, after :meth:`put_back`.

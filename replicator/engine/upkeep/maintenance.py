@@ -142,18 +142,14 @@ class Maintenance(TopicListener["Topic"]):
         async with self._one_at_a_time:
             await self._retain(topic)
 
-    async def hold_back(self, whose: str) -> None:
+    async def hold_back(
+        self, whose: str, role: str | None = None, covers: Callable[[str], bool] = lambda _: True
+    ) -> None:
         """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`, while the cluster ``whose`` takes back
-        messages.
+        messages. Do so only in the topics for whose names ``covers`` returns True.
 
-        Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
-        """
-        await self.hold_back_some(whose, None, lambda _: True)
-
-    async def hold_back_some(self, whose: str, role: str | None, covers: Callable[[str], bool]) -> None:
-        """Do the work of :meth:`hold_back`, but only for the topics for whose names ``covers`` returns True.
-
-        ``role`` asks for it; None stands for :meth:`hold_back`. A role has one hold at a time, so its last call counts.
+        ``role`` asks for it; None stands for a hold of all topics. A role has one hold at a time, so its last call
+        counts. Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
         """
         if not self._has_room():
             return
@@ -166,16 +162,9 @@ class Maintenance(TopicListener["Topic"]):
             async with self._one_at_a_time:
                 pass
 
-    @property
-    def held_back(self) -> bool:
-        """Whether retention waits in every topic: for a cluster that takes back its messages, or for states of
-        subscriptions."""
-        hold = self._holds.get(None)
-        return self.waits() or (hold is not None and self._monotonic() < hold[0] and self._has_room())
-
     def holds_back(self, topic: Topic) -> bool:
-        """Return whether retention waits in ``topic``, for one of the reasons of :attr:`held_back` or for
-        :meth:`hold_back_some`."""
+        """Return whether retention waits in ``topic``: for a cluster that takes back its messages, or for states of
+        subscriptions."""
         now = self._monotonic()
         held = any(now < until and covers(topic.name) for until, covers in self._holds.values())
         return self.waits() or (held and self._has_room())

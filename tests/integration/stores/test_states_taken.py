@@ -86,6 +86,13 @@ def waits(made: Pair) -> Any:
     return made.workers["a"].parts.states.status()
 
 
+async def start_without_b(made: Pair) -> None:
+    """Take back the messages of ``a``, and start it while ``b``, which has the states of subscriptions, is stopped."""
+    await reclaim(made.topology, "a")
+    await made.workers.pop("b").stop()
+    made.workers["a"] = await start_worker(made.topology, "a")
+
+
 @pytest.mark.parametrize("asked", [True, False], ids=["reclaimed by a command", "by the start alone"])
 @asynchronous
 async def test_a_new_store_repeats_nothing_that_others_know_to_be_consumed(tmp_path: Path, asked: bool) -> None:
@@ -111,9 +118,7 @@ async def test_a_new_store_repeats_nothing_that_others_know_to_be_consumed(tmp_p
 @asynchronous
 async def test_nothing_is_trimmed_before_others_have_told_their_states(tmp_path: Path) -> None:
     async with consumed_and_lost(tmp_path / "made") as made:
-        await reclaim(made.topology, "a")
-        await made.workers.pop("b").stop()
-        made.workers["a"] = await start_worker(made.topology, "a")
+        await start_without_b(made)
         engine = made.engine("a")
         await engine.catalog.set_namespace("public/default", KEEP_NOTHING)
         topic = made.topic("a")
@@ -139,9 +144,7 @@ async def test_after_the_time_what_is_untold_counts_against_the_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with consumed_and_lost(tmp_path / "made") as made:
-        await reclaim(made.topology, "a")
-        await made.workers.pop("b").stop()
-        made.workers["a"] = await start_worker(made.topology, "a")
+        await start_without_b(made)
         engine, topic, states = made.engine("a"), made.topic("a"), made.workers["a"].parts.states
         quota = BacklogQuota(bytes_max=1)
         held = PolicyOverrides({"retention": Retention(0, 0), "backlog_quota": quota})
@@ -168,9 +171,7 @@ async def test_after_the_time_what_is_untold_counts_against_the_quota(
 async def test_a_worker_that_comes_back_late_asks_again_before_it_trims_anything(tmp_path: Path) -> None:
     """It was killed, and its store began to wait longer ago than another cluster has time for its first answer."""
     async with consumed_and_lost(tmp_path / "made") as made:
-        await reclaim(made.topology, "a")
-        await made.workers.pop("b").stop()
-        made.workers["a"] = await start_worker(made.topology, "a")
+        await start_without_b(made)
         engine = made.engine("a")
         await engine.catalog.set_namespace("public/default", KEEP_NOTHING)
         first = made.topic("a").log.first

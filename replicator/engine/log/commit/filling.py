@@ -8,19 +8,20 @@ position up to its end is a block or a hole.
 
 1. A request says which blocks to write, and up to which position. :func:`first_part` splits it, so that its first part
    fills at most :data:`FILLED_MAX` positions. That part can end between two blocks.
-2. The writer carries out the first part, and then the rest in the same way. A reclaim that is cut off between two parts
-   goes on from there.
+2. The writer carries out the first part, and then the rest in the same way (:func:`in_parts`). A reclaim that is cut
+   off between two parts goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer, build_block
 from replicator.engine.log.entry import encode_entry
-from replicator.engine.log.requests import PutBackRequest, ReclaimRequest
+from replicator.engine.log.requests import PutBackRequest, ReclaimRequest, Request
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
@@ -87,6 +88,20 @@ def first_part(request: _Request, at: Position | None) -> tuple[_Request, _Reque
         holes=[(max(after, upto), last) for after, last in request.holes if last > upto],
     )
     return part, rest
+
+
+async def in_parts(request: ReclaimRequest | PutBackRequest, submit: Callable[[Request], Awaitable[Any]]) -> None:
+    """Carry out ``request`` in parts, one transaction each, with a limited number of fillers.
+
+    ``submit`` gives a part to the writer, and returns the rest of its request, or None.
+    """
+    left: ReclaimRequest | PutBackRequest | None = request
+    while left is not None:
+        left.fillers = fillers_of(left)
+        left.bytes = sum(len(block) for _, block in left.blocks) + left.fillers * FILLER_BYTES
+        left = await submit(left)
+        if left is not None:
+            left.answer = asyncio.get_running_loop().create_future()
 
 
 def fillers_of(request: ReclaimRequest | PutBackRequest) -> int:
