@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
-from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
@@ -29,8 +26,6 @@ UPDATES_AT_ONCE: Final = 100
 """Updates after which :meth:`IgnoredUpdates.some` returns. They are merged in one turn of the event loop."""
 NAMES_SOUGHT_MAX: Final = 8
 """Most names that are sought in the bytes of a marker before it is decoded. With more names, decoding is cheaper."""
-
-log = structlog.get_logger(__name__)
 
 
 class IgnoredUpdates:
@@ -91,13 +86,7 @@ class IgnoredUpdates:
     def _page(self, after: Position) -> tuple[list[StoredBlock], Position | None]:
         """Return the markers of a page and the last position in it; None if no marker is left."""
         run = self._markers.next_run(after, self._upto)
-        if run is None:
-            return [], None
-        try:
-            return self._markers.page(*run)
-        except BlockCorrupt as error:  # the scrub tells of it, too; what follows is still of use
-            log.warning("markers cannot be read", topic=self._topic.name, position=str(run[0]), reason=str(error))
-            return [], run[1]
+        return ([], None) if run is None else self._markers.page(*run)
 
     def _decided(self, position: Position, origin: str, marker: SubscriptionsUpdate) -> Sequence[ApplyUpdate]:
         wanted = tuple(

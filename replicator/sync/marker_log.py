@@ -119,11 +119,15 @@ class MarkerLog:
 
     def page(self, first: Position, last: Position) -> tuple[list[StoredBlock], Position]:
         """Return the first blocks of a run of markers, which are read in about a millisecond, and the last position in
-        them."""
-        blocks, reached = self._topic.reading.blocks(
-            Position(first.ledger, first.entry - 1), last, bytes_max=SMALL_PAGE_BYTES, from_memory=True
+        them. If the first block is damaged, return none, and the last position in that block."""
+        pages = self._topic.reading.pages(
+            Position(first.ledger, first.entry - 1),
+            last,
+            bytes_max=SMALL_PAGE_BYTES,
+            from_memory=True,
+            damaged=self._cannot_be_read,
         )
-        return blocks, reached if blocks else last  # nothing is left of a topic that is being deleted
+        return next(pages, ([], last))  # nothing is left of a topic that is being deleted
 
     def last_message(self) -> Position:
         """Return the position before the markers at the end of the log. It lies at or above the last message."""

@@ -1,13 +1,14 @@
 """The exact state of one topic's subscriptions as the cores need it: loaded from the store when it is first asked for,
 saved before the markers that brought it count as handled, and forgotten where the log was trimmed.
 
-What it means is :mod:`replicator.sync.exact_state`'s; this is where it comes from and where it goes.
+What it means is :mod:`replicator.sync.exact_state`'s; this is where it comes from and where it goes. The state of the
+log, which the cores need beside it, is here as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +24,7 @@ from replicator.sync.pending_acks import PendingAcks
 from replicator.sync.shared import Shared
 from replicator.sync.topic_acks import TopicAcks
 from snapshots.ack_vector import AckVector
+from snapshots.actions import LogState
 from snapshots.announcing import Description
 from snapshots.errors import MarkerCorrupt
 from snapshots.pacing import GATHER_MS_MAX
@@ -126,6 +128,49 @@ class TopicState:
     def holds(self, origin: str, position: Position) -> bool:
         """Return whether the log has, or had, everything of ``origin`` up to ``position``."""
         return self.exact.acks.holds(origin, position)
+
+    # The log, as the cores see it.
+
+    def proves_nothing(self, said: Mapping[str, Position]) -> bool:
+        """Return whether the peer with the vector ``said`` has messages that this cluster's log lacks and will never
+        get.
+
+        Then consuming all of the local log proves nothing for that peer (invariant 5). It may have messages that this
+        cluster lost, as after a restore, or messages of others that a link left out.
+        """
+        cluster = self._shared.engine.cluster
+        lost = cluster in said and not self.holds(cluster, said[cluster])
+        return lost or any(self._is_incomplete(each) for each in said)
+
+    def _is_incomplete(self, origin: str) -> bool:
+        """Return whether links left out messages of ``origin``, or parts of its batches, on their way to this log."""
+        origins = self._topic.origins
+        return bool(origins.holes(origin) or origins.partly_left_out(origin))
+
+    def log_state(self) -> LogState:
+        """Return how far the log reaches, and what it has of each origin. It also records the kept lives anew."""
+        topic = self._topic
+        origins = topic.origins
+        self.note_kept_lives()
+        return LogState(
+            topic.log.last,
+            origins.vector(),
+            origins.message_vector(),
+            self.holds,
+            origins.earlier_lives(),
+            self._is_incomplete,
+        )
+
+    def note_kept_lives(self) -> None:
+        """Record whether the topic keeps earlier lives. Only mark-delete positions are affected by them."""
+        if self._shared.exact:
+            return
+        if kept := tuple(self._topic.origins.earlier_lives()):
+            self._shared.kept_lives[self._topic.name] = kept
+        else:
+            self._shared.kept_lives.pop(self._topic.name, None)
+
+    # Forgetting and saving.
 
     def forget_trimmed(self) -> bool:
         """Forget extents that were trimmed some time ago: they are announced, and nobody will ask for them again.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from replicator.engine.errors import EngineError
@@ -29,7 +29,7 @@ from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
 from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
-from snapshots.actions import ApplyUpdate, LogState, WriteUpdate
+from snapshots.actions import ApplyUpdate, WriteUpdate
 from snapshots.controller import SnapshotController
 from snapshots.markers import SnapshotRequest, SnapshotResponse
 from snapshots.position import BEFORE_ALL, Position
@@ -118,7 +118,7 @@ class TopicSync:
     def resume(self) -> None:
         """Handle the markers that follow the last checkpoint in the log. Call this once after a restart."""
         topic = self._topic
-        self._note_kept_lives()
+        self._state.note_kept_lives()
         self._checkpoint.load()
         if topic.log.messages:
             last_message = self._markers.last_message()
@@ -173,9 +173,8 @@ class TopicSync:
             for stored in blocks:
                 if stored.header.origin == cluster and stored.header.kind is BlockKind.MARKERS:
                     for position, marker in self._markers.markers(stored):
-                        self._queue.add(
-                            self.controller.on_marker(position, cluster, marker, self._log_state(), monotonic_ms())
-                        )
+                        state = self._state.log_state()
+                        self._queue.add(self.controller.on_marker(position, cluster, marker, state, monotonic_ms()))
 
     async def stop(self) -> None:
         self._end()
@@ -396,7 +395,7 @@ class TopicSync:
 
     def _on_timer(self) -> None:
         self._timer = None
-        actions = self.controller.on_tick(monotonic_ms(), self._log_state())
+        actions = self.controller.on_tick(monotonic_ms(), self._state.log_state())
         if any(isinstance(action, WriteUpdate) for action in actions):
             self._announcing_since, self._changed_at = self._changed_at, None
         self._queue.add(actions)
@@ -460,7 +459,7 @@ class TopicSync:
         return True
 
     def _handle_markers(self, stored: StoredBlock, after: Position) -> None:
-        header, state = stored.header, self._log_state()
+        header, state = stored.header, self._state.log_state()
         for position, marker in self._markers.markers(stored):
             if position <= after:
                 continue
@@ -468,7 +467,7 @@ class TopicSync:
             if (
                 header.origin != self._shared.engine.cluster
                 and isinstance(marker, SnapshotResponse | SnapshotRequest)
-                and self._proves_nothing(marker.vector)
+                and self._state.proves_nothing(marker.vector)
             ):
                 self._shared.counted.answers_unprovable += 1
                 if isinstance(marker, SnapshotResponse):
@@ -479,41 +478,3 @@ class TopicSync:
                 self._queue.announced(header.origin, header.publish_time_ms)
             self._queue.add(actions)
         self._queue.wake()
-
-    def _proves_nothing(self, said: Mapping[str, Position]) -> bool:
-        """Return whether the peer with the vector ``said`` has messages that this cluster's log lacks and will never
-        get.
-
-        Then consuming all of the local log proves nothing for that peer (invariant 5). It may have messages that this
-        cluster lost, as after a restore, or messages of others that a link left out.
-        """
-        cluster = self._shared.engine.cluster
-        lost = cluster in said and not self._state.holds(cluster, said[cluster])
-        return lost or any(self._is_incomplete(each) for each in said)
-
-    def _is_incomplete(self, origin: str) -> bool:
-        """Return whether links left out messages of ``origin``, or parts of its batches, on their way to this log."""
-        origins = self._topic.origins
-        return bool(origins.holes(origin) or origins.partly_left_out(origin))
-
-    def _log_state(self) -> LogState:
-        topic = self._topic
-        origins = topic.origins
-        self._note_kept_lives()
-        return LogState(
-            topic.log.last,
-            origins.vector(),
-            origins.message_vector(),
-            self._state.holds,
-            origins.earlier_lives(),
-            self._is_incomplete,
-        )
-
-    def _note_kept_lives(self) -> None:
-        """Record whether the topic keeps earlier lives. Only mark-delete positions are affected by them."""
-        if self._shared.exact:
-            return
-        if kept := tuple(self._topic.origins.earlier_lives()):
-            self._shared.kept_lives[self._topic.name] = kept
-        else:
-            self._shared.kept_lives.pop(self._topic.name, None)

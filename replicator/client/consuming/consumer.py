@@ -14,11 +14,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from replicator.client.argument_checks import check_properties, check_range
+from replicator.client.argument_checks import check_range
 from replicator.client.consuming.acknowledger import Acknowledger, id_of
 from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
 from replicator.client.consuming.inbox import Inbox
-from replicator.client.consuming.letters import LetterSender, LetterTopics
+from replicator.client.consuming.letters import LetterSender, LetterTopics, check_letter
 from replicator.client.consuming.listening import Listening, MessageListener
 from replicator.client.consuming.receiving import ActiveChanges, Arrivals, ConsumerEventListener, Receiver
 from replicator.client.consuming.seeking import SkippedPart, seek_target
@@ -26,7 +26,6 @@ from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
     CumulativeAcknowledgementNotAllowedError,
-    InvalidMessage,
     NotAllowedError,
     PulsarException,
 )
@@ -202,13 +201,7 @@ class Consumer(Receiver):
                 f"{self._settings.topic}: this consumer has no retry topic; subscribe with enable_retry=True to "
                 "consume messages later"
             )
-        if not isinstance(message, Message):
-            raise InvalidMessage(
-                f"reconsume_later got {message!r:.80}, which is not a Message; give the message that was received, "
-                "because an id alone cannot be sent again"
-            )
-        check_range("delay_ms", delay_ms, 0, 2**31)
-        check_properties(properties or {})
+        check_letter(message, delay_ms, properties)
         message_id = self._own_id(message)
         places = self._places
         try:

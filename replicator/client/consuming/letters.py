@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from replicator.client.argument_checks import check_properties, check_range
 from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
 from replicator.client.consuming.dead_letter import DeadLetterTracker, letter_properties, retry_properties
-from replicator.client.errors import AlreadyClosed, ConnectError, ProducerFenced, PulsarException
+from replicator.client.errors import AlreadyClosed, ConnectError, InvalidMessage, ProducerFenced, PulsarException
 from replicator.client.message import Message
 from replicator.client.producing.partitioned_producer import PartitionedProducer
 from replicator.client.producing.producer import Producer
@@ -103,6 +104,18 @@ class LetterSender:
                     await self._topics.create_subscription(topic, initial_subscription)
                 producer = self._producers[topic] = await self._topics.open_producer(topic)
             return producer
+
+
+def check_letter(message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
+    """Raise :class:`InvalidMessage` unless ``message`` is one, and :class:`InvalidConfiguration` unless the other
+    arguments of ``reconsume_later`` are valid."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(
+            f"reconsume_later got {message!r:.80}, which is not a Message; give the message that was received, "
+            "because an id alone cannot be sent again"
+        )
+    check_range("delay_ms", delay_ms, 0, 2**31)
+    check_properties(properties or {})
 
 
 async def _send(

@@ -113,10 +113,11 @@ class TopicReading:
         bytes_max: int,
         origins: Collection[str] | None = None,
         verify: bool = True,
+        from_memory: bool = False,
         damaged: Callable[[Position, BlockCorrupt], None] | None = None,
     ) -> Iterator[tuple[list[StoredBlock], Position]]:
         """Yield the blocks in (``after``, ``upto``] in pages of about ``bytes_max``. Each page comes with the last
-        position that it covers.
+        position that it covers. See :meth:`blocks` for ``from_memory``.
 
         The pages end before ``upto`` if no entry is left, or if the topic is being deleted. A damaged block raises
         :class:`BlockCorrupt`; but if ``damaged`` is given, it is called with the block's first position and the error,
@@ -126,7 +127,9 @@ class TopicReading:
         size = bytes_max
         while after < upto:
             try:
-                blocks, reached = self.blocks(after, upto, bytes_max=size, origins=origins, verify=verify)
+                blocks, reached = self.blocks(
+                    after, upto, bytes_max=size, origins=origins, verify=verify, from_memory=from_memory
+                )
             except BlockCorrupt as error:
                 if damaged is None:
                     raise

@@ -103,6 +103,8 @@ class Backlog:
         first, last = positions.first(), positions.last()
         if first is None or last is None:
             return 0
+        if positions.count_runs() == 1:
+            return self._topic.reading.messages_in(positions)
         joined = self._topic.log.markers.after(first)
         joined.discard_after(last)
         joined.update(positions)

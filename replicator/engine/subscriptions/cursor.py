@@ -184,7 +184,7 @@ class Cursor(FollowsDuplicates):
         """
         if self._state.read_compacted or len(self._log.messages_of(positions)) != len(positions):
             return None
-        new = self.unconsumed(positions)
+        new = self._unconsumed(positions)
         if new:
             self._consume_all(new, announce=True)
             self.advance()
@@ -314,8 +314,9 @@ class Cursor(FollowsDuplicates):
         batch_size: Callable[[Position], int],
         *,
         announce: bool,
-    ) -> bool:
-        """Merge acknowledgements of other clusters in this generation. Return whether the state changed.
+    ) -> PositionSet | None:
+        """Merge acknowledgements of other clusters in this generation. Return the entries that became consumed, but
+        not their duplicates; None if the state did not change.
 
         ``positions`` are whole entries. ``batches`` has the acknowledged indexes of partly acknowledged batches.
         Markers, and entries that are not here (yet, or any more), are skipped. ``batch_size`` is called for batches
@@ -326,7 +327,7 @@ class Cursor(FollowsDuplicates):
         3. The rest is as if each had been acknowledged here: chunks are noted to be saved, and the MDP moves.
         """
         state = self._state
-        new = self.unconsumed(positions)
+        new = self._unconsumed(positions)
         opened: dict[Position, BitMap] = {}
         for position, indexes in batches.items():
             if position in new or not self._open(position):
@@ -341,7 +342,7 @@ class Cursor(FollowsDuplicates):
             elif len(united) > len(done):
                 opened[position] = united
         if not new and not opened:
-            return False
+            return None
         for position, united in opened.items():
             state.put_batch(position, united, announce=announce)
         self._consume_all(new, announce=announce)
@@ -349,7 +350,7 @@ class Cursor(FollowsDuplicates):
             for position in opened:
                 self._share_batch(position, batch_size(position))
         self.advance()
-        return True
+        return new
 
     def adopt_generation(
         self, generation: int, *, through: Position = BEFORE_ALL, unclaimed: Mapping[str, Position] | None = None
@@ -421,7 +422,7 @@ class Cursor(FollowsDuplicates):
 
     # Filters of positions.
 
-    def unconsumed(self, positions: PositionSet) -> PositionSet:
+    def _unconsumed(self, positions: PositionSet) -> PositionSet:
         """Return those of ``positions`` that are unconsumed messages of this log."""
         state, log = self._state, self._log
         found = log.messages_of(positions)

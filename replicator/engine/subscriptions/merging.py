@@ -51,14 +51,13 @@ class Merging:
         """
         subscription, cursor = self._subscription, self._cursor
         before = cursor.mark_delete
-        unconsumed = self._counted_unconsumed(positions, batches)
-        if not cursor.merge_acks(positions, batches, self._batch_size, announce=announce):
+        new = cursor.merge_acks(positions, batches, self._batch_size, announce=announce)
+        if new is None:
             return False
-        if unconsumed is None:
-            subscription.backlog.moved()
+        if subscription.topic.log.duplicates is None:
+            subscription.backlog.consumed_at(new)
         else:
-            unconsumed.difference_update(cursor.unconsumed(unconsumed))
-            subscription.backlog.consumed_at(unconsumed)
+            subscription.backlog.moved()  # duplicates of these entries may be consumed as well
         if (dispatcher := subscription.dispatching.dispatcher) is not None:
             self._release(dispatcher, positions, batches)
         if cursor.mark_delete != before:
@@ -66,21 +65,6 @@ class Merging:
         subscription.changed(before, local=announce)
         subscription.dispatching.schedule()
         return True
-
-    def _counted_unconsumed(self, positions: PositionSet, batches: Mapping[Position, BitMap]) -> PositionSet | None:
-        """Return which of these entries are unconsumed messages.
-
-        Return None if nobody has asked for the backlog, or if the log has duplicates: then merging may also consume
-        other entries.
-        """
-        log = self._subscription.topic.log
-        if not self._subscription.backlog.counts or log.duplicates is not None:
-            return None
-        asked = positions.copy()
-        for position in batches:
-            if position in log:
-                asked.add(position)
-        return self._cursor.unconsumed(asked)
 
     def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None:
         """Replace the start by ``starts``, and deliver the entries ``uncovered``, which lay before the old start.

@@ -258,13 +258,8 @@ class Subscription:
             return False
         if self._pump.dispatcher is not None:
             self._pump.dispatcher.acknowledged_all(new)
-        messages = 0
-        try:
-            if self.backlog.counts:
-                messages = sum(map(self.topic.reading.batch_size, new))
-        except EngineError:
-            self.backlog.moved()  # whoever asks next counts them again, and hears the reason
-        self._acknowledged(messages, before, resumes=resumes)
+        self.backlog.consumed_at(new)
+        self._acknowledged(0, before, resumes=resumes)
         return True
 
     def _acknowledged(self, messages: int, mark_delete_before: Position, *, resumes: bool) -> None:

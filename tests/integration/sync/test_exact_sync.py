@@ -19,6 +19,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import RowWrite
+from replicator.engine.topic import Topic
 from replicator.engine.types import Ack
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.ack_vector import AckVector, OriginAcks
@@ -244,21 +245,40 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def alone(path: Path) -> AsyncIterator[Node]:
+    """Yield cluster ``b``, which gets what ``a`` and ``c`` say from the test."""
+    async with opened(path, "b") as engine, serving(engine, ["a"]) as server:
+        node = Node(engine, server, ["a", "b", "c"])
+        node.start({})
+        yield node
+        await node.stop()
+
+
+def told(*entries: int) -> ApplyUpdate:
+    """Return an update of ``a`` which says that these entries of ``c`` are acknowledged."""
+    places = PositionSet(Position(1, entry) for entry in entries)
+    return ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
+
+
+async def five_came(topic: Topic) -> None:
+    """Copy the first five messages of ``c`` into the log."""
+    block = make_block(Position(1, 0), [message()] * 5, origin="c")
+    await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+
+
 def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_their_own_row_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cursor that is being saved anyway takes longer; a worker that is killed then must know them all the same."""
 
     async def main() -> None:
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
+        async with alone(tmp_path / "b") as node:
+            engine = node.engine
             topic = await engine.topic(TOPIC)
             own = await topic.publish([message() for _ in range(3)])
             consumer, _ = await consuming(topic, 3)
-            places = PositionSet(Position(1, entry) for entry in range(5))
-            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
-            await node.sync.merge_told(topic, told)
+            await node.sync.merge_told(topic, told(*range(5)))
             assert engine.store.pending_acks(topic.topic_id), "what was told is durable, also where it waits"
             saved, copied, put_many = asyncio.Event(), tmp_path / "killed", engine.writer.put_many
 
@@ -272,15 +292,13 @@ def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_th
 
             monkeypatch.setattr(engine.writer, "put_many", slow_cursors)
             saving = consumer.begin_acknowledge([Ack(own[1])])
-            block = make_block(Position(1, 0), [message()] * 5, origin="c")
-            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await five_came(topic)
             for _ in range(50):  # turns in which the row would go
                 await asyncio.sleep(0.002)
             saved.set()
             await saving
             await eventually(copied.exists, "the row of what waited is gone")
             await eventually(lambda: backlog(node) == 2, "what waited is acknowledged")
-            await node.stop()
         async with opened(copied, "b") as engine:
             subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
             assert subscription.backlog_messages() == 2
@@ -295,15 +313,12 @@ def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_ri
 
     async def main() -> None:
         copied = tmp_path / "killed"
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
+        async with alone(tmp_path / "b") as node:
+            engine = node.engine
             topic = await engine.topic(TOPIC)
             await topic.publish([message() for _ in range(3)])
             consumer, _ = await consuming(topic, 3)
-            places = PositionSet(Position(1, entry) for entry in range(5))
-            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
-            await node.sync.merge_told(topic, told)
+            await node.sync.merge_told(topic, told(*range(5)))
             held, put_many = asyncio.Event(), engine.writer.put_many
 
             async def held_rows(writes: Sequence[RowWrite], **options: Any) -> None:
@@ -312,13 +327,11 @@ def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_ri
                 await put_many(writes, **options)
 
             monkeypatch.setattr(engine.writer, "put_many", held_rows)
-            block = make_block(Position(1, 0), [message()] * 5, origin="c")
-            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await five_came(topic)
             await eventually(lambda: backlog(node) == 3, "what waited is acknowledged")
             shutil.copytree(tmp_path / "b", copied)
             held.set()
             consumer.close()
-            await node.stop()
         async with opened(copied, "b") as engine, serving(engine, ["a"]) as server:
             node = Node(engine, server, ["a", "b", "c"])
             assert engine.store.pending_acks((await engine.topic(TOPIC)).topic_id)
@@ -334,21 +347,15 @@ def test_acknowledgements_whose_messages_came_while_the_subscription_was_not_rep
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
-            topic = await engine.topic(TOPIC)
+        async with alone(tmp_path / "b") as node:
+            topic = await node.engine.topic(TOPIC)
             made = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-            places = PositionSet(Position(1, entry) for entry in range(5))
-            told = ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
-            await node.sync.merge_told(topic, told)
+            await node.sync.merge_told(topic, told(*range(5)))
             await made.set_replicated(False)
-            block = make_block(Position(1, 0), [message()] * 5, origin="c")
-            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await five_came(topic)
             assert backlog(node) == 5
             await made.set_replicated(True)
             await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
-            await node.stop()
 
     asyncio.run(main())
 
@@ -360,16 +367,11 @@ def test_invariant_6_a_row_of_what_waited_goes_after_the_cursor_also_while_anoth
 
     async def main() -> None:
         copied = tmp_path / "killed"
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
+        async with alone(tmp_path / "b") as node:
+            engine = node.engine
             topic = await engine.topic(TOPIC)
             await topic.publish([message() for _ in range(3)])
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-
-            def told(*entries: int) -> ApplyUpdate:
-                places = PositionSet(Position(1, entry) for entry in entries)
-                return ApplyUpdate("sub", 1, None, "a", AckVector({"c": OriginAcks(7, [], places)}))
 
             await node.sync.merge_told(topic, told(0, 1, 2))
             begun, row, cursor, put_many = asyncio.Event(), asyncio.Event(), asyncio.Event(), engine.writer.put_many
@@ -388,8 +390,7 @@ def test_invariant_6_a_row_of_what_waited_goes_after_the_cursor_also_while_anoth
             monkeypatch.setattr(engine.writer, "put_many", held_rows)
             merging = asyncio.ensure_future(node.sync.merge_told(topic, told(3, 4)))
             await begun.wait()
-            block = make_block(Position(1, 0), [message()] * 5, origin="c")
-            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await five_came(topic)
             await eventually(lambda: backlog(node) == 3, "what waited is acknowledged")
             row.set()
             for _ in range(50):  # turns in which the row would go
@@ -397,7 +398,6 @@ def test_invariant_6_a_row_of_what_waited_goes_after_the_cursor_also_while_anoth
             cursor.set()
             await merging
             await eventually(copied.exists, "the row of what waited is gone")
-            await node.stop()
         async with opened(copied, "b") as engine:
             subscription = (await engine.topic(TOPIC)).subscriptions["sub"]
             assert subscription.backlog_messages() == 3
@@ -409,9 +409,8 @@ def test_an_orderly_stop_saves_what_waits_before_the_marker_that_brought_it_coun
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
+        async with alone(tmp_path / "b") as node:
+            engine = node.engine
             topic = await engine.topic(TOPIC)
             await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             begun, never, put_many = asyncio.Event(), asyncio.Event(), engine.writer.put_many
@@ -431,14 +430,9 @@ def test_an_orderly_stop_saves_what_waits_before_the_marker_that_brought_it_coun
             block = make_block(Position(1, 0), [entry], origin="a", kind=BlockKind.MARKERS)
             await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
             await begun.wait()
-            await node.stop()
-        async with opened(tmp_path / "b", "b") as engine, serving(engine, ["a"]) as server:
-            node = Node(engine, server, ["a", "b", "c"])
-            node.start({})
-            block = make_block(Position(1, 0), [message()] * 5, origin="c")
-            await node.topic().writing.copy([CopiedBlock(BEFORE_ALL, block)])
+        async with alone(tmp_path / "b") as node:
+            await five_came(node.topic())
             await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
-            await node.stop()
 
     asyncio.run(main())
 

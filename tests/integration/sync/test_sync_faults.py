@@ -138,12 +138,7 @@ def test_an_update_that_came_while_its_topic_was_to_be_deleted_is_stored_when_th
     """It counts as handled only then."""
 
     async def main() -> None:
-        clock, full = HeldClock(), asyncio.Event()
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            await full.wait()
-            raise StoreFull("full")
-
+        clock = HeldClock()
         async with opened(tmp_path, "a", clock.settings()) as engine:
             topic, sync = await started(engine)
             messages = make_block(Position(9, 0), [message()] * 3, origin="b")
@@ -151,7 +146,7 @@ def test_an_update_that_came_while_its_topic_was_to_be_deleted_is_stored_when_th
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
             queue = sync._topics[TOPIC]._queue
             await eventually(lambda: queue.is_idle and handled(topic, engine) == topic.log.last, "what is written here")
-            monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+            full = held_deletions(engine, monkeypatch)
             clock.free.clear()
             said = entry_of(acked("sub", 1, subscription.cursor.generation))
             marker = make_block(Position(9, 3), [said], origin="b", kind=BlockKind.MARKERS)
@@ -182,15 +177,10 @@ def test_a_subscription_that_is_made_while_its_topic_is_to_be_deleted_is_told_wh
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        clock, full = HeldClock(), asyncio.Event()
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            await full.wait()
-            raise StoreFull("full")
-
+        clock = HeldClock()
         async with opened(tmp_path, "a", clock.settings()) as engine:
             topic, sync = await started(engine)
-            monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+            full = held_deletions(engine, monkeypatch)
             clock.free.clear()
             creating = asyncio.ensure_future(topic.subscriptions.create("sub", BEFORE_ALL, replicated=True))
             await eventually(
@@ -209,6 +199,18 @@ def test_a_subscription_that_is_made_while_its_topic_is_to_be_deleted_is_told_wh
             await sync.stop()
 
     asyncio.run(main())
+
+
+def held_deletions(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Hold deletions of topics until the event that is returned is set. Then the store refuses them."""
+    full = asyncio.Event()
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        await full.wait()
+        raise StoreFull("full")
+
+    monkeypatch.setattr(engine.writer, "delete_topics", refuse)
+    return full
 
 
 def handled(topic: Topic, engine: Engine) -> Position:

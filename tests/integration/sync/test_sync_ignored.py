@@ -203,6 +203,28 @@ def test_a_damaged_block_does_not_keep_what_follows_it_from_being_heard(tmp_path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("damaged", [[0], [2], [4], [1, 2]])
+def test_damaged_blocks_are_counted_and_the_rest_of_their_run_of_markers_is_heard(
+    tmp_path: Path, damaged: list[int]
+) -> None:
+    async def main() -> None:
+        async with heard_nothing(tmp_path, "sub") as (sync, topic, peer):
+            for entry in range(5):
+                await peer.says(acked("sub", entry))
+            await ignored(sync, topic, 5)
+            pages = topic.reading.pages(BEFORE_ALL, topic.log.last, bytes_max=1 << 20)
+            blocks = [stored.position for page, _ in pages for stored in page if stored.header.origin == "b"]
+            assert {topic.log.markers.run_end(each) for each in blocks} == {topic.log.markers.run_end(blocks[-1])}
+            for each in damaged:
+                damage(sync._shared.engine, topic, blocks[each])
+            topic.reading.discard_through(topic.log.last)  # from memory only
+            await turned(topic.subscriptions["sub"], [True])
+            await eventually(lambda: heard(sync, topic.subscriptions["sub"]) == 5 - len(damaged), "those that are left")
+            assert sync.counted.markers_corrupt == len(damaged)
+
+    asyncio.run(main())
+
+
 def damage(engine: Engine, topic: Topic, position: Position) -> None:
     store, key = engine.store, BLOCK_KEY.pack(topic.topic_id, *position)
     with store.env.begin(write=True, db=store.tables["blocks"]) as txn:
