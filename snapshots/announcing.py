@@ -79,6 +79,12 @@ class AckSource(Protocol):
         The returned acknowledgements count as announced.
         """
 
+    def owe(self, name: str) -> None:
+        """Note that the whole state of ``name`` is to be announced, because a cluster lacks it.
+
+        It must be durable before the marker that showed this counts as handled: a restart does not read it again.
+        """
+
     def describe(self, name: str) -> Description: ...
 
 
@@ -467,4 +473,5 @@ class UpdateAnnouncer:
             if self._acks is None:
                 return
             subscription.whole_due = subscription.wanted = True
+            self._acks.owe(name)
         self._add(name, now_ms)

@@ -67,7 +67,7 @@ class ActionQueue:
         "_state",
         "_stopped",
         "_task",
-        "_took_waiting",
+        "_to_save_first",
         "_topic",
         "_woken",
         "written",
@@ -106,8 +106,8 @@ class ActionQueue:
         self._stopped = False
         self._task: SupervisedTask | None = None
         """Task that carries out actions; None until the first action, because most topics never have any."""
-        self._took_waiting: dict[str, Subscription] | None = None
-        """Subscriptions that took waiting acknowledgements and are not saved since, by name; None if there are none."""
+        self._to_save_first: dict[str, Subscription] | None = None
+        """Subscriptions to be saved before what waits and before the checkpoint, by name; None if there are none."""
         self._woken = False
         """Whether there may be something to carry out or to save that the running task has not looked at."""
         self._sequence = count()
@@ -146,13 +146,14 @@ class ActionQueue:
                 self._task = self._shared.engine.supervisor.task("sync", name, self._work, until_done=True)
             self._task.start()
 
-    def took_waiting(self, subscription: Subscription) -> None:
+    def save_first(self, subscription: Subscription) -> None:
         """Save a subscription that took waiting acknowledgements, and only then that they wait no more.
 
+        Or save that it must be announced because another cluster asked, and only then that the question was handled.
         In the other order, a worker that is killed between the two would forget them.
         """
-        self._took_waiting = self._took_waiting or {}
-        self._took_waiting[subscription.name] = subscription
+        self._to_save_first = self._to_save_first or {}
+        self._to_save_first[subscription.name] = subscription
         self.wake()
 
     async def stop(self) -> None:
@@ -184,7 +185,7 @@ class ActionQueue:
                 while self._actions:
                     await self._carry_out_some()
                     self._repeating = False
-                await self._save_taken()
+                await self._save_first()
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
@@ -254,15 +255,15 @@ class ActionQueue:
             writer = self._shared.engine.writer
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
 
-    async def _save_taken(self) -> None:
-        """Save the subscriptions that took waiting acknowledgements. Raises the store's errors; then they are saved at
-        the next try."""
-        while taken := self._took_waiting:
-            self._took_waiting = None
+    async def _save_first(self) -> None:
+        """Save the subscriptions given to :meth:`save_first`. Raises the store's errors; then they are saved at the next
+        try."""
+        while taken := self._to_save_first:
+            self._to_save_first = None
             try:
                 await asyncio.gather(*map(save_living, taken.values()))
             except BaseException:
-                self._took_waiting = {**taken, **(self._took_waiting or {})}
+                self._to_save_first = {**taken, **(self._to_save_first or {})}
                 raise
 
     def announced(self, origin: str, announced_ms: int) -> None:

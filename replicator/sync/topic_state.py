@@ -41,14 +41,23 @@ log = structlog.get_logger(__name__)
 class TopicState:
     """Exact state of one topic, as a :class:`~snapshots.announcing.AckSource`.
 
-    ``on_more`` is called if a subscription has more to announce than one update takes."""
+    ``on_more`` is called if a subscription has more to announce than one update takes. ``on_owed`` is called if a
+    subscription must be saved before the markers so far count as handled.
+    """
 
-    __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_saving", "_shared", "_topic", "_trimmed")
+    __slots__ = ("_forget_at", "_loaded", "_loop", "_on_more", "_on_owed", "_saving", "_shared", "_topic", "_trimmed")
 
-    def __init__(self, shared: Shared, topic: Topic, on_more: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        topic: Topic,
+        on_more: Callable[[Subscription], None],
+        on_owed: Callable[[Subscription], None],
+    ) -> None:
         self._shared = shared
         self._topic = topic
         self._on_more = on_more
+        self._on_owed = on_owed
         self._loop = asyncio.get_running_loop()
         self._loaded: ExactState | None = None
         self._saving: asyncio.Lock | None = None
@@ -101,6 +110,13 @@ class TopicState:
         if subscription.cursor.state.unannounced:  # there was too much for one update
             self._loop.call_soon(self._on_more, subscription)
         return taken
+
+    def owe(self, name: str) -> None:
+        """See :class:`~snapshots.announcing.AckSource`."""
+        subscription = self._topic.subscriptions.get(name)
+        if subscription is not None and subscription.replicated:
+            subscription.note_all()
+            self._on_owed(subscription)
 
     def starts(self, name: str) -> Starts:
         """Return, by origin, the start of the subscription ``name``; empty if there is no such subscription."""

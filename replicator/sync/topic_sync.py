@@ -63,7 +63,7 @@ class TopicSync:
         self._shared = shared
         self._topic = topic
         self._loop = asyncio.get_running_loop()
-        self._state = TopicState(shared, topic, self._announce_more)
+        self._state = TopicState(shared, topic, self._announce_more, self._save_first)
         self.controller = SnapshotController(
             shared.engine.cluster,
             peers=self._peers(),
@@ -357,6 +357,9 @@ class TopicSync:
         if not self._stopped and self._topic.subscriptions.get(subscription.name) is subscription:
             self.on_acknowledged(subscription)
 
+    def _save_first(self, subscription: Subscription) -> None:
+        self._queue.save_first(subscription)
+
     # The exact state.
 
     def whole(self, subscription: Subscription) -> AckVector:
@@ -377,7 +380,7 @@ class TopicSync:
         if subscription is None or not subscription.replicated:
             return
         if self._state.exact.messages_came(subscription, relay=self._relays_any()):
-            self._queue.took_waiting(subscription)
+            self._queue.save_first(subscription)
         else:
             self._queue.wake()
 

@@ -102,6 +102,7 @@ class UpdateApplier:
                 generation=update.generation,
                 unclaimed=self._state.exact.unclaimed(update.read_compacted),
                 starts=update.starts,
+                incomplete=self._shared.exact and bool(update.acks) and not update.whole,
             )
         finally:
             self.from_peers.pop(update.subscription, None)

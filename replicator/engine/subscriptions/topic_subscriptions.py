@@ -170,13 +170,15 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         generation: int | None = None,
         unclaimed: Mapping[str, Position] | None = None,
         starts: Starts | None = None,
+        incomplete: bool = False,
     ) -> Subscription:
         """Return the subscription ``name``. Create and save it if there is none, with all entries up to ``start``
         consumed.
 
         If ``replicated`` is None, the topic's policies decide whether the subscription is replicated. ``generation``
         and ``starts`` are given if another cluster made the subscription, and are those that it has there. Otherwise
-        the subscription begins at ``start``.
+        the subscription begins at ``start``. With ``incomplete``, other clusters have more of its state and must be
+        asked for it, also after a restart: so it is announced as if it was new.
 
         Raises :class:`SubscriptionNotFound` if the subscription was deleted with that generation or a higher one.
         """
@@ -202,7 +204,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             replicated=replicated,
             properties=properties or {},
             read_compacted=read_compacted,
-            to_announce=replicated and generation is None,
+            to_announce=replicated and (generation is None or incomplete),
             made_here=replicated and generation is None,
             unclaimed=unclaimed or None,
             starts=self._starts(start, read_compacted) if starts is None and generation is None else starts or {},

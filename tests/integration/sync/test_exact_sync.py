@@ -20,11 +20,13 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
+from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
 from replicator.engine.types import Ack
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ApplyUpdate
 from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate, encode_marker
+from snapshots.pacing import UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -424,15 +426,53 @@ def test_an_orderly_stop_saves_what_waits_before_the_marker_that_brought_it_coun
             monkeypatch.setattr(engine.writer, "put_many", first_held)
             places = PositionSet(Position(1, entry) for entry in range(5))
             vector = AckVector({"c": OriginAcks(7, [], places)})
-            marker_type, payload = encode_marker(SubscriptionsUpdate((SubscriptionUpdate("sub", {}, 1, vector),)))
-            metadata = MessageMetadata(producer_name="a", sequence_id=0, publish_time=1, marker_type=int(marker_type))
-            entry = encode_entry(metadata, payload)
-            block = make_block(Position(1, 0), [entry], origin="a", kind=BlockKind.MARKERS)
-            await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await topic.writing.copy([sent(SubscriptionUpdate("sub", {}, 1, vector))])
             await begun.wait()
         async with alone(tmp_path / "b") as node:
             await five_came(node.topic())
             await eventually(lambda: backlog(node) == 0, "what waited is acknowledged")
+
+    asyncio.run(main())
+
+
+def sent(update: SubscriptionUpdate) -> CopiedBlock:
+    """Return a block of ``a`` with a marker that announces ``update``."""
+    marker_type, payload = encode_marker(SubscriptionsUpdate((update,)))
+    metadata = MessageMetadata(producer_name="a", sequence_id=0, publish_time=1, marker_type=int(marker_type))
+    entry = encode_entry(metadata, payload)
+    return CopiedBlock(BEFORE_ALL, make_block(Position(1, 0), [entry], origin="a", kind=BlockKind.MARKERS))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["asked", "asking"])
+def test_a_whole_state_that_a_cluster_lacks_is_announced_or_asked_for_also_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Another cluster asked for it, or this one learned of the subscription by a change. The checkpoint is durable, and
+    its own marker is not yet, when the worker is killed."""
+
+    async def main() -> None:
+        copied = tmp_path / "killed"
+        async with alone(tmp_path / "b") as node:
+            engine = node.engine
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            if known:
+                subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+                await eventually(lambda: not subscription.cursor.state.to_announce, "the first announcement")
+                await subscription.saved()
+
+            # Many topics announce something, so this one waits for its turn.
+            monkeypatch.setattr(UpdateBudget, "reserve", lambda _, earliest_ms, __: earliest_ms + 600_000)
+            # A question, or a change of a subscription that is not here.
+            acks = AckVector() if known else AckVector({"c": OriginAcks(7, [], PositionSet([Position(1, 0)]))})
+            update = SubscriptionUpdate("sub", {}, 1, acks, asks=known)
+            await topic.writing.copy([sent(update)])
+            name, came = f"{MARKERS_HANDLED} {topic.topic_id}", topic.log.last
+            await eventually(lambda: Position(*(engine.store.meta(name) or BEFORE_ALL)) >= came, "the checkpoint")
+            shutil.copytree(tmp_path / "b", copied)
+        monkeypatch.undo()
+        async with alone(copied) as node:
+            await eventually(lambda: node.sync.counters()["updates_sent"] == 1, "the announcement")
 
     asyncio.run(main())
 

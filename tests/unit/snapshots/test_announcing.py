@@ -33,6 +33,7 @@ class Source:
     def __init__(self) -> None:
         self.new: dict[str, AckVector] = {}
         self.all: dict[str, AckVector] = {}
+        self.owed: list[str] = []
 
     def acknowledge(self, name: str, *entries: int) -> None:
         self.new.setdefault(name, AckVector()).merge(acks(*entries))
@@ -41,6 +42,9 @@ class Source:
     def take(self, name: str, *, whole: bool) -> tuple[AckVector, bool]:
         new = self.new.pop(name, AckVector())
         return (self.all.get(name, AckVector()), True) if whole else (new, False)
+
+    def owe(self, name: str) -> None:
+        self.owed.append(name)
 
     def describe(self, name: str) -> Description:
         return Description({"team": name})
