@@ -16,7 +16,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +30,13 @@ from snapshots.position_set import PositionSet
 
 ENTRY_BITS: Final = 32
 _ENTRY_MASK: Final = (1 << ENTRY_BITS) - 1
+_ABOVE_ALL: Final = (1 << 63) - 1
 FEW_POSITIONS: Final = 24
 """Limit of the positions of one ledger that are translated one by one; more are translated as arrays."""
+FEW_RUNS: Final = 32
+"""Limit of the runs that are walked one by one; more are translated as arrays."""
+LONG_RUN: Final = 256
+"""Entries from which a run is added as a range, also among many: single entries of it would cost more."""
 SLICE_POSITIONS: Final = 1 << 20
 """Limit of positions of a set that are translated at once: some ten megabytes of numbers."""
 _ANEW: Final = "`replicator mapping rebuild` makes it anew"
@@ -111,6 +116,23 @@ class _Side:
         if gone:
             del self.ledgers[:gone]
             self.starts = array("Q", (np.frombuffer(self.starts, np.uint64) - np.uint64(gone << ENTRY_BITS)).tobytes())
+
+    def keys(self, first: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the keys of the starts of runs ``first`` to ``stop``, without the last one."""
+        return np.frombuffer(self.starts, np.uint64)[first:stop].astype(np.int64)
+
+    def add_range(self, key: int, more: int, result: PositionSet) -> None:
+        """Add the position of ``key`` and the ``more`` ones after it, all in one ledger, to ``result``."""
+        ledger, entry = self.position(key)
+        result.add_range(ledger, entry, entry + more)
+
+    def add_keys(self, keys: npt.NDArray[np.int64], result: PositionSet) -> None:
+        """Add the positions of ``keys``, which ascend, to ``result``."""
+        ranks = keys >> ENTRY_BITS
+        cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)] if len(ranks) else [0]
+        for start, stop in pairwise(cuts):
+            entries = (keys[start:stop] & _ENTRY_MASK).astype(np.uint32)
+            result.add_entries(self.ledgers[int(ranks[start])], BitMap(array("I", entries.tobytes())))
 
     def columns(self) -> tuple[Numbers, Numbers]:
         """Return ``(ledgers, entries)`` of all starts."""
@@ -241,29 +263,11 @@ class ExtentTable:
 
     def local_between(self, after: Position, upto: Position, *, above: Position) -> PositionSet:
         """Return the local positions above ``above`` of entries whose origin positions p have ``after < p <= upto``."""
-        found = PositionSet()
-        first = max(
-            bisect_right(self._origin.starts, self._origin.floor_key(after)) - 1,
-            bisect_right(self._local.starts, self._local.floor_key(above)) - 1,
-            0,
-        )
-        for index in range(first, len(self)):
-            run = self[index]
-            if run.origin_first > upto:
-                break
-            low, high = 0, run.entries - 1
-            if run.origin_first <= after:
-                low = (
-                    after.entry - run.origin_first.entry + 1 if after.ledger == run.origin_first.ledger else run.entries
-                )
-            if run.local_first <= above:
-                reached = (
-                    above.entry - run.local_first.entry + 1 if above.ledger == run.local_first.ledger else run.entries
-                )
-                low = max(low, reached)
-            if run.origin_last > upto:
-                high = upto.entry - run.origin_first.entry
-            found.add_range(run.local_first.ledger, run.local_first.entry + low, run.local_first.entry + high)
+        origin, here, found = self._origin, self._local, PositionSet()
+        after_key, upto_key, above_key = origin.floor_key(after), origin.floor_key(upto), here.floor_key(above)
+        first = max(bisect_right(origin.starts, after_key) - 1, bisect_right(here.starts, above_key) - 1, 0)
+        within = [(origin, after_key + 1, upto_key), (here, above_key + 1, _ABOVE_ALL)]
+        self._add_runs(here, first, bisect_right(origin.starts, upto_key), within, found)
         return found
 
     # ---- bytes ------------------------------------------------------------------------------------------
@@ -376,12 +380,38 @@ class ExtentTable:
         """Add entries ``first`` to ``last`` of the ledger of ``rank``, translated run by run, to ``result``."""
         low, high = rank << ENTRY_BITS | first, rank << ENTRY_BITS | last
         at = max(0, bisect_right(here.starts, low) - 1)
-        while at < len(self) and here.starts[at] <= high:
-            start, length = here.starts[at], self._entries[at]
-            begin, end = max(low, start) - start, min(high, start + length - 1) - start
-            to = there.position(there.starts[at])
-            result.add_range(to.ledger, to.entry + begin, to.entry + end)
-            at += 1
+        self._add_runs(there, at, bisect_right(here.starts, high), [(here, low, high)], result)
+
+    def _add_runs(
+        self, there: _Side, first: int, stop: int, within: Sequence[tuple[_Side, int, int]], result: PositionSet
+    ) -> None:
+        """Add runs ``first`` to ``stop``, without the last one, as they lie ``there``, to ``result``.
+
+        Of each run only the entries are added that lie in the range of keys that ``within`` gives for a side. A few
+        runs are added one by one, and many as arrays.
+        """
+        if stop - first <= FEW_RUNS:
+            for at in range(first, stop):
+                low, high = 0, self._entries[at] - 1
+                for side, least, most in within:
+                    low, high = max(low, least - side.starts[at]), min(high, most - side.starts[at])
+                if low <= high:
+                    there.add_range(there.starts[at] + low, high - low, result)
+            return
+        lows = np.zeros(stop - first, np.int64)
+        highs = np.frombuffer(self._entries, np.uint32)[first:stop].astype(np.int64) - 1
+        for side, least, most in within:
+            starts = side.keys(first, stop)
+            lows, highs = np.maximum(lows, least - starts), np.minimum(highs, most - starts)
+        some, long = lows <= highs, highs - lows >= LONG_RUN
+        begins, more = there.keys(first, stop) + lows, highs - lows
+        for begin, rest in zip(begins[long].tolist(), more[long].tolist(), strict=True):
+            there.add_range(begin, rest, result)
+        begins, counts = begins[some & ~long], more[some & ~long] + 1
+        for at in range(0, len(begins), SLICE_POSITIONS // LONG_RUN):
+            begin, count = begins[at:][: SLICE_POSITIONS // LONG_RUN], counts[at:][: SLICE_POSITIONS // LONG_RUN]
+            passed = np.cumsum(count) - count
+            there.add_keys(np.repeat(begin - passed, count) + np.arange(int(count.sum())), result)
 
     def _few(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
         """Add few entries of the ledger of ``rank``, translated one by one, to ``result``; arrays would take longer."""
@@ -402,12 +432,7 @@ class ExtentTable:
             part: Any = bitmap[begin : begin + SLICE_POSITIONS]
             keys = np.frombuffer(part.to_array(), np.uint32).astype(np.uint64) | np.uint64(rank << ENTRY_BITS)
             translated, found = self._keys(here, there, keys)
-            translated = translated[found]  # ascending, as both sides are
-            ranks = (translated >> np.uint64(ENTRY_BITS)).astype(np.int64)
-            cuts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)] if len(ranks) else [0]
-            for start, stop in pairwise(cuts):
-                entries = (translated[start:stop] & np.uint64(_ENTRY_MASK)).astype(np.uint32)
-                result.add_entries(there.ledgers[int(ranks[start])], BitMap(array("I", entries.tobytes())))
+            there.add_keys(translated[found].astype(np.int64), result)
 
 
 def _columns(raw: bytes, runs_max: int) -> list[Numbers]:

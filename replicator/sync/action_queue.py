@@ -24,6 +24,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.running.pacing import Pace
 from replicator.running.supervisor import SupervisedTask
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.ignored_updates import IgnoredUpdates
@@ -35,7 +36,7 @@ from snapshots.markers import Marker, encode_marker
 from snapshots.position import Position
 
 ACTIONS_AT_ONCE: Final = 100
-"""Updates merged before other tasks run, which takes some milliseconds; and markers that go to the writer together."""
+"""Updates that are merged and saved together; and markers that go to the writer together."""
 REFUSED_PAUSE_SECONDS: Final = 1.0
 """Pause before a store that refused a write is tried again."""
 PRODUCER_NAME: Final = "replicator"
@@ -243,7 +244,13 @@ class ActionQueue:
 
         So the last subscription of a marker does not wait for the others' commits.
         """
-        saving = [await self._applier.apply(update, repeating=self._repeating) for update in updates]
+        pace, saving = (
+            Pace(self._shared.engine.turns, self._shared.engine.turns.own),
+            list[asyncio.Future[None] | None](),
+        )
+        for update in updates:
+            await pace.step()
+            saving.append(await self._applier.apply(update, repeating=self._repeating))
         for outcome in await asyncio.gather(*(each for each in saving if each is not None), return_exceptions=True):
             if isinstance(outcome, SubscriptionNotFound):  # it is being deleted; other subscriptions' updates go on
                 self._shared.counted.updates_ignored += 1
@@ -256,8 +263,7 @@ class ActionQueue:
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
 
     async def _save_first(self) -> None:
-        """Save the subscriptions given to :meth:`save_first`. Raises the store's errors; then they are saved at the next
-        try."""
+        """Save what :meth:`save_first` was given. Raises the store's errors; then it is saved at the next try."""
         while taken := self._to_save_first:
             self._to_save_first = None
             try:

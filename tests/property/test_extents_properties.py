@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from step_limit import at_most_steps
 
 from snapshots import extents
 from snapshots.errors import ExtentsCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
+
+ARRAYS = {"FEW_POSITIONS": 0, "FEW_RUNS": 0, "LONG_RUN": 3, "SLICE_POSITIONS": 6}
+"""Limits with which the few runs of a table go every way that many runs go."""
+WAYS = pytest.mark.parametrize("limits", [ARRAYS, {"FEW_RUNS": extents.FEW_RUNS}], ids=["by-arrays", "one-by-one"])
 
 
 @st.composite
@@ -67,10 +72,10 @@ def test_a_position_is_found_exactly_where_copying_put_it(
         assert got == [one.get(position) for position in real]
 
 
-@pytest.mark.parametrize("few", [0, extents.FEW_POSITIONS], ids=["by-arrays", "one-by-one"])
+@WAYS
 @given(tables(), st.sets(st.builds(Position, st.integers(1, 14), st.integers(0, 30))), st.booleans(), st.data())
 def test_a_set_is_translated_as_its_positions_are(
-    few: int,
+    limits: dict[str, int],
     made: tuple[ExtentTable, dict[Position, Position]],
     asked: set[Position],
     filled: bool,
@@ -83,19 +88,38 @@ def test_a_set_is_translated_as_its_positions_are(
     if filled:  # without holes: the way by runs
         asked = {Position(ledger, entry) for ledger in {position.ledger for position in asked} for entry in range(25)}
     back = {local: origin for origin, local in truth.items()}
-    with mock.patch.object(extents, "FEW_POSITIONS", few):
+    with mock.patch.multiple(extents, **limits):
         assert set(table.to_local_set(PositionSet(asked))) == {truth[each] for each in asked if each in truth}
         assert set(table.to_origin_set(PositionSet(asked))) == {back[each] for each in asked if each in back}
         assert set(table.of_origin(PositionSet(asked))) == {each for each in asked if each in back}
 
 
+@WAYS
 @given(tables(), POSITIONS, POSITIONS, st.one_of(st.just(BEFORE_ALL), POSITIONS))
 def test_what_lies_between_two_positions_of_the_origin(
-    made: tuple[ExtentTable, dict[Position, Position]], after: Position, upto: Position, above: Position
+    limits: dict[str, int],
+    made: tuple[ExtentTable, dict[Position, Position]],
+    after: Position,
+    upto: Position,
+    above: Position,
 ) -> None:
     table, truth = made
     between = {local for origin, local in truth.items() if after < origin <= upto and local > above}
-    assert set(table.local_between(after, upto, above=above)) == between
+    with mock.patch.multiple(extents, **limits):
+        assert set(table.local_between(after, upto, above=above)) == between
+
+
+def test_invariant_11_a_range_over_many_runs_takes_few_steps() -> None:
+    """Two clusters publish by turns, so each run has one entry. One subscription claims a large backlog at once."""
+    runs = 20_000
+    table, everything = ExtentTable(), PositionSet()
+    for entry in range(runs):
+        table.append(Position(1, entry), Position(2, 2 * entry), 1)
+    everything.add_range(2, 0, 2 * runs)
+    with at_most_steps(10_000):
+        assert len(table.of_origin(everything)) == runs
+        assert len(table.to_origin_set(everything)) == runs
+        assert len(table.local_between(BEFORE_ALL, Position(1, runs), above=BEFORE_ALL)) == runs
 
 
 @given(tables(), POSITIONS)
