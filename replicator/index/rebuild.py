@@ -6,8 +6,8 @@ For each topic, while traffic flows:
    the origin and place of each entry: the extents, without a look at the table of extents.
 2. As a segment of them is full, it is compared with what that table says of the same stretch. Where it differs, the
    log is right: the rows are replaced, and that is said loudly.
-3. Segments are written over those that begin where they do. The mappings in the log's local snapshots that memory
-   keeps, and the states of the cursors, are written again as well.
+3. Segments are written over those that begin where they do. The mappings that sync keeps, which it knows from the
+   log's local snapshots, and the states of the cursors and tombstones are written again as well.
 4. What the index had of the topic before, and was not written now, is deleted. So nobody finds it empty meanwhile.
 5. From the LAC of step 1 on the index writer goes on as usual.
 
@@ -17,27 +17,22 @@ Doing it again changes nothing. Raises what the repository raises; then it can b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError
-from replicator.engine.log.block import BlockKind, BlockView
-from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extent_rows, read_headers
 from replicator.engine.topic import Topic
 from replicator.index.extents import append, follows, part
 from replicator.index.writer import IndexWriter
 from replicator.running.short_tasks import in_background
-from snapshots.errors import MarkerCorrupt
 from snapshots.extents import Extent, ExtentTable
 from snapshots.mapping import SnapshotMapping
-from snapshots.markers import LocalSnapshot, decode_marker
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.repository import ExtentKey
+from snapshots.repository import ExtentKey, SubscriptionState
 from snapshots.repository.extents import SEGMENT_RUNS, Segment
 
 HEADERS_AT_ONCE: Final = 500
@@ -77,11 +72,12 @@ class IndexRebuild:
     """Rebuilds the index of one worker. One run at a time."""
 
     def __init__(
-        self, engine: Engine, writer: IndexWriter, *, kept: Callable[[str, str], Collection[Position]] | None = None
+        self, engine: Engine, writer: IndexWriter, *, mappings: Callable[[str], Iterable[SnapshotMapping]]
     ) -> None:
+        """Make the rebuild. ``mappings`` gives those of a topic that sync keeps."""
         self._engine = engine
         self._writer = writer
-        self._kept = kept
+        self._mappings = mappings
         self.progress = RebuildProgress()
         self._task: asyncio.Task[None] | None = None
 
@@ -137,15 +133,19 @@ class IndexRebuild:
             extents.held.add(topic.name)
             began = await repository.now()
         try:
-            mappings = await self._scan(topic)
+            await self._scan(topic)
             if topic.deleted is not None:  # its rows must not come among those of a topic made anew under its name
                 return
+            mappings = list(self._mappings(topic.name))
             self.progress.mappings += len(mappings)
             for first in range(0, len(mappings), MAPPINGS_AT_ONCE):
                 await repository.record_mappings([(topic.name, each) for each in mappings[first:][:MAPPINGS_AT_ONCE]])
             async with self._writer.writing:  # no newer state is written between reading the cursors and writing them
                 if topic.deleted is None:
-                    states = [self._writer.states.exact(topic, each) for each in topic.subscriptions.values()]
+                    subscriptions = topic.subscriptions
+                    states = [self._writer.states.exact(topic, each) for each in subscriptions.values()]
+                    buried = subscriptions.tombstones.items()
+                    states += [SubscriptionState.buried(topic.name, name, generation) for name, generation in buried]
                     await repository.save_subscription_states(states)
                     self.progress.states += len(states)
                     await repository.prune_not_written_since(began, topic=topic.name)
@@ -156,11 +156,9 @@ class IndexRebuild:
 
     # Steps 1 and 2.
 
-    async def _scan(self, topic: Topic) -> list[SnapshotMapping]:
-        """Write the segments of a topic; returns the mappings in its local snapshots that memory keeps."""
+    async def _scan(self, topic: Topic) -> None:
+        """Write the segments of a topic."""
         stretches: dict[ExtentKey, _Stretch] = {}
-        mappings: list[SnapshotMapping] = []
-        kept: dict[str, frozenset[Position]] = {}
         for origin in list(topic.tail.open_extents):  # so that the writer lengthens none that is being looked at
             topic.tail.open_extents.pop(origin, None)
         after, upto = topic.log.trimmed, topic.log.last
@@ -170,12 +168,6 @@ class IndexRebuild:
                     key = ExtentKey(topic.name, header.origin, header.incarnation)
                     stretch = stretches.setdefault(key, _Stretch())
                     await self._add(topic, key, stretch, Extent(header.origin_first, local_first, header.entries))
-                elif header.kind is BlockKind.LOCAL_MARKERS:
-                    for mapping in self._mappings_at(topic, local_first):
-                        if mapping.peer not in kept and self._kept is not None:
-                            kept[mapping.peer] = frozenset(self._kept(topic.name, mapping.peer))
-                        if self._kept is None or mapping.local in kept[mapping.peer]:
-                            mappings.append(mapping)
             self.progress.blocks += len(headers)
             local_first, header = headers[-1]
             after = Position(local_first.ledger, local_first.entry + header.entries - 1)
@@ -186,7 +178,6 @@ class IndexRebuild:
             key = ExtentKey(topic.name, origin, incarnation)
             if key not in stretches:
                 await self._compare(topic, key, _Stretch(), through=None)
-        return mappings
 
     async def _add(self, topic: Topic, key: ExtentKey, stretch: _Stretch, extent: Extent) -> None:
         newest = stretch.table.last
@@ -258,26 +249,6 @@ class IndexRebuild:
             if len(page) < SEGMENT_RUNS:
                 return found
             at = Position(page[-1][1].origin_last.ledger, page[-1][1].origin_last.entry + 1)
-
-    # Step 3.
-
-    def _mappings_at(self, topic: Topic, first: Position) -> list[SnapshotMapping]:
-        stored = self._engine.store.block_of(topic.topic_id, first)
-        if stored is None:  # trimmed meanwhile
-            return []
-        found: list[SnapshotMapping] = []
-        for entry in BlockView(stored.block, stored.header).entries():
-            try:
-                metadata, payload = decode_entry(entry, check=False)
-                marker = decode_marker(metadata.marker_type, payload)
-            except (EngineError, MarkerCorrupt):  # sync says so when it reads it
-                continue
-            if isinstance(marker, LocalSnapshot):
-                found += [
-                    SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
-                    for peer, remote in marker.clusters.items()
-                ]
-        return found
 
 
 def _within(extent: Extent, stretch: _Stretch, topic: Topic) -> Extent | None:

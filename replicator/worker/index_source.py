@@ -12,6 +12,7 @@ from replicator.index.changes import IndexChanges
 from replicator.sync.service import SubscriptionSync
 from replicator.worker.running_links import RunningLinks
 from snapshots.ack_vector import AckVector
+from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
 
 
@@ -55,6 +56,10 @@ class IndexSource:
     def kept_mappings(self, topic: str, peer: str) -> list[Position]:
         """Return the local positions of the mappings that are in memory: those that the index keeps."""
         return [mapping.local for mapping in self._sync.mappings_of(topic, peer)]
+
+    def mappings(self, topic: str) -> list[SnapshotMapping]:
+        """Return the mappings of a topic that are in memory."""
+        return self._sync.all_mappings_of(topic)
 
     def vector(self, topic: Topic, subscription: Subscription) -> AckVector:
         return self._sync.vector(topic, subscription)

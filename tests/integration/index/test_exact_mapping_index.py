@@ -37,7 +37,7 @@ from snapshots.ack_vector import AckVector
 from snapshots.extents import Extent
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.repository import ExtentKey, RepositoryUnavailable, SnapshotRepository
+from snapshots.repository import ExtentKey, RepositoryUnavailable, SnapshotRepository, SubscriptionState
 
 ORIGIN, INCARNATION = "us-east", 7
 KEY = ExtentKey(TOPIC, ORIGIN, INCARNATION)
@@ -377,7 +377,7 @@ def test_a_rebuild_finds_everything_again_in_the_logs_and_again_changes_nothing(
             topic = await w.topic()
             await topic.subscriptions.create("sub", w.lies_at[3], replicated=True)
             await w.written()
-            rebuild = IndexRebuild(w.engine, w.writer)
+            rebuild = IndexRebuild(w.engine, w.writer, mappings=lambda _: ())
             for _ in range(2):
                 with psycopg.connect(postgres_url) as connection:
                     connection.execute("UPDATE extent_segments SET packed = '\\x00' WHERE origin_entry > 3")
@@ -406,6 +406,25 @@ def test_a_rebuild_finds_everything_again_in_the_logs_and_again_changes_nothing(
     asyncio.run(main())
 
 
+def test_a_rebuild_keeps_tombstones_and_each_peers_own_mappings(postgres_url: str, data_dir: Path) -> None:
+    async def main() -> None:
+        async with world(postgres_url, data_dir) as w:
+            topic = await w.topic()
+            await topic.subscriptions.create("gone", BEFORE_ALL, replicated=True)
+            await topic.subscriptions.delete("gone")
+            ((_, generation),) = topic.subscriptions.tombstones.items()
+            # One local snapshot in the log is for all peers, and lies at the position of the last answer.
+            kept = [SnapshotMapping("s", Position(1, at), peer, Position(3, 4)) for peer, at in (("b", 5), ("c", 7))]
+            buried = SubscriptionState.buried(TOPIC, "gone", generation)
+            await w.repository.record_mappings([(TOPIC, each) for each in kept])
+            await w.repository.save_subscription_states([buried])
+            await IndexRebuild(w.engine, w.writer, mappings=lambda name: kept if name == TOPIC else []).rebuild()
+            assert await w.repository.subscription_states(tombstones=True) == [buried]
+            assert await w.repository.mappings(TOPIC) == kept
+
+    asyncio.run(main())
+
+
 def test_a_rebuild_writes_no_state_of_a_topic_that_is_deleted_while_its_log_is_read(
     postgres_url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,14 +441,13 @@ def test_a_rebuild_writes_no_state_of_a_topic_that_is_deleted_while_its_log_is_r
             monkeypatch.setattr(w.writer, "states", SubscriptionStates(w.engine, vector))
             scan = IndexRebuild._scan
 
-            async def scan_and_delete(rebuild: IndexRebuild, of: Topic) -> list[SnapshotMapping]:
-                found = await scan(rebuild, of)
+            async def scan_and_delete(rebuild: IndexRebuild, of: Topic) -> None:
+                await scan(rebuild, of)
                 await w.engine.deleting.delete(TOPIC, force=True)
                 await w.topic()
-                return found
 
             monkeypatch.setattr(IndexRebuild, "_scan", scan_and_delete)
-            await IndexRebuild(w.engine, w.writer).rebuild()
+            await IndexRebuild(w.engine, w.writer, mappings=lambda _: ()).rebuild()
             assert await w.repository.subscription_states() == []
             assert asked == []
 
@@ -467,7 +485,7 @@ def test_a_rebuild_repairs_the_stores_extents_by_the_log(postgres_url: str, data
             }
             await w.engine.writer.put_many(writes[damage])
             assert stored() != before
-            rebuild = IndexRebuild(w.engine, w.writer)
+            rebuild = IndexRebuild(w.engine, w.writer, mappings=lambda _: ())
             await rebuild.rebuild(TOPIC)
             assert stored() == before
             assert rebuild.progress.store_rows_repaired > 0
@@ -475,7 +493,7 @@ def test_a_rebuild_repairs_the_stores_extents_by_the_log(postgres_url: str, data
             await w.copy(1, 1)
             await w.written()
             assert await w.translated() == w.lies_at
-            again = IndexRebuild(w.engine, w.writer)
+            again = IndexRebuild(w.engine, w.writer, mappings=lambda _: ())
             await again.rebuild()
             assert again.progress.store_rows_repaired == 0
 
@@ -491,7 +509,7 @@ def test_a_rebuild_works_while_traffic_flows(
     async def main() -> None:
         async with world(postgres_url, data_dir, running=True) as w:
             await w.copy(*[1] * 30)
-            rebuild = IndexRebuild(w.engine, w.writer)
+            rebuild = IndexRebuild(w.engine, w.writer, mappings=lambda _: ())
 
             async def traffic() -> None:
                 for _ in range(40):
@@ -518,7 +536,7 @@ def test_a_rebuild_without_its_database_fails_and_says_why(postgres_url: str, da
             await w.copy(1)
             with psycopg.connect(postgres_url) as connection:
                 connection.execute("DROP TABLE extent_segments")
-            rebuild = IndexRebuild(w.engine, w.writer)
+            rebuild = IndexRebuild(w.engine, w.writer, mappings=lambda _: ())
             rebuild.start()
             await eventually(lambda: rebuild.progress.state == "failed", "the failure")
             assert "extent_segments" in rebuild.progress.detail
