@@ -304,7 +304,8 @@ class ExactState:
         It may if none of these starts is later than the subscription's own start for the same origin.
         """
         mine = subscription.cursor.state.starts
-        return all(start <= mine.get(origin, start) for origin, start in said.items())
+        by = starts.by_position
+        return all(by(start) <= by(mine.get(origin, start)) for origin, start in said.items())
 
     def _merge(self, subscription: Replicated, vector: AckVector, *, relay: bool) -> bool:
         cursor, name = subscription.cursor, subscription.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -14,13 +14,20 @@ from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
+from replicator.engine.types import END_LEDGER
+from replicator.running.pacing import Pace
 from snapshots.errors import MarkerCorrupt
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, decode_marker
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 RESTORE_MARKERS_MAX: Final = 100_000
 """Most markers that are read back from the log. They take seconds, and cover hours of a busy topic."""
+OWN_MARKERS_MAX: Final = 2_000
+"""Most markers that are read again to see what this cluster wrote. They take a tenth of a second in one turn."""
+PIECE_MARKERS: Final = 200
+"""Markers that are read back at once, which takes some milliseconds."""
 PAGE_BYTES: Final = 1 << 20
 SMALL_PAGE_BYTES: Final = 1 << 14
 """Size of a page that is read while clients are served: some hundred blocks of one marker each."""
@@ -36,6 +43,17 @@ class Counters:
     updates_ignored: int = 0
     markers_corrupt: int = 0
     answers_unprovable: int = 0
+
+
+class Recalled(NamedTuple):
+    """What a topic's markers say that a start needs, read back from the end of the log."""
+
+    mappings: list[SnapshotMapping]
+    """Mappings of the log's local snapshots, oldest first."""
+    unannounced: set[str]
+    """Names with a tombstone for which no marker announces the deletion."""
+    markers: int
+    """Number of markers that were read."""
 
 
 class MarkerLog:
@@ -89,19 +107,30 @@ class MarkerLog:
         self._counted.markers_corrupt += 1
         log.warning("markers cannot be read", topic=self._topic.name, position=str(position), reason=str(error))
 
-    def newest_first(self) -> Iterator[StoredBlock]:
-        """Yield the blocks of markers from the end of the log back, at most :data:`RESTORE_MARKERS_MAX` markers."""
-        looked_at = 0
-        for first, last in reversed(list(self._topic.log.markers.runs())):
+    def newest_first(self, markers_max: int = RESTORE_MARKERS_MAX) -> Iterator[StoredBlock]:
+        """Yield the blocks of markers from the end of the log back, with about ``markers_max`` markers."""
+        left, lowest = markers_max, Position(END_LEDGER, 0)
+        for first, last in self._pieces_back():
             for stored in reversed(self.blocks(first, last)):
-                yield stored
-                looked_at += stored.header.entries
-            if looked_at >= RESTORE_MARKERS_MAX:
-                return
+                if left <= 0:
+                    return
+                if stored.position < lowest:  # else it lies in the piece before, too
+                    lowest = stored.position
+                    left -= stored.header.entries
+                    yield stored
 
-    def before_newest(self) -> Position:
-        """Return the position before the newest :data:`RESTORE_MARKERS_MAX` markers."""
-        left = RESTORE_MARKERS_MAX
+    def _pieces_back(self) -> Iterator[tuple[Position, Position]]:
+        """Yield the first and last position of each run of markers, from the end of the log back. Long runs come in
+        pieces."""
+        for ledger, entries in reversed(list(self._topic.log.markers.by_ledger())):
+            for end in range(len(entries), 0, -PIECE_MARKERS):
+                piece = PositionSet()
+                piece.add_entries(ledger, entries[max(0, end - PIECE_MARKERS) : end])
+                yield from reversed(list(piece.runs()))
+
+    def before_newest(self, markers_max: int | None = None) -> Position:
+        """Return the position before the newest ``markers_max`` markers, by default :data:`RESTORE_MARKERS_MAX`."""
+        left = markers_max or RESTORE_MARKERS_MAX
         for ledger, entries in reversed(list(self._topic.log.markers.by_ledger())):
             if len(entries) >= left:
                 return Position(ledger, entries[len(entries) - left] - 1)
@@ -133,57 +162,59 @@ class MarkerLog:
         """Return the position before the markers at the end of the log. It lies at or above the last message."""
         shape = self._topic.log
         position = shape.last
-        for first, last in reversed(list(shape.markers.runs())):
+        for first, last in self._pieces_back():
             if last != position:
                 break
             position = shape.clamp(Position(first.ledger, first.entry - 1))
         return position
 
-    def recorded_mappings(self, peers: Collection[str]) -> list[SnapshotMapping]:
-        """Return the mappings of the log's local snapshots, oldest first.
+    async def recall(
+        self, peers: Collection[str], relays: Callable[[str], bool], markers_max: int, pace: Pace
+    ) -> Recalled:
+        """Read back what a start needs to know, at most about ``markers_max`` markers.
 
-        Reading back from the newest ends once each of ``peers`` has one at or below the mark-delete position of every
-        replicated subscription.
+        Mappings are complete once each of ``peers`` has one at or below the mark-delete position of every replicated
+        subscription. A deletion that a marker of another cluster announces does not count if this cluster ``relays``
+        the announcements of that cluster.
         """
         topic = self._topic
         floor = min(
             (each.cursor.mark_delete for each in topic.subscriptions.values() if each.replicated),
             default=topic.log.last,
         )
-        found: list[SnapshotMapping] = []
-        settled: set[str] = set()
-        for stored in self.newest_first():
-            if stored.header.kind is not BlockKind.LOCAL_MARKERS:
-                continue
-            for _, marker in reversed(list(self.markers(stored))):
-                if isinstance(marker, LocalSnapshot):
-                    for peer, remote in marker.clusters.items():
-                        found.append(SnapshotMapping(marker.snapshot_id, marker.local, peer, remote))
-                        if marker.local <= floor:
-                            settled.add(peer)
-            if settled and settled >= set(peers):
+        found, read = list[SnapshotMapping](), 0
+        missing, unsettled, none_yet = dict(topic.subscriptions.tombstones), set(peers), True
+        for stored in self.newest_first(markers_max):
+            await pace.step()
+            read += stored.header.entries
+            kind, origin = stored.header.kind, stored.header.origin
+            if kind is BlockKind.LOCAL_MARKERS and (unsettled or none_yet):
+                for mapping in self._mappings_back(stored):
+                    found.append(mapping)
+                    if mapping.local <= floor:
+                        none_yet = False
+                        unsettled.discard(mapping.peer)
+            elif kind is BlockKind.MARKERS and missing and (origin == topic.cluster or not relays(origin)):
+                for name, generation in self._deletions(stored):
+                    if missing.get(name) == generation:
+                        del missing[name]
+            if not (unsettled or none_yet or missing):
                 break
-        return found[::-1]
+        return Recalled(found[::-1], set(missing), read)
 
-    def unannounced_deletions(self, relays: Callable[[str], bool]) -> set[str]:
-        """Return the names with a tombstone for which no marker announces the deletion.
+    def _mappings_back(self, stored: StoredBlock) -> Iterator[SnapshotMapping]:
+        """Yield the mappings of the local snapshots in a block, newest first."""
+        for _, marker in reversed(list(self.markers(stored))):
+            if isinstance(marker, LocalSnapshot):
+                for peer, remote in marker.clusters.items():
+                    yield SnapshotMapping(marker.snapshot_id, marker.local, peer, remote)
 
-        A marker of another cluster does not count if this cluster ``relays`` its announcements.
-        """
-        missing = dict(self._topic.subscriptions.tombstones)
-        if not missing:
-            return set()
-        for stored in self.newest_first():
-            origin = stored.header.origin
-            if stored.header.kind is not BlockKind.MARKERS or (origin != self._topic.cluster and relays(origin)):
-                continue
-            for _, marker in self.markers(stored):
-                for update in marker.updates if isinstance(marker, SubscriptionsUpdate) else ():
-                    if update.deleted and missing.get(update.subscription) == update.generation:
-                        del missing[update.subscription]
-            if not missing:
-                break
-        return set(missing)
+    def _deletions(self, stored: StoredBlock) -> Iterator[tuple[str, int]]:
+        """Yield the name and generation of each deletion that a block announces."""
+        for _, marker in self.markers(stored):
+            for update in marker.updates if isinstance(marker, SubscriptionsUpdate) else ():
+                if update.deleted:
+                    yield update.subscription, update.generation
 
 
 def _holds_any(entry: bytes, sought: Collection[bytes]) -> bool:

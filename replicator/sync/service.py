@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, islice
 from typing import Any, Final
 
@@ -19,8 +20,9 @@ from replicator.engine.log.writer import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
+from replicator.running.pacing import Pace
 from replicator.sync.index import Index
-from replicator.sync.marker_log import Counters
+from replicator.sync.marker_log import RESTORE_MARKERS_MAX, Counters, MarkerLog
 from replicator.sync.routes import DirectRoutes, Routes, TopologyRoutes
 from replicator.sync.shared import Shared
 from replicator.sync.topic_sync import TopicSync
@@ -29,6 +31,9 @@ from snapshots.ack_vector import AckVector
 from snapshots.actions import ApplyUpdate, ControllerSettings, ControllerStats
 from snapshots.mapping import SnapshotMapping
 
+ALL_MARKERS_MAX: Final = 500_000
+"""Most markers that a start reads back from the logs of all topics, which takes half a minute. A cluster that knows
+fewer mappings makes them anew."""
 KEPT_LIVES_MAX: Final = 100
 """Limit of topics with earlier lives that the status names."""
 
@@ -62,6 +67,8 @@ class SubscriptionSync(TopicListener[Topic]):
             next_id=lambda: f"{engine.cluster}-{incarnation}-{next(serial)}",
         )
         self._topics: dict[str, TopicSync] = {}
+        self._unresumed: dict[str, Collection[str]] = {}
+        """Topics whose start is not over, each with the names whose deletion is not announced in the log."""
         self._passed_over: dict[str, dict[str, Subscription]] = {}
         """By topic and name, subscriptions that changed while their topic was to be deleted."""
 
@@ -80,14 +87,33 @@ class SubscriptionSync(TopicListener[Topic]):
         """Whether no topic has anything to announce or merge, now or later."""
         return all(sync.is_idle for sync in self._topics.values())
 
-    def start(self) -> None:
-        """Start the sync of every topic: read back what was known, and handle what was left unhandled."""
-        starting = self._shared.engine.loaded.starting
+    async def start(self) -> None:
+        """Start the sync of every topic: read back what was known, and handle what was left unhandled.
+
+        Topics with few markers come first, so that the others can share what is left of the limit. Other tasks run
+        meanwhile. An event of a topic whose turn has not come is handled after what was left unhandled of it.
+        """
+        engine, routes = self._shared.engine, self._shared.routes
+        starting = engine.loaded.starting
         starting.brought = lambda topic: self._shared.routes.origins(topic)
         starting.merge = lambda topic, subscription, said: self._topics[topic].merge_start(subscription, said)
-        self._shared.engine.add_listener(self)
-        for topic in self._shared.engine.topics():
-            self._of(topic).resume()
+        pace, left = Pace(engine.turns, engine.turns.own), ALL_MARKERS_MAX
+        topics = sorted(engine.topics(), key=lambda topic: len(topic.log.markers))
+        unresumed: dict[str, Collection[str]] = {}
+        for number, topic in enumerate(topics):
+            await pace.step()
+            markers_max = min(RESTORE_MARKERS_MAX, left // (len(topics) - number))
+            recalled = await MarkerLog(topic, self.counted).recall(
+                self._shared.peers(topic), partial(routes.relays, topic.name), markers_max, pace
+            )
+            left = max(0, left - recalled.markers)
+            self._topics[topic.name] = TopicSync(self._shared, topic, recalled.mappings)
+            unresumed[topic.name] = recalled.unannounced
+        engine.add_listener(self)
+        self._unresumed = unresumed
+        for topic in topics:
+            await pace.step()
+            self._of(topic)
 
     async def stop(self) -> None:
         await asyncio.gather(*(sync.stop() for sync in self._topics.values()))
@@ -117,10 +143,16 @@ class SubscriptionSync(TopicListener[Topic]):
 
     def mappings(self) -> Iterator[tuple[str, SnapshotMapping]]:
         """Yield all known snapshot mappings with their topics, to refill an index that lost them."""
-        for name, sync in self._topics.items():
-            for peer in sync.controller.mapped_peers():
-                for mapping in sync.controller.mappings(peer):
-                    yield name, mapping
+        for name in self._topics:
+            for mapping in self.all_mappings_of(name):
+                yield name, mapping
+
+    def all_mappings_of(self, topic_name: str) -> list[SnapshotMapping]:
+        """Return the known snapshot mappings of a topic with all peers."""
+        if (sync := self._topics.get(topic_name)) is None:
+            return []
+        controller = sync.controller
+        return [mapping for peer in controller.mapped_peers() for mapping in controller.mappings(peer)]
 
     def mappings_of(self, topic_name: str, peer: str) -> list[SnapshotMapping]:
         """Return the known snapshot mappings of ``topic`` with one peer, oldest first."""
@@ -209,6 +241,7 @@ class SubscriptionSync(TopicListener[Topic]):
     def on_log_deleted(self, topic: Topic) -> None:
         """Drop the sync of a deleted topic. Clusters that have copies keep them and are told nothing."""
         sync = self._topics.pop(topic.name, None)
+        self._unresumed.pop(topic.name, None)
         self._passed_over.pop(topic.name, None)
         self._shared.kept_lives.pop(topic.name, None)
         if sync is not None:
@@ -238,6 +271,8 @@ class SubscriptionSync(TopicListener[Topic]):
         """
         sync = self._topics.get(topic.name)
         if sync is not None and sync.topic is topic:
+            if self._unresumed and (unannounced := self._unresumed.pop(topic.name, None)) is not None:
+                sync.resume(unannounced)
             return sync
         made = TopicSync(self._shared, topic)
         if self._shared.engine.loaded.by_id.get(topic.topic_id) is not topic:

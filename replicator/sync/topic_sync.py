@@ -24,13 +24,14 @@ from replicator.running.short_tasks import heard
 from replicator.sync.action_queue import ActionQueue
 from replicator.sync.checkpoint import Checkpoint
 from replicator.sync.ignored_updates import IgnoredUpdates
-from replicator.sync.marker_log import MarkerLog
+from replicator.sync.marker_log import OWN_MARKERS_MAX, MarkerLog
 from replicator.sync.shared import Shared, monotonic_ms
 from replicator.sync.topic_state import TopicState
 from replicator.sync.update_applier import UpdateApplier
 from snapshots.ack_vector import AckVector
 from snapshots.actions import ApplyUpdate, WriteUpdate
 from snapshots.controller import SnapshotController
+from snapshots.mapping import SnapshotMapping
 from snapshots.markers import SnapshotRequest, SnapshotResponse
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Starts, is_anything_before, may_come_before
@@ -59,7 +60,8 @@ class TopicSync:
         "controller",
     )
 
-    def __init__(self, shared: Shared, topic: Topic) -> None:
+    def __init__(self, shared: Shared, topic: Topic, mappings: Sequence[SnapshotMapping] = ()) -> None:
+        """Make it, with the ``mappings`` that the topic's log has."""
         self._shared = shared
         self._topic = topic
         self._loop = asyncio.get_running_loop()
@@ -102,7 +104,7 @@ class TopicSync:
         self._timer_ms = 0
         """Time at which the timer ends. It may end before the controller's deadline, but never after it."""
         self._markers = MarkerLog(topic, shared.counted)
-        self.controller.restore(self._markers.recorded_mappings(self._peers()))
+        self.controller.restore(mappings)
 
     @property
     def topic(self) -> Topic:
@@ -115,8 +117,11 @@ class TopicSync:
 
     # Starting and stopping.
 
-    def resume(self) -> None:
-        """Handle the markers that follow the last checkpoint in the log. Call this once after a restart."""
+    def resume(self, unannounced: Collection[str]) -> None:
+        """Handle the markers that follow the last checkpoint in the log. Call this once after a restart.
+
+        ``unannounced`` are the deleted subscriptions whose deletion is not announced in the log.
+        """
         topic = self._topic
         self._state.note_kept_lives()
         self._checkpoint.load()
@@ -125,7 +130,6 @@ class TopicSync:
             self.controller.on_append(last_message, origin=None, messages=True, now_ms=monotonic_ms())
             self.controller.on_append(topic.log.last, origin=None, messages=False, now_ms=monotonic_ms())
             self._recall_own_markers(last_message)
-        unannounced = self._markers.unannounced_deletions(lambda origin: self._shared.routes.relays(topic.name, origin))
         tombstones = topic.subscriptions.tombstones
         for name, generation in tombstones.items():
             self.controller.on_subscription_deleted(
@@ -136,11 +140,14 @@ class TopicSync:
                 unless_in_use=tombstones.unless_in_use(name),
                 again=True,
             )
-        for first, last in list(topic.log.markers.runs()):
-            after = max(self._checkpoint.handled, Position(first.ledger, first.entry - 1))
+        after, upto = self._checkpoint.handled, topic.log.last
+        while (run := self._markers.next_run(after, upto)) is not None:
+            first, last = run
+            after = max(after, Position(first.ledger, first.entry - 1))
             for blocks in self._markers.pages(after, last):
                 for stored in blocks:
                     self._handle_markers(stored, after)
+            after = last
         for subscription in list(topic.subscriptions.values()):
             self._duplicates_came(subscription, subscription.cursor.followed)
             if self._may_have_come_before_its_start(subscription):
@@ -166,14 +173,14 @@ class TopicSync:
     def _recall_own_markers(self, after: Position) -> None:
         """Let the controller read this cluster's markers after the last message, so that it does not write them again.
 
-        That keeps an idle topic idle (invariant 7).
+        That keeps an idle topic idle (invariant 7). Of many markers only the newest are read.
         """
-        cluster = self._shared.engine.cluster
+        cluster, state = self._shared.engine.cluster, self._state.log_state()
+        after = max(after, self._markers.before_newest(OWN_MARKERS_MAX))
         for blocks in self._markers.pages(after, self._topic.log.last):
             for stored in blocks:
                 if stored.header.origin == cluster and stored.header.kind is BlockKind.MARKERS:
                     for position, marker in self._markers.markers(stored):
-                        state = self._state.log_state()
                         self._queue.add(self.controller.on_marker(position, cluster, marker, state, monotonic_ms()))
 
     async def stop(self) -> None:

@@ -338,7 +338,7 @@ def _make_parts(
         database,
         engine,
         index,
-        IndexRebuild(engine, index, kept=source.kept_mappings),
+        IndexRebuild(engine, index, mappings=source.mappings),
         sync,
         links,
         failover,
@@ -381,7 +381,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()  # before anything is read: what is found to be damaged is mended
     parts.index.start()
-    parts.sync.start()
+    await parts.sync.start()
     await parts.links.change(topology)
     if parts.bridge is not None:
         parts.bridge.start()

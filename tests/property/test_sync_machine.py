@@ -125,7 +125,7 @@ class Cluster:
         self.sync = SubscriptionSync(
             self.engine, routes=TopologyRoutes(self._topology, self.name), settings=self._settings, index=NoIndex()
         )
-        self.sync.start()
+        await self.sync.start()
 
     async def stop(self) -> None:
         await self.sync.stop()

@@ -50,7 +50,7 @@ class Cluster:
         self.sync = SubscriptionSync(
             self.engine, routes=self._routes, settings=FAST, index=NoIndex(), exact=self._exact
         )
-        self.sync.start()
+        await self.sync.start()
         return await self.engine.topic(TOPIC)
 
     async def stop(self) -> None:

@@ -70,8 +70,8 @@ class Node:
         self.sync = SubscriptionSync(engine, peers=peers, reachable_origins=peers, settings=settings, index=self.index)
         self.links: list[Link] = []
 
-    def start(self, addresses: dict[str, str]) -> None:
-        self.sync.start()
+    async def start(self, addresses: dict[str, str]) -> None:
+        await self.sync.start()
         self.links = [
             Link(self.engine, name, address) for name, address in addresses.items() if name != self.engine.cluster
         ]
@@ -106,7 +106,7 @@ async def mesh(
             nodes[name] = Node(engine, server, [*names, *down], settings)
         addresses = {name: node.server.address for name, node in nodes.items()} | dict.fromkeys(down, "127.0.0.1:9")
         for node in nodes.values():
-            node.start(addresses)
+            await node.start(addresses)
             stack.push_async_callback(node.stop)
         yield nodes
 

@@ -55,7 +55,7 @@ async def cluster(
             node.sync = SubscriptionSync(
                 engine, peers=others, reachable_origins=others, settings=FAST, index=node.index, exact=False
             )
-        node.start({})
+        await node.start({})
         try:
             yield node
         finally:

@@ -41,8 +41,8 @@ async def one_way(path: Path) -> AsyncIterator[tuple[Node, Node]]:
             server = await stack.enter_async_context(serving(engine, ["us-east"]))
             nodes[name] = Node(engine, server, ["us-east", "eu-west"])
         us, eu = nodes["us-east"], nodes["eu-west"]
-        us.start({"eu-west": eu.server.address})
-        eu.start({})
+        await us.start({"eu-west": eu.server.address})
+        await eu.start({})
         for node in nodes.values():
             stack.push_async_callback(node.stop)
         yield us, eu
@@ -215,9 +215,9 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
             us, ap = nodes["us-east"], nodes["ap-south"]
             async with opened(tmp_path / "eu-west", "eu-west") as engine, serving(engine, ["us-east"]) as server:
                 eu = Node(engine, server, ["us-east", "ap-south", "eu-west"])
-                eu.start({})
-                us.start({"eu-west": server.address})
-                ap.start({"us-east": us.server.address})
+                await eu.start({})
+                await us.start({"eu-west": server.address})
+                await ap.start({"us-east": us.server.address})
                 topic = await ap.engine.topic(TOPIC)
                 await topic.publish([message() for _ in range(10)])
                 await eventually(
@@ -233,9 +233,9 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
                 await eu.stop()
             async with opened(tmp_path / "eu-west", "eu-west") as engine, serving(engine, ["ap-south"]) as server:
                 eu = Node(engine, server, ["us-east", "ap-south", "eu-west"])
-                eu.start({})
+                await eu.start({})
                 await ap.stop()
-                ap.start({"eu-west": server.address})
+                await ap.start({"eu-west": server.address})
                 await eventually(lambda: eu.topic().log.messages == 10, "the messages of ap-south in eu-west")
                 await eventually(lambda: agree(us, eu), "the acknowledgements of us-east on them")
                 assert backlog(eu) == 5
@@ -252,7 +252,7 @@ async def alone(path: Path) -> AsyncIterator[Node]:
     """Yield cluster ``b``, which gets what ``a`` and ``c`` say from the test."""
     async with opened(path, "b") as engine, serving(engine, ["a"]) as server:
         node = Node(engine, server, ["a", "b", "c"])
-        node.start({})
+        await node.start({})
         yield node
         await node.stop()
 
@@ -337,7 +337,7 @@ def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_ri
         async with opened(copied, "b") as engine, serving(engine, ["a"]) as server:
             node = Node(engine, server, ["a", "b", "c"])
             assert engine.store.pending_acks((await engine.topic(TOPIC)).topic_id)
-            node.start({})
+            await node.start({})
             assert backlog(node) == 3, "known before any consumer comes"
             await eventually(lambda: not engine.store.pending_acks(node.topic().topic_id), "nothing that waits")
             await node.stop()

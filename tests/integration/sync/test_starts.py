@@ -467,7 +467,7 @@ def test_a_worker_that_starts_again_delivers_nothing_that_lies_before_the_start(
             sync = SubscriptionSync(
                 engine, peers=["us"], reachable_origins=["us"], settings=FAST, index=RecordingIndex()
             )
-            sync.start()
+            await sync.start()
             assert there.subscriptions["sub"].cursor.backlog_entries() == 0
             await sync.stop()
 

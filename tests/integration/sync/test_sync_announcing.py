@@ -38,7 +38,7 @@ class NoIndex:
 async def serviced(path: Path) -> AsyncIterator[tuple[Topic, SubscriptionSync]]:
     engine = await Engine.open(path / "a", cluster="a")
     sync = SubscriptionSync(engine, peers=["b"], settings=FAST, index=NoIndex())
-    sync.start()
+    await sync.start()
     try:
         yield await engine.topic(TOPIC), sync
     finally:

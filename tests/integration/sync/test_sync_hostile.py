@@ -133,7 +133,7 @@ def test_a_marker_that_no_worker_writes_stops_neither_the_topic_nor_the_worker(t
     async def start() -> tuple[Engine, SubscriptionSync]:
         engine = await Engine.open(tmp_path / "a", cluster="a")
         sync = SubscriptionSync(engine, peers=["b"], reachable_origins=["b"], settings=FAST, index=NoIndex())
-        sync.start()
+        await sync.start()
         return engine, sync
 
     async def stop(engine: Engine, sync: SubscriptionSync) -> None:

@@ -104,7 +104,7 @@ async def heard_nothing(path: Path, *names: str) -> AsyncIterator[tuple[Subscrip
 
 async def started(engine: Engine) -> tuple[Topic, SubscriptionSync]:
     sync = SubscriptionSync(engine, peers=["b"], reachable_origins=["b"], settings=FAST, index=NoIndex())
-    sync.start()
+    await sync.start()
     return await engine.topic(TOPIC), sync
 
 

@@ -8,19 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import eventually, message
+from engine_support import eventually, make_block, message, opened, serving
 from sync_node_support import Node, mesh
+from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
+from replicator.engine.engine import Engine
+from replicator.engine.log.block import BlockKind
+from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store import Store
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
+from replicator.engine.topics.topic_deletion import MARKERS_HANDLED
 from replicator.engine.types import Ack, Delivery, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.sync import service
 from replicator.sync.marker_log import MarkerLog
 from replicator.sync.shared import monotonic_ms
+from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ControllerSettings
-from snapshots.markers import Marker
+from snapshots.markers import LocalSnapshot, Marker, SubscriptionsUpdate, SubscriptionUpdate, encode_marker
 from snapshots.pacing import BURST_SNAPSHOTS, SNAPSHOT_AGE_INTERVALS_MAX, SNAPSHOTS_A_SECOND
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 TOPICS = 25
 ROUNDS = 10
@@ -60,6 +70,12 @@ def totals(nodes: dict[str, Node]) -> dict[str, int]:
         for name, count in node.sync.counters().items():
             found[name] = found.get(name, 0) + count
     return found
+
+
+def marker_entry(marker: Marker) -> bytes:
+    marker_type, payload = encode_marker(marker)
+    metadata = MessageMetadata(producer_name="a", sequence_id=0, publish_time=1, marker_type=int(marker_type))
+    return encode_entry(metadata, payload)
 
 
 def at_rest(node: Node) -> bool:
@@ -125,5 +141,63 @@ def test_many_topics_that_move_write_few_markers_and_cost_nothing_when_they_rest
                 assert last is not None
                 beyond = last.log.next_after(us.sync.mappings_of(name, "eu-west")[-1].local)
                 assert beyond is None or beyond in last.log.markers
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("limit", [100_000, 400])
+def test_invariant_11_a_start_reads_markers_in_many_turns_of_the_event_loop_and_no_more_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """The peer never answered, so no topic finds a mapping, and each would read back all that it has."""
+    counts, topics = {"few": 30, "more": 600, "most": 1500}, list[Topic]()
+
+    async def written(engine: Engine, topic: Topic, number: int) -> None:
+        await topic.publish([message()])
+        await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        # After the mark-delete position, so each is read and none is enough.
+        snapshot = LocalSnapshot("s", topic.log.last, {"us-west": Position(1, 1)})
+        entry = marker_entry(snapshot)
+        for _ in range(number // 10):
+            await asyncio.gather(*(topic.writing.marker(entry, local=True) for _ in range(10)))
+        await topic.publish([message()])
+        await engine.remember(f"{MARKERS_HANDLED} {topic.topic_id}", list(topic.log.last))
+
+    async def main() -> None:
+        async with opened(tmp_path, "us-east") as engine, serving(engine, ["us-east"]) as server:
+            topics.extend([await engine.topic(f"persistent://public/default/{name}") for name in counts])
+            await asyncio.gather(*(written(engine, topic, counts[topic.name.rpartition("/")[2]]) for topic in topics))
+            node = Node(engine, server, ["us-east", "us-west", "eu-west"])
+            monkeypatch.setattr(service, "ALL_MARKERS_MAX", limit)
+            monkeypatch.setattr(engine.turns, "clock", Ticking(STEP_SECONDS))
+            loop, read = asyncio.get_running_loop(), MarkerLog.markers
+            decoded, by_topic = Counted(loop), dict[str, int]()
+
+            def counting(log: MarkerLog, stored: StoredBlock, *sought: Any) -> Iterator[tuple[Position, Marker]]:
+                decoded.add()
+                name = log._topic.name.rpartition("/")[2]
+                by_topic[name] = by_topic.get(name, 0) + stored.header.entries
+                return read(log, stored, *sought)
+
+            monkeypatch.setattr(MarkerLog, "markers", counting)
+            starting = asyncio.create_task(node.start({}))
+            await asyncio.sleep(0)
+            # Something happens in a topic whose turn has not come.
+            first = PositionSet([Position(topics[-1].log.last.ledger, 0)])
+            update = SubscriptionUpdate(
+                "sub", {}, 1, AckVector({"us-east": OriginAcks(topics[-1].incarnation, [], first)})
+            )
+            entries = [marker_entry(SubscriptionsUpdate((update,)))]
+            block = make_block(Position(1, 0), entries, origin="us-west", kind=BlockKind.MARKERS)
+            await topics[-1].writing.copy([CopiedBlock(BEFORE_ALL, block)])
+            await starting
+            await eventually(lambda: topics[-1].subscriptions["sub"].cursor.backlog_entries() == 1, "the update")
+            assert decoded.most <= IN_A_TURN_MAX
+            if limit < sum(counts.values()):
+                assert by_topic["few"] == 30, "who has few markers reads them all"
+                assert sum(by_topic.values()) <= limit + 10 * len(counts) + 1, "blocks of ten are read as a whole"
+            else:
+                assert by_topic == {**counts, "most": counts["most"] + 1}
+            await node.stop()
 
     asyncio.run(main())

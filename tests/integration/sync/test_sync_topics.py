@@ -85,7 +85,7 @@ def test_a_state_that_is_asked_of_a_deleted_topic_or_told_to_it_leaves_the_one_m
             sync = SubscriptionSync(
                 engine, peers=["eu-west"], reachable_origins=["eu-west"], settings=FAST, index=RecordingIndex()
             )
-            sync.start()
+            await sync.start()
             old = await engine.topic(TOPIC)
             await old.publish([message()])
             held = await old.subscriptions.create("sub", BEFORE_ALL, replicated=True)
@@ -111,7 +111,7 @@ def test_a_topic_of_a_namespace_that_is_not_copied_gets_no_markers_and_keeps_its
             sync = SubscriptionSync(
                 engine, peers=["eu-west"], reachable_origins=["eu-west"], settings=FAST, index=RecordingIndex()
             )
-            sync.start()
+            await sync.start()
             home, away = await engine.topic("acme/home/orders"), await engine.topic("acme/away/orders")
             for topic in (home, away):
                 await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
