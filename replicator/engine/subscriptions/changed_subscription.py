@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from replicator.engine.subscriptions.backlog import Backlog
 from replicator.engine.subscriptions.cursor import Cursor
+from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.subscribed_topic import SubscribedTopic
 from replicator.engine.types import Ack, ReadEntries
@@ -50,6 +51,9 @@ class ChangedSubscription(Protocol):
     def changed(self, mark_delete_before: Position | None, *, local: bool) -> None:
         """Tell every part that depends on mark-delete that it moved. With None, tell it even if mark-delete did not
         move."""
+
+    def saved_before(self, state: CursorState, move: Callable[[], None]) -> asyncio.Future[None]:
+        """Return a future that is done when ``state`` is durable, and ``move`` was called right after that."""
 
     def saved(self) -> asyncio.Future[None]:
         """Return a future that is done when the present state is durable."""

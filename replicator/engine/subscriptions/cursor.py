@@ -25,12 +25,13 @@ Source: the managed cursor of the field's standard design, seed 002; the generat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 
 from pyroaring import BitMap
 
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.subscriptions.cursor_state import CursorState
+from replicator.engine.subscriptions.cursor_state import CursorState, DirtyChunks
 from replicator.engine.subscriptions.duplicates import FollowsDuplicates
 from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
 from snapshots.position import BEFORE_ALL, Position
@@ -372,6 +373,14 @@ class Cursor(FollowsDuplicates):
         self._uncovered = None
         self._follow_all_duplicates()
         self.advance()
+
+    def restarted(self, position: Position, starts: Starts) -> CursorState:
+        """Return the state that :meth:`restart` makes, without changing the present one."""
+        state = copy(self._state)
+        state.dirty = DirtyChunks()
+        state.begin(state.generation + 1, self.clamp(position), announce=True)
+        state.starts = starts
+        return Cursor(self._log, state).state
 
     def advance(self) -> bool:
         """Move the mark-delete position as far as possible. Return whether it moved."""

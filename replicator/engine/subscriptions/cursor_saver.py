@@ -55,6 +55,10 @@ class CursorSaver:
         """Error for callers while the subscription is being deleted, and after that."""
         self._refusal: EngineError | None = None
         """Error for callers after :meth:`refuse`."""
+        self._next: CursorState | None = None
+        """State that the next save writes in place of the present one."""
+        self._writes_next = False
+        """Whether the save under way writes :attr:`_next`."""
         self._was_refused = False
         """Whether a save was refused by :meth:`refuse`, and none has begun since."""
         self._with_first_save = with_first_save
@@ -65,6 +69,26 @@ class CursorSaver:
         """Return a future that is done when the present state is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
         self.tell_when_saved(partial(complete, future))
+        return future
+
+    def saved_before(self, state: CursorState, move: Callable[[], None]) -> asyncio.Future[None]:
+        """Return a future that is done when ``state`` is durable in place of the present state.
+
+        ``move`` is called as soon as it is, before anything else is saved, and must make it the present state. It is
+        not called if the store refuses. Only one such save may be under way.
+        """
+        assert self._next is None
+        self._next = state
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def told(error: EngineError | None) -> None:
+            try:
+                if error is None:
+                    move()
+            finally:
+                complete(future, error)
+
+        self.tell_when_saved(told)
         return future
 
     def tell_when_saved(self, told: Told) -> None:
@@ -100,13 +124,14 @@ class CursorSaver:
         """
         self._being_saved, self._waiting = self._waiting, []
         self._since = self._waiting_since
+        self._writes_next = self._next is not None
         if self._deleting is not None:
             raise self._deleting.with_traceback(None)
         if self._refusal is not None:
             self._was_refused = True
             raise self._refusal.with_traceback(None)
         self._was_refused = False
-        changes = self._rows.changes(self._state())
+        changes = self._rows.changes(self._next or self._state())
         self._begun = True
         if changes and not self.stored:
             return [*changes.writes, *self._with_first_save], changes.cleared
@@ -126,6 +151,8 @@ class CursorSaver:
         Begin another save if more callers came while this one ran.
         """
         told, self._being_saved = self._being_saved or [], None
+        if self._writes_next:
+            self._next, self._writes_next = None, False
         if self._begun:
             self._begun = False
             if error is None:

@@ -35,17 +35,31 @@ class PositionMoves:
 
     async def seek(self, target: Position | int) -> None:
         """Begin a new generation at the entry ``target``, or at the first message published at ``target`` milliseconds
-        since the epoch or later. Consumers stay connected. Raise :class:`InvalidSeek`."""
+        since the epoch or later. Consumers stay connected. Raise :class:`InvalidSeek`.
+
+        Raise :class:`StoreFull` if the store cannot take it. Then nothing has moved.
+        """
         subscription = self._subscription
         position = await self._position_before(target)
         topic, cursor = subscription.topic, subscription.cursor
-        known = (topic.cluster, *topic.origins.high_waters())
-        cursor.restart(position, starts=of_a_seek(cursor.state.starts, known))
-        subscription.backlog.moved()
-        subscription.dispatching.restart()
-        subscription.changed(None, local=True)
-        self._saving = subscription.saved()
-        await self._saving
+        moved = False
+
+        def move() -> None:
+            nonlocal moved
+            if cursor.generation < state.generation:  # else another cluster sought meanwhile
+                cursor.restart(position, starts=starts)
+                subscription.backlog.moved()
+                subscription.dispatching.restart()
+                subscription.changed(None, local=True)
+                moved = True
+
+        while not moved:
+            await self.sought()
+            known = (topic.cluster, *topic.origins.high_waters())
+            starts = of_a_seek(cursor.state.starts, known)
+            state = cursor.restarted(position, starts)
+            self._saving = subscription.saved_before(state, move)
+            await asyncio.shield(self._saving)
 
     async def sought(self) -> None:
         """Wait until the last seek is durable, or was refused.

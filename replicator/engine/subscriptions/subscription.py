@@ -18,7 +18,7 @@ part                         answers for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -430,6 +430,14 @@ class Subscription:
         done: asyncio.Future[None] = self.topic.loop.create_future()
         done.set_result(None)
         return done
+
+    def saved_before(self, state: CursorState, move: Callable[[], None]) -> asyncio.Future[None]:
+        """Make ``state`` durable, and call ``move`` then, as :meth:`CursorSaver.saved_before` does. For a non-durable
+        subscription ``move`` is called at once."""
+        if self.durable:
+            return self._saver.saved_before(state, move)
+        move()
+        return self.saved()
 
     def not_made(self, error: EngineError) -> None:
         """Refuse later saves, since the store did not accept the new subscription."""

@@ -131,6 +131,77 @@ def test_an_acknowledgement_that_could_not_be_saved_is_saved_with_the_next(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["refused", "accepted"])
+def test_a_seek_moves_nothing_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            consumer, inbox = await subscribed(topic)
+            positions = await topic.publish([message()] * 6)
+            await inbox.holds(6)
+            await consumer.acknowledge([Ack(positions[1]), Ack(positions[3])])
+            subscription, put_many = topic.subscriptions["sub"], engine.writer.put_many
+            generation, held = subscription.cursor.generation, asyncio.Event()
+
+            async def full(*writes: Any, **cleared: Any) -> None:
+                await held.wait()
+                if ends:
+                    raise StoreFull("in this test")
+                await put_many(*writes, **cleared)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.writer, "put_many", full)
+                seeking = asyncio.create_task(subscription.moves.seek(positions[2]))
+                await asyncio.sleep(0)
+                acknowledging = asyncio.create_task(consumer.acknowledge([Ack(positions[5])]))
+                await asyncio.sleep(0)
+                assert subscription.cursor.generation == generation
+                held.set()
+                outcomes = await asyncio.gather(seeking, acknowledging, return_exceptions=True)
+            assert [isinstance(each, StoreFull) for each in outcomes] == [ends, ends]
+            consumed = (1, 3, 5) if ends else (0, 1)
+            assert [at for at in range(6) if subscription.cursor.is_consumed(positions[at])] == list(consumed)
+            await consumer.acknowledge([Ack(positions[4])])
+            assert len(inbox.positions) == (6 if ends else 10)
+        async with opened(tmp_path) as engine:
+            cursor = (await subscription_of(engine)).cursor
+            assert cursor.generation == (generation if ends else generation + 1)
+            assert [at for at in range(6) if cursor.is_consumed(positions[at])] == sorted((*consumed, 4))
+
+    asyncio.run(main())
+
+
+def test_a_seek_during_which_another_cluster_seeks_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message()] * 6)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            put_many, held = engine.writer.put_many, asyncio.Event()
+
+            async def slow(*writes: Any, **cleared: Any) -> None:
+                await held.wait()
+                await put_many(*writes, **cleared)
+
+            monkeypatch.setattr(engine.writer, "put_many", slow)
+            seeks = [asyncio.create_task(subscription.moves.seek(positions[at])) for at in (1, 4)]
+            await asyncio.sleep(0)
+            generation = subscription.cursor.generation + 7
+            subscription.merging.adopt_generation(generation)
+            held.set()
+            await asyncio.gather(*seeks)
+            assert (subscription.cursor.generation, subscription.mark_delete) == (generation + 2, positions[3])
+            await subscription.acknowledge([Ack(positions[5])])
+        async with opened(tmp_path) as engine:
+            cursor = (await subscription_of(engine)).cursor
+            assert cursor.generation == generation + 2
+            assert [at for at in range(6) if cursor.is_consumed(positions[at])] == [0, 1, 2, 3, 5]
+
+    asyncio.run(main())
+
+
 def test_a_subscription_that_is_deleted_and_made_again_starts_with_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
