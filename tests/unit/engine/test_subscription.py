@@ -568,16 +568,24 @@ def test_others_have_their_turn_while_many_messages_are_skipped(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path) -> None:
+def test_a_seek_ends_a_skip_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 5_000)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            skipping = asyncio.create_task(subscription.moves.skip(4_500))
-            while subscription.cursor.mark_delete == BEFORE_ALL:  # noqa: ASYNC110 - each turn counts
-                await asyncio.sleep(0)
-            await subscription.moves.seek(positions[10])
+            put_many, skips = engine.writer.put_many, list[asyncio.Task[int]]()
+
+            async def skip_meanwhile(*writes: Any, **cleared: Any) -> None:
+                await put_many(*writes, **cleared)
+                skips.append(asyncio.create_task(subscription.moves.skip(4_500)))
+                while subscription.mark_delete == BEFORE_ALL:  # noqa: ASYNC110 - each turn counts
+                    await asyncio.sleep(0)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.writer, "put_many", skip_meanwhile)
+                await subscription.moves.seek(positions[10])
+            (skipping,) = skips
             assert await skipping < 4_500
             assert subscription.backlog_messages() == 4_990
 
