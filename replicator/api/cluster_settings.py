@@ -37,6 +37,7 @@ from replicator.peering.cluster_settings import (
     SettingsKept,
 )
 from replicator.running.connecting import UNREADABLE
+from replicator.running.json_by_steps import dumps_by_steps
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.permissions import Action
 
@@ -116,7 +117,7 @@ async def own_settings(request: web.Request) -> web.StreamResponse:
     told = await engine.cluster_settings.told(known.get(engine.origin_stores.store))
     if told is not None:
         await _check_rows(request, told.changes or {})
-    body = await asyncio.to_thread(lambda: json.dumps(OwnSettingsTold(engine.cluster, told).as_json()).encode())
+    body = await asyncio.to_thread(lambda: dumps_by_steps(OwnSettingsTold(engine.cluster, told).as_json()))
     return await send_page(request, body, JSON)
 
 
@@ -146,7 +147,7 @@ async def settings_kept(request: web.Request, engine: Engine) -> web.StreamRespo
         if (deleted := stores.last_deletion(name, cluster)) is not None and may(request, REPLICATING, name):
             deletions.append(deleted)
     kept = SettingsKept(engine.cluster, states, deletions)
-    body = await asyncio.to_thread(lambda: json.dumps(kept.as_json()).encode())
+    body = await asyncio.to_thread(lambda: dumps_by_steps(kept.as_json()))
     return await send_page(request, body, JSON)
 
 

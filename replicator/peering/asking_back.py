@@ -16,7 +16,6 @@ question of a kind is under way to a cluster, and a pause follows it.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from http import HTTPStatus
@@ -32,6 +31,7 @@ from replicator.peering.cluster_settings import BODY_BYTES_MAX, OWN_SETTINGS_ROU
 from replicator.peering.known_stores import STORE_OF_ROUTE, StoreOf
 from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
 from replicator.running.connecting import UNREADABLE, read_at_most, why_no_answer
+from replicator.running.json_by_steps import loads_by_steps
 from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -235,7 +235,7 @@ class AskingBack:
                 session.get(f"{worker_url(address)}{path}", params=params) as response,
             ):
                 body = await read_at_most(response, bytes_max)
-                answer = await asyncio.to_thread(json.loads, body) if body else {}
+                answer = await asyncio.to_thread(loads_by_steps, body) if body else {}
                 if not isinstance(answer, dict):
                     raise TypeError("it is no object")
                 return response.status, answer

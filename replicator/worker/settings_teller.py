@@ -30,6 +30,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.peering.cluster_settings import BODY_BYTES_MAX, SETTINGS_ROUTE, HintAnswer, SettingsHint, SettingsKept
 from replicator.running.connecting import UNREADABLE, read_at_most, why_no_answer
+from replicator.running.json_by_steps import loads_by_steps
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 
@@ -303,7 +304,7 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
                 raise NotTold(  # noqa: TRY301 - one place logs all reasons
                     f"the worker answers with an error, status {response.status}: {bytes(body[:200])!r}"
                 )
-            kept = await asyncio.to_thread(lambda: SettingsKept.of_json(json.loads(body)))
+            kept = await asyncio.to_thread(lambda: SettingsKept.of_json(loads_by_steps(body)))
             if kept.cluster != name:
                 raise NotTold(  # noqa: TRY301 - see above
                     f"cluster {kept.cluster!r} answers at the address of {name!r}: correct the address in the topology"
