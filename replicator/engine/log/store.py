@@ -89,9 +89,7 @@ class Store(TopicRows):
         self.cluster = cluster
         self.size_max = size_max
         """Limit of the store's bytes, up to which appends may fill it."""
-        self.on_damaged: Callable[[int, Position], None] | None = None
-        """Function that is called, on any thread, when a block is found damaged, with its topic's id and a position in
-        it."""
+        self.on_damaged = None
         self.commit_lock = threading.Lock()
         """Lock that is held while a transaction is written. Its holder can rely on an unchanged store."""
         check_not_restoring(path)
@@ -433,24 +431,25 @@ class Store(TopicRows):
         total = 0
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            for ledger, entries in positions.by_ledger():
-                at, end = entries.min(), entries.max()
-                through: int | None = None  # messages up to the end of the block before a skipped part of a run
-                while seek_block(cursor, topic_id, Position(ledger, at)):
-                    key_topic, key_ledger, first = BLOCK_KEY.unpack(cursor.key())
-                    if (key_topic, key_ledger) != (topic_id, ledger):
-                        break
-                    value = cursor.value()
-                    before, row = LOCAL_PREFIX.unpack_from(value)[1], parse_row(value)
-                    last = first + row.header.entries - 1
-                    total += _messages_at(row, first, positions.entries_in(ledger, first, last))
-                    if through is not None:
-                        total += before - through
-                    if end <= last:
-                        break
-                    at, through = entries.next_set_bit(last + 1), None
-                    if at == last + 1:  # the run goes on: skip the blocks that lie wholly in it
-                        at, through = positions.run_end(Position(ledger, at)).entry, before + row.header.messages
+            with self.naming(topic_id, cursor):
+                for ledger, entries in positions.by_ledger():
+                    at, end = entries.min(), entries.max()
+                    through: int | None = None  # messages up to the end of the block before a skipped part of a run
+                    while seek_block(cursor, topic_id, Position(ledger, at)):
+                        key_topic, key_ledger, first = BLOCK_KEY.unpack(cursor.key())
+                        if (key_topic, key_ledger) != (topic_id, ledger):
+                            break
+                        value = cursor.value()
+                        before, row = LOCAL_PREFIX.unpack_from(value)[1], parse_row(value)
+                        last = first + row.header.entries - 1
+                        total += _messages_at(row, first, positions.entries_in(ledger, first, last))
+                        if through is not None:
+                            total += before - through
+                        if end <= last:
+                            break
+                        at, through = entries.next_set_bit(last + 1), None
+                        if at == last + 1:  # the run goes on: skip the blocks that lie wholly in it
+                            at, through = positions.run_end(Position(ledger, at)).entry, before + row.header.messages
         return total
 
     def block_start(self, topic_id: int, position: Position) -> Position | None:
@@ -465,15 +464,6 @@ class Store(TopicRows):
             verify_block(block)
         except BlockCorrupt as error:
             raise self.damaged(error, topic_id, position) from None
-
-    def damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
-        """Return the error that names the damaged block, and report the block for repair."""
-        if self.on_damaged is not None:
-            self.on_damaged(topic_id, position)
-        return BlockCorrupt(
-            f"{self.path}: topic {topic_id} at {position}: {error}. `replicator verify --fix` mends it from a cluster "
-            "that has a copy, and so does `replicator store repair` while the worker is stopped"
-        )
 
 
 def _messages_at(row: BlockRow, first: int, entries: BitMap) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
 
+from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.segments.places import parse_row
 from replicator.engine.log.store_tables import (
@@ -42,6 +45,10 @@ class TopicRows:
 
     env: lmdb.Environment
     tables: dict[str, Any]
+    path: Path
+    on_damaged: Callable[[int, Position], None] | None
+    """Function that is called, on any thread, when a block is found damaged, with its topic's id and a position in
+    it."""
 
     def meta(self, name: str) -> Any:
         with self.env.begin(db=self.tables["meta"]) as txn:
@@ -280,15 +287,34 @@ class TopicRows:
         """Return the number of messages appended before the entry at ``position``, which must exist."""
         with self.env.begin(db=self.tables["blocks"], buffers=True) as txn:
             cursor = txn.cursor()
-            if not seek_block(cursor, topic_id, position):
-                return 0
-            _, _, first = BLOCK_KEY.unpack(cursor.key())
-            value = cursor.value()
-            _, messages = LOCAL_PREFIX.unpack_from(value)
-            row = parse_row(value)
-            sizes_at = row.header.columns_at + 4 * row.header.entries
-            sizes = row.head[sizes_at : sizes_at + 4 * (position.entry - first)]
-            return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
+            with self.naming(topic_id, cursor):
+                if not seek_block(cursor, topic_id, position):
+                    return 0
+                _, _, first = BLOCK_KEY.unpack(cursor.key())
+                value = cursor.value()
+                _, messages = LOCAL_PREFIX.unpack_from(value)
+                row = parse_row(value)
+                sizes_at = row.header.columns_at + 4 * row.header.entries
+                sizes = row.head[sizes_at : sizes_at + 4 * (position.entry - first)]
+                return int(messages) + int(np.frombuffer(sizes, "<u4").sum())
+
+    @contextmanager
+    def naming(self, topic_id: int, cursor: lmdb.Cursor) -> Iterator[None]:
+        """Raise :class:`BlockCorrupt` of the row at ``cursor`` as :meth:`damaged` gives it."""
+        try:
+            yield
+        except BlockCorrupt as error:
+            _, ledger, first = BLOCK_KEY.unpack(cursor.key())
+            raise self.damaged(error, topic_id, Position(ledger, first)) from None
+
+    def damaged(self, error: BlockCorrupt, topic_id: int, position: Position) -> BlockCorrupt:
+        """Return the error that names the damaged block, and report the block for repair."""
+        if self.on_damaged is not None:
+            self.on_damaged(topic_id, position)
+        return BlockCorrupt(
+            f"{self.path}: topic {topic_id} at {position}: {error}. `replicator verify --fix` mends it from a cluster "
+            "that has a copy, and so does `replicator store repair` while the worker is stopped"
+        )
 
 
 def _topic_record(key: bytes, value: bytes) -> TopicRecord:

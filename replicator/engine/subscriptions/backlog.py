@@ -86,13 +86,20 @@ class Backlog:
 
     def messages(self) -> int:
         """Return the number of unconsumed messages. For messages of the compacted view it is an estimate: the number of
-        entries times the mean number of messages in an entry."""
+        entries times the mean number of messages in an entry.
+
+        If the head of a block that must be counted is damaged, return the number of unconsumed entries. The block is
+        reported for repair.
+        """
         topic, cursor = self._topic, self._cursor
-        if cursor.state.read_compacted:
-            return self._messages_compacted()
-        if self._consumed is None:
-            through = topic.reading.messages_through(cursor.mark_delete)
-            self._consumed = through + self._messages_at(cursor.state.individually_deleted)
+        try:
+            if cursor.state.read_compacted:
+                return self._messages_compacted()
+            if self._consumed is None:
+                through = topic.reading.messages_through(cursor.mark_delete)
+                self._consumed = through + self._messages_at(cursor.state.individually_deleted)
+        except BlockCorrupt:
+            return cursor.backlog_entries()
         return topic.log.messages - self._consumed
 
     def _messages_at(self, positions: PositionSet) -> int:

@@ -10,13 +10,15 @@ import pytest
 from engine_support import logged, message, opened
 from segment_support import SMALL, check_places
 
+from replicator.api.metrics.scraping import topic_figures
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.log.damaged_heads import damaged_heads, row_by_segment
 from replicator.engine.log.segments.places import Place, place_in
 from replicator.engine.log.store_check import BY_A_BACKUP, BY_ITS_SEGMENT, BY_OTHERS, check_store, damaged_blocks
 from replicator.engine.log.store_tables import BLOCK_KEY, LOCAL_PREFIX
 from replicator.engine.topic import Topic
-from snapshots.position import Position
+from replicator.engine.types import Ack
+from snapshots.position import BEFORE_ALL, Position
 
 SETTINGS = EngineSettings(segments=replace(SMALL, body_bytes_min=1_000))
 IN_SEGMENT, IN_TABLE = 9_000, 100
@@ -126,5 +128,30 @@ def test_a_damaged_head_that_nothing_has_is_named_with_what_to_do_and_others_are
             assert checked.blocks == len(entries) - 3
             ((head, _),) = damaged_blocks(engine.store, topic_id)
             assert head.first == body_alone
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("hit", [[3], [4], [3, 4, 7]], ids=["at-mark-delete", "beyond", "several"])
+def test_a_damaged_head_is_counted_and_figures_of_its_topic_are_shown_all_the_same(
+    tmp_path: Path, hit: list[int]
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, settings=SETTINGS) as engine:
+            topic = await engine.topic("a")
+            positions = [position for position, _ in await filled(topic)]
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL)
+            await subscription.acknowledge_cumulative(positions[2], None)
+            await subscription.acknowledge([Ack(positions[at]) for at in (4, 5, 7)])
+            reported = set[tuple[int, Position]]()
+            engine.store.on_damaged = lambda *block: reported.add(block)
+            for at in hit:
+                await damage(engine, topic, positions[at], FIRST_OF_HEAD + 1)
+            subscription.backlog.moved()
+            (figures,) = topic_figures(topic).subscriptions
+            assert (figures.backlog_entries, figures.backlog_messages) == (6, 6)
+            assert subscription.status()["backlog_messages"] == 6
+            assert reported
+            assert reported <= {(topic.topic_id, positions[at]) for at in hit}
 
     asyncio.run(main())
