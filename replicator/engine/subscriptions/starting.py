@@ -97,7 +97,11 @@ class Starting:
         self, topic: StartedTopic, store: ExtentTables, position: Position, *, read_compacted: bool = False
     ) -> dict[str, Start]:
         """Return, by origin, the start of a subscription whose cursor is put at ``position``. Later messages lie after
-        it."""
+        it.
+
+        In the trimmed range of a compacted topic, the log does not tell which messages of other origins lie below
+        ``position``. Then their start is before the first: a later one would pass over messages of the compacted view.
+        """
         others = {origin: each for origin, each in topic.origins.high_waters().items() if origin != topic.cluster}
         starts = dict.fromkeys((topic.cluster, *self.brought(topic.name), *others), FROM_THE_FIRST)
         if not read_compacted:
@@ -107,15 +111,18 @@ class Starting:
         starts[topic.cluster] = Start(topic.incarnation, position)
         starts.update({origin: Start(each.incarnation, each.position) for origin, each in others.items()})
         if position < topic.log.last:
-            starts.update(_reached(store.extents(topic.topic_id), position))
+            trimmed = position < topic.log.trimmed
+            if trimmed:
+                starts.update(dict.fromkeys(others, FROM_THE_FIRST))
+            starts.update(_reached(store.extents(topic.topic_id), position, trimmed=trimmed))
         return starts
 
 
-def _reached(extents: Iterable[StoredExtent], position: Position) -> dict[str, Start]:
+def _reached(extents: Iterable[StoredExtent], position: Position, *, trimmed: bool) -> dict[str, Start]:
     """Return, by origin, the last entry at or below ``position``, as a start. Origins without extents are left out.
 
     If all extents of an origin lie above ``position``, its earlier entries were trimmed. Then the start lies right
-    before the first entry that is left.
+    before the first entry that is left. But if ``position`` itself is ``trimmed``, the origin is left out.
     """
     found: dict[str, Start] = {}
     first: dict[str, Start] = {}
@@ -129,4 +136,4 @@ def _reached(extents: Iterable[StoredExtent], position: Position) -> dict[str, S
         )
         start = Start(incarnation, Position(origin_first.ledger, origin_first.entry + count - 1))
         found[origin] = max(start, found.get(origin, start))
-    return first | found
+    return found if trimmed else first | found

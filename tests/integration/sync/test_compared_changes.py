@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from compaction_support import keyed
-from engine_support import PUBLISH_TIME_MS, eventually, message, subscribed
+from engine_support import PUBLISH_TIME_MS, Inbox, eventually, message, subscribed
 from sync_node_support import TOPIC, agree, backlog
 from sync_support import acknowledged, cluster, clusters, having, in_step, payload, quiet, taking
 
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.types import Ack, SubscriptionType
+from replicator.engine.types import Ack, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import BEFORE_ALL
 
@@ -131,6 +131,39 @@ def test_invariant_5_who_reads_compacted_claims_nothing_that_was_trimmed_above_i
             await quiet(us, eu)
             assert backlog(us) == 11 == backlog(eu)
             await acknowledged(consumer, inbox)
+            await eventually(lambda: backlog(us) == 0 == backlog(eu), "empty backlogs")
+
+    asyncio.run(main())
+
+
+def test_who_reads_compacted_from_a_trimmed_position_begins_no_later_in_other_clusters(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path, *NAMES) as (us, eu):
+            topic = await us.engine.topic(TOPIC)
+            await topic.publish([keyed(f"k{number}", b"%d" % number) for number in range(10)])
+            there = await having(eu, 10, "")
+            await there.publish([keyed("eu", b"of eu-west")])
+            await having(us, 11, "")
+            await there.compaction.run()
+            await there.trimming.trim(there.log.last)
+            # As a client does that goes on behind a message that it has seen.
+            fifth = list(there.log.view.positions)[4]
+            assert fifth < there.log.trimmed
+            options = SubscribeOptions(
+                SubscriptionType.EXCLUSIVE, "c", start=fifth, read_compacted=True, replicated=True
+            )
+            inbox = Inbox()
+            consumer = await there.subscribe("sub", options, inbox)
+            consumer.flow(100)
+            await inbox.holds(6)
+            await having(us, 11)
+            _, arrived = await subscribed(us.topic(), subscription_type=SubscriptionType.EXCLUSIVE, replicated=True)
+            await arrived.holds(6)
+            left = [payload(each.entry) for each in inbox.deliveries]
+            assert left == [b"5", b"6", b"7", b"8", b"9", b"of eu-west"]
+            assert [payload(each.entry) for each in arrived.deliveries][-6:] == left
+            await acknowledged(consumer, inbox)
+            eu.sync.announce_all()  # as happens once a minute with a change
             await eventually(lambda: backlog(us) == 0 == backlog(eu), "empty backlogs")
 
     asyncio.run(main())
