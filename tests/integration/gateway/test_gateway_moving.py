@@ -243,7 +243,8 @@ def test_a_reader_that_begins_after_the_end_is_refused_at_once(official: Any, to
 def test_a_client_comes_back_only_after_the_answer_to_its_seek(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At that answer, the Java client drops all that it has, and would drop what it got since it came back."""
+    """At that answer, the Java client drops all that it has, and would drop what it got since it came back. It is let
+    go when the seek is durable: one that the store refuses changes nothing."""
     gathered, may_be_saved = gateway.engine.writer.gathered, asyncio.Event()
     put_many = gathered._put_many
 
@@ -263,11 +264,11 @@ def test_a_client_comes_back_only_after_the_answer_to_its_seek(
         monkeypatch.setattr(gathered, "_put_many", held)
         try:
             client.send(BaseCommand(type=T.SEEK, seek=seek))
-            client.next(T.CLOSE_CONSUMER)
-            client.send(BaseCommand(type=T.SUBSCRIBE, subscribe=again))
             client.ping()
         finally:
             gateway.loop.call_soon_threadsafe(may_be_saved.set)
+        client.next(T.CLOSE_CONSUMER)
+        client.send(BaseCommand(type=T.SUBSCRIBE, subscribe=again))
         assert list(answers(client, numbers)) == numbers
         client.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=2)))
         assert received(client, 1) == [ids[1]]
