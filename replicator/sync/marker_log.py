@@ -46,7 +46,7 @@ class Counters:
 
 
 class Recalled(NamedTuple):
-    """What a topic's markers say that a start needs, read back from the end of the log."""
+    """Facts that a start needs, read back from the markers at the end of a topic's log."""
 
     mappings: list[SnapshotMapping]
     """Mappings of the log's local snapshots, oldest first."""
