@@ -380,8 +380,8 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
         parts.traces.export.start()
     parts.mending.change(other_workers(topology, parts.cluster))
     parts.mending.start()  # before anything is read: what is found to be damaged is mended
-    parts.index.start()
     await parts.sync.start()
+    parts.index.start()  # not before sync knows all mappings: the index drops those that it is not given
     await parts.links.change(topology)
     if parts.bridge is not None:
         parts.bridge.start()
