@@ -56,6 +56,7 @@ def test_who_still_holds_a_deleted_topic_cannot_take_the_place_of_the_new_one(tm
             old = await us.engine.topic(TOPIC)
             await old.publish([message()])
             await consume_all(old, 1)
+            await old.publish([message()])
             held = old.subscriptions["sub"]
             await eventually(lambda: eu.subscription() is not None)
             await delete_everywhere(us, eu)
