@@ -99,6 +99,19 @@ def test_a_cursor_of_an_earlier_version_takes_a_start_and_keeps_what_it_has_ackn
     run(tmp_path, scenario)
 
 
+def test_a_start_of_an_earlier_life_at_a_later_position_is_later_and_its_mark_delete_position_does_not_count(
+    tmp_path: Path,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert bench.tell({"ap": Start(2, Position(5, 0))})
+        assert not bench.tell({"ap": Start(1, Position(7, 0))}, position=bench.positions[6])
+        assert bench.left() == list(range(10))
+        assert bench.tell({"ap": Start(3, Position(4, 0))}, position=bench.positions[6])
+        assert bench.left() == [7, 8, 9]
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_mark_delete_position_counts_only_if_it_was_told_with_no_later_start(tmp_path: Path, exact: bool) -> None:
     async def scenario(bench: Bench) -> None:
