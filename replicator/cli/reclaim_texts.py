@@ -107,6 +107,8 @@ def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines += _not_taken(plan.deleted)
     lines += plan.begun
     lines += [f"lost: {lost}" for lost in plan.lost]
+    if any(each.messages for each in plan.counts):
+        lines.append("Messages were counted, and not read: those in a damaged block count, too.")
     lines.append("Nothing was changed.")
     return lines
 

@@ -25,6 +25,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paced_support import paced
 
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.verifying import add_verifying
@@ -64,6 +65,8 @@ class Peer:
     server: DataPlaneServer
     faults: dict[int, Fault] = field(default_factory=dict)
     pages: int = 0
+    counted: Fault | None = None
+    """Fault of the next question for heads of blocks, by which a dry run counts."""
     gone: bool = False
     held: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The clusters for which it was asked to hold its retention back, with the path."""
@@ -73,6 +76,9 @@ class Peer:
     """The rows of damaged blocks, as they were before."""
     guard: Guard | None = None
     """Permissions of the role "worker", as which everybody asks then."""
+    sent_bytes: int = 0
+    """Bytes of its answers so far, without their headers."""
+    on_request: Callable[[], None] = lambda: None
     answers: asyncio.Event | None = None
     """Event without which no question for high-water marks is answered."""
 
@@ -96,6 +102,7 @@ class Peer:
         async def faulty(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
+            self.on_request()
             self.held[request.headers.get(RECLAIMING_HEADER, ""), request.path.rsplit("/", 1)[1]] += 1
             if self.guard is not None:
                 request[ROLE], request[GUARD] = "worker", self.guard
@@ -109,7 +116,12 @@ class Peer:
                 fault = self.faults.pop(self.pages, None)
                 if fault is not None and (answer := await fault(self, request)) is not None:
                     return answer
-            return await handler(request)
+            if request.path.endswith("/block-heads") and self.counted is not None:
+                fault, self.counted = self.counted, None
+                await fault(self, request)
+            sent = await handler(request)
+            self.sent_bytes += sent.content_length or 0
+            return sent
 
         app.add_routes([web.get("/failover/v1/state", state), web.get("/replication/v1/place", place)])
         app.middlewares.append(faulty)
@@ -487,6 +499,35 @@ def test_a_damaged_block_that_a_run_met_before_it_was_cut_off_counts_for_the_sta
             assert done.damaged
             await check(found, published, done)
             assert not (await found.reclaim()).damaged, "it is told once"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("head", [None, False, True], ids=["whole", "damaged bodies", "damaged heads"])
+def test_invariant_11_no_more_than_the_limit_leaves_the_peers_though_blocks_are_damaged_there(
+    tmp_path: Path, head: bool | None
+) -> None:
+    """What is counted is what the peers send: also questions for heads, and pages of which a part is thrown away."""
+    rate, at_once_max = 500, 6_000
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["publish"] * 24)
+            for peer in found.peers:
+                await give(peer, published)
+                if head is not None:
+                    for number in range(2, 24, 5):
+                        damage(peer, number, head=head)
+            pace, clock = paced(rate)
+            asked: list[tuple[float, int]] = []
+            for peer in found.peers:
+                peer.on_request = lambda: asked.append((clock.now(), sum(each.sent_bytes for each in found.peers)))
+            done = await reclaim(found.topology, "us-east", pace=pace)
+            assert done.damaged is (head is not None)
+            at, before = next((at, sent) for at, sent in reversed(asked) if at == 0)  # the last one before a wait
+            for now, sent in asked:
+                assert sent - before <= rate * (now - at) + at_once_max
+            assert sum(each.sent_bytes for each in found.peers) > before + 3 * at_once_max
 
     asyncio.run(main())
 

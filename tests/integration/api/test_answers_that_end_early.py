@@ -99,7 +99,7 @@ async def store_of_a_starting_worker(url: str, _: Path) -> None:
 
 
 async def topics_of_a_peer(url: str, _: Path) -> None:
-    _, reasons = await topics_there({PEER: address(url)}, seconds=60)
+    _names, reasons = await topics_there({PEER: address(url)}, seconds=60)
     if reasons:
         raise NotRead(reasons[PEER])
 

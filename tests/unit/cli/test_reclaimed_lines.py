@@ -55,7 +55,9 @@ def test_a_plan_says_what_would_come_back_from_whom_and_what_is_missing() -> Non
         "Nothing was changed.",
     ]
     counted = ReclaimPlan((plan,), (), (), counts=(Counted(12, {"b": 12}),))
-    assert "here): 12 messages after 1:-1 up to 1:9, from b (up to 1:9, 12 messages); " in plan_lines("a", counted)[0]
+    lines = plan_lines("a", counted)
+    assert "here): 12 messages after 1:-1 up to 1:9, from b (up to 1:9, 12 messages); " in lines[0]
+    assert lines[-2] == "Messages were counted, and not read: those in a damaged block count, too."
     assert plan_lines("a", ReclaimPlan((), ("c was not asked",), ()))[0] == "nothing would come back"
     assert "nothing of a's messages" in plan_lines("a", ReclaimPlan((), (), ()))[0]
 
