@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -612,6 +613,44 @@ def test_the_command_ends_with_3_where_a_peer_is_killed_and_with_4_where_a_damag
             assert f"lost: {TOPIC}: nobody has us-east's messages after" in done.stdout
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["its body", "its head"])
+def test_a_restore_names_the_block_that_is_damaged_at_a_peer_and_takes_the_rest_and_another_peer_gives_it(
+    tmp_path: Path, head: bool
+) -> None:
+    async def main(path: Path, *, both: bool) -> None:
+        async with clusters(path) as found:
+
+            async def backup(verb: str) -> subprocess.CompletedProcess[str]:
+                given = ("backup", verb, "-f", "topology.yaml", "-c", "us-east", "--at", "backups")
+                more = ("--offline",) if verb == "create" else ()
+                return await asyncio.to_thread(forked_commands.run, *given, *more, cwd=path)
+
+            published = await restored_from(found, ["publish"], ["publish"] * 8)
+            made = await backup("create")
+            assert made.returncode == 0, made.stderr
+            shutil.rmtree(found.data)  # the disk is lost, and the backup is older than what peers have
+            for peer in found.peers[: 2 if both else 1]:
+                await give(peer, published)
+            damage(found.peers[0], 4, head=head)
+            done = await backup("restore")
+            assert done.returncode == (0 if both else 4), done.stderr
+            assert f"took back {2 * (len(published) - (1 if both else 2))} messages of {TOPIC}" in done.stdout
+            bad = published[4].header
+            before = Position(bad.origin_first.ledger, bad.origin_first.entry - 1)
+            named = (
+                f"lost: {TOPIC}: nobody has us-east's messages after {before} up to {bad.origin_last} any more: eu-west"
+            )
+            assert (named in done.stdout) is not both
+            assert ("damaged block" in done.stdout) is not both
+            async with opened(found.data) as engine:
+                here = [bytes(each.block) for each in own(await engine.topic(TOPIC))]
+            left = [each for number, each in enumerate(published) if both or number != 4]
+            assert here == [bytes(each.block) for each in left]
+
+    asyncio.run(main(tmp_path / "both", both=True))
+    asyncio.run(main(tmp_path / "one", both=False))
 
 
 def test_a_peer_that_is_not_read_for_long_is_asked_to_hold_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
