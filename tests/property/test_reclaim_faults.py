@@ -615,6 +615,25 @@ def test_the_command_ends_with_3_where_a_peer_is_killed_and_with_4_where_a_damag
     asyncio.run(main())
 
 
+def test_the_command_names_no_topic_of_which_only_markers_come_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["marker", "marker"])
+            await give(found.peers[0], published)
+            asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east")
+            for command in ((*asked, "--dry-run"), asked):
+                done = await asyncio.to_thread(forked_commands.run, *command, cwd=tmp_path)
+                assert done.returncode == 0, done.stderr
+                assert TOPIC not in done.stdout
+                assert "the other clusters have nothing of us-east's messages that it lacks" in done.stdout
+            async with opened(found.data) as engine:
+                here = own(await engine.topic(TOPIC))
+            assert [bytes(each.block) for each in here] == [bytes(each.block) for each in published], "they are back"
+            assert len(here) == 3
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("head", [False, True], ids=["its body", "its head"])
 def test_a_restore_names_the_block_that_is_damaged_at_a_peer_and_takes_the_rest_and_another_peer_gives_it(
     tmp_path: Path, head: bool
