@@ -31,6 +31,7 @@ from replicator.index.drill_reports import EXACT
 from replicator.operating.plan import ask_rules
 from replicator.operating.processes import how_it_ended
 from replicator.operating.status import fetch
+from replicator.running.connecting import why_no_answer
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
 from snapshots.position import BEFORE_ALL, Position
@@ -123,6 +124,11 @@ class OwnSystem:
             raise StepTimedOut(
                 f"the worker of {name} did not say in {HIGH_WATER_SECONDS_MAX:.0f} s which messages it has; see the "
                 "workers' logs in the drill's directory"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise StepTimedOut(
+                f"the worker of {name} did not say which messages it has: {why_no_answer(error, '')}; see the workers' "
+                "logs in the drill's directory"
             ) from None
         found = [rows.get(topic) for topic in self.topics]
         return [Position.parse(row[field]) if row else BEFORE_ALL for row in found]

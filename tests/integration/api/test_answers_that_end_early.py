@@ -12,7 +12,8 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -24,6 +25,9 @@ from replicator.apache.errors import AdminFailed
 from replicator.backup.sources import of_worker
 from replicator.client.wire.following import FollowingConnector
 from replicator.dashboard.asking import Asking
+from replicator.drills.peers.pulsar.process import ask_admin
+from replicator.drills.systems.own import OwnSystem
+from replicator.drills.systems.system import StepTimedOut
 from replicator.engine.errors import StoreCopyFailed
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.link_frame import ANSWER_HEADER_BYTES, PROTOCOL_VERSION, UPGRADED_FROM
@@ -158,6 +162,12 @@ async def provider_of_a_client(url: str, _: Path) -> None:
         await connector.close()
 
 
+async def marks_of_a_drill(url: str, path: Path) -> None:
+    topology = default_topology(path, (int(url.rpartition(":")[2]), 1))
+    drilled: Any = SimpleNamespace(_topology=topology, topics=[TOPIC])
+    await OwnSystem._marks(drilled, topology.clusters[0].name, "us-east", "position")
+
+
 def told(cluster: str) -> bytes:
     line = StoreLine("a" * 32)
     return json.dumps(StoreOf(cluster, as_json(FIRST), None, own=line).as_json()).encode()
@@ -186,6 +196,7 @@ READERS: Final = [
     Reader(health, b'{"status": "ok"}', WorkerUnavailable),
     Reader(keys_of_tokens, KEYS, SecurityError),
     Reader(admin_of_brokers, b"[]", AdminFailed),
+    Reader(marks_of_a_drill, b'{"topics": {}}', StepTimedOut),
     Reader(provider_of_a_client, b'{"serviceUrl": "pulsar://127.0.0.1:6650"}', NotRead),
 ]  # fmt: skip
 
@@ -260,6 +271,14 @@ def test_a_refusal_of_a_stream_that_ends_early_is_a_destination_that_cannot_be_a
                         await transport.open()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", CUTS)
+def test_a_broker_of_a_drill_that_is_killed_in_its_answer_is_one_that_is_away(how: str) -> None:
+    with answering(whole(b"[]")) as url:
+        assert ask_admin(url, None, "GET", "tenants") == []
+    with answering(cut(b"[]", how)) as url, pytest.raises(OSError, match=ENDED_EARLY):
+        ask_admin(url, None, "GET", "tenants")
 
 
 @pytest.mark.parametrize("how", CUTS)
