@@ -18,6 +18,8 @@ class Clock:
 
 
 class Waits(threading.Event):
+    """Event whose waits end at once. They let the clock go on by the time that they would take."""
+
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
