@@ -1,4 +1,4 @@
-"""While a worker on a full disk refuses messages, all that tells of it says so: what refuses is what reports."""
+"""While a worker refuses messages because disk or store is full, all that tells of it says so."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ KIB, MIB = 1024, 1024 * 1024
 SIZES = (10, 300 * KIB, 3 * MIB)
 NOBODY: set[str] = set()
 ALL = {"the metric", "the alert", "/readyz", "the status", "the table"}
+OF_DISK = {"the metric of the disk", "the alert of the disk"}
 
 
 @pytest.fixture
@@ -38,11 +39,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @asynccontextmanager
-async def worker_on(disk: Disk, database: str, segment: str) -> AsyncIterator[tuple[Topology, Worker]]:
-    file = disk.path.parent / "topology.yaml"
+async def worker_on(data: Path, database: str, store: str) -> AsyncIterator[tuple[Topology, Worker]]:
+    file = data.parent / "topology.yaml"
     file.write_text(
-        f"clusters:\n  solo: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {disk.path}, database: '{database}'}}\n"
-        f"pipeline: {{engine: embedded}}\nstore: {{segment: {segment}}}\n"
+        f"clusters:\n  solo: {{address: '127.0.0.1:{free_ports(1)[0]}', data: {data}, database: '{database}'}}\n"
+        f"pipeline: {{engine: embedded}}\nstore: {{{store}}}\n"
     )
     topology = load_topology(file)
     worker = await start_worker(topology, "solo")
@@ -66,11 +67,13 @@ async def told_by(topology: Topology) -> set[str]:
     console = Console(file=io.StringIO(), width=200, record=True)
     console.print(shown)
     says = {
-        "the metric": '\nreplicator_store_disk_full{cluster="solo"} 1.0\n' in scraped,
-        "the alert": fires("ReplicatorDiskFull", scraped),
+        "the metric": '\nreplicator_store_full{cluster="solo"} 1.0\n' in scraped,
+        "the alert": fires("ReplicatorDiskFull", scraped) != fires("ReplicatorStoreFull", scraped),
+        "the metric of the disk": '\nreplicator_store_disk_full{cluster="solo"} 1.0\n' in scraped,
+        "the alert of the disk": fires("ReplicatorDiskFull", scraped),
         "/readyz": "full" in ready,
         "the status": answers["solo"]["store"]["full"] is not None,
-        "the table": "takes no messages: the disk below" in " ".join(console.export_text().split()),
+        "the table": "takes no messages: the " in " ".join(console.export_text().split()),
     }
     return {name for name, holds in says.items() if holds}
 
@@ -92,7 +95,7 @@ async def test_metric_alert_readiness_status_and_its_table_say_that_messages_are
     disk: Disk, postgres_url: str, segment: str
 ) -> None:
     some = False
-    async with worker_on(disk, postgres_url, segment) as (topology, worker):
+    async with worker_on(disk.path, postgres_url, f"segment: {segment}") as (topology, worker):
         topic = await worker.parts.engine.topic(TOPIC)
         assert await refused(topic) == set()
         assert await told_by(topology) == NOBODY
@@ -101,10 +104,28 @@ async def test_metric_alert_readiness_status_and_its_table_say_that_messages_are
             sizes = await refused(topic)
             some |= 0 < len(sizes) < len(SIZES)
             told = await told_by(topology)
-            assert told == (ALL if sizes else NOBODY), (free, sizes)
+            assert told == (ALL | OF_DISK if sizes else NOBODY), (free, sizes)
         assert sizes == set(SIZES)
         assert some, "only large ones were refused at some time"
         disk.make_room()
         assert await told_by(topology) == NOBODY, "nobody has to publish for that"
         assert await refused(topic) == set()
         assert await told_by(topology) == NOBODY
+
+
+@asynchronous
+async def test_all_of_them_say_that_the_store_has_reached_its_limit_and_none_that_the_disk_is_full(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    async with worker_on(tmp_path / "data", postgres_url, "size_max: 8MiB, segment: 0") as (topology, worker):
+        topic, store = await worker.parts.engine.topic(TOPIC), worker.parts.engine.store
+        assert await refused(topic) == set()
+        assert await told_by(topology) == NOBODY
+        while not (sizes := await refused(topic)):
+            assert await told_by(topology) == NOBODY
+        assert sizes < set(SIZES), "only large ones are refused"
+        assert store.size_bytes() < 0.9 * store.size_max, "no other alert is true of it"
+        assert await told_by(topology) == ALL
+        await topic.trimming.trim(topic.log.last)
+        assert await told_by(topology) == NOBODY
+        assert await refused(topic) == set()
