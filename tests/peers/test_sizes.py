@@ -1,4 +1,4 @@
-"""What a broker takes, our worker takes: official clients send metadata of all sizes to both."""
+"""Our worker takes what a broker takes: official clients send metadata of all sizes to both."""
 
 from __future__ import annotations
 

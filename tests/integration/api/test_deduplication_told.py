@@ -1,4 +1,4 @@
-"""What a worker tells of producers in each other's way, at /metrics and by alerts, after it has really happened."""
+"""Workers tell of producers in each other's way at /metrics and by alerts, after it has really happened."""
 
 from __future__ import annotations
 
