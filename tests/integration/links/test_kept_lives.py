@@ -147,6 +147,14 @@ async def test_verify_compares_each_life_of_a_topic_and_names_what_differs_in_an
         at_b = made.topic("b")
         assert len(at_b.origins.earlier_lives()) == 2
         oldest = [entry.position for entry in at_b.reading.entries(BEFORE_ALL, None, 10**9, 10**12) if not entry.marker]
+        at_c = [entry.position for entry in made.topic("c").reading.entries(BEFORE_ALL, None, 10**9, 10**12)]
+        for number in (0, MESSAGES + 1, 2 * MESSAGES + 2):  # the exact mapping, of each life
+            status, found = await made.translate("b", "c", oldest[number])
+            assert (status, found["identity"]["origin"]) == (0, "a")
+            assert found["to"]["position"] == str(at_c[number])
+        status, refused = await made.translate("b", "a", oldest[0])
+        assert status == 1
+        assert "from before it was deleted and made anew" in refused
         at_b.subscriptions["left"].merging.acks(PositionSet(oldest[:4]), {}, announce=False)
         assert faults(await verified(digests=True)) == {"ack_mismatch": 4}
         change_block(made.topic("c"), 0, lambda _: None)
