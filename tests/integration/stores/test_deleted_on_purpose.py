@@ -20,6 +20,7 @@ from failover_support import deployment
 from postgres_support import databases_of
 
 from replicator.engine.log.store_tables import HEAD, TABLES
+from snapshots.position import BEFORE_ALL, Position
 
 GOING = "persistent://public/default/going"
 
@@ -200,22 +201,28 @@ def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_
         asyncio.run(take(mesh.client_url("A"), 50, topic=topic))
     mesh.until(lambda: mesh.agree("sub") and mesh.agree("sub", GOING), "the same state everywhere")
     for topic in (ORDERS, GOING):
-        mesh.truncate("A", topic)
-    for name in "ABC":
-        mesh.kill(name)
-        forget_stores(mesh, name)
-    mesh.start("B", "C")
-    before = head(mesh, "A")
-    printed = mesh.reclaim("A")
-    assert "the other clusters have nothing of A's messages that it lacks" in printed
-    assert head(mesh, "A") == before
-    mesh.start("A")
+        trim_without_retention(mesh, "A", topic)
 
     def stores() -> set[object]:
         rows = [mesh.get(name, "/replication/v1/cuts")["topics"][topic] for name in "BC" for topic in (ORDERS, GOING)]
         return {store for row in rows for store in row["lineage"].get("A", {"stores": {"": ""}})["stores"].values()}
 
-    mesh.until(lambda: stores() == {before["store_id"]}, "the copies know the store")
+    for started_before in (False, True):
+        for name in "ABC":
+            mesh.kill(name)
+            forget_stores(mesh, name)
+        mesh.start("B", "C")
+        assert stores() == {""}, "no copy has a store id"
+        before, store = head(mesh, "A"), str(head(mesh, "A")["store_id"])
+        for options in (("--dry-run",), ()):
+            printed = mesh.reclaim("A", *options)
+            assert "have nothing of A's messages that it lacks" in printed, (started_before, options)
+        assert head(mesh, "A") == before
+        mesh.start("A")
+        mesh.until(lambda store=store: stores() == {store}, "the copies know the store")  # type: ignore[misc]
+        mesh.until_nothing_halts()
+        restored = mesh.get("A", "/replication/v1/status")["restored"]
+        assert (restored["reclaimed_messages"], restored["lost"]) == (0, []), "nor did the start take anything back"
     delete(mesh, "A", GOING)
     mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
     mesh.kill("A")
@@ -227,6 +234,23 @@ def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_
     assert mesh.topic("A", GOING) is None, "nor do markers of the others make it again"
     asyncio.run(publish(mesh.client_url("B"), numbered("b", 0, 5), GOING))
     mesh.until(lambda: mesh.messages("A", GOING) == 5, "what is published elsewhere since comes, as ever")
+
+
+def trim_without_retention(mesh: Mesh, name: str, topic: str) -> None:
+    """Set retention to 0, and trim what is consumed and copied everywhere. A log keeps its last block."""
+    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}"
+
+    def post(verb: str, body: bytes) -> None:
+        request = urllib.request.Request(mesh.url(name, f"{path}/{verb}"), body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=20).close()
+
+    def trimmed() -> bool:
+        post("trim", b"")
+        cut = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"][topic]
+        return Position.parse(cut["trimmed"]) > BEFORE_ALL
+
+    post("retention", b'{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}')
+    mesh.until(trimmed, "what all have is trimmed")
 
 
 def forget_stores(mesh: Mesh, name: str) -> None:
