@@ -96,8 +96,12 @@ async def test_a_topic_that_was_made_anew_while_its_peer_was_down_is_kept_in_ste
         assert gaps(made) == {}
 
 
+@pytest.mark.parametrize("first", ["keep-both", "copy-anew"])
 @asynchronous
-async def test_in_a_ring_an_operator_decides_once_and_the_other_links_follow(tmp_path: Path) -> None:
+async def test_in_a_ring_what_one_deletion_began_has_an_end_and_acknowledgements_go_round_again(
+    tmp_path: Path, first: str
+) -> None:
+    """After keep-both the other links follow. After copy-anew c has the last copy of the earlier life, and it stays."""
     async with workers(tmp_path / "made", RING, "abc") as made:
         old = await publish(made.engine("a"), b"old")
         for name in "bc":
@@ -106,11 +110,23 @@ async def test_in_a_ring_an_operator_decides_once_and_the_other_links_follow(tmp
         await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
         new = await make_anew(made.engine("a"))
         await eventually(lambda: gaps(made).keys() == {"a>b"}, "the gap of a>b alone")
-        resolve = ("links", "resolve", "--from", "a", "--to", "b", "--topic", TOPIC, "--policy", "keep-both")
-        resolved = await made.cli(*resolve)
-        assert resolved.returncode == 0, resolved.stderr
-        for name in "bc":
-            await eventually(lambda name=name: copied(made, name) == old + new)  # type: ignore[misc]
+
+        async def resolved(ends: str, policy: str) -> tuple[int, str]:
+            done = await made.cli(
+                "links", "resolve", "--from", ends[0], "--to", ends[1], "--topic", TOPIC, "--policy", policy
+            )
+            return done.returncode, done.stderr
+
+        assert (await resolved("ab", first))[0] == 0
+        if first == "copy-anew":
+            await eventually(lambda: gaps(made).keys() == {"b>c"}, "the gap of b>c alone")
+            status, refusal = await resolved("bc", "copy-anew")
+            assert status == 2
+            assert "'b' does not have all of them" in refusal
+            assert "keep-both` keeps the earlier life at c" in refusal
+            assert (await resolved("bc", "keep-both"))[0] == 0
+        await eventually(lambda: copied(made, "c") == old + new)
+        await eventually(lambda: copied(made, "b") == (old if first == "keep-both" else []) + new)
         await consume_all(made.topic("c"), MESSAGES)
         await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
         assert gaps(made) == {}

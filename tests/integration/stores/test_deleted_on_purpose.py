@@ -278,6 +278,8 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     )
     for reason in mesh.halted("A").values():
         assert "`replicator backup reclaim -f FILE --cluster A`" in reason
+        assert "delete" not in reason, "the copy is the only one"
+        assert "copy-anew" not in reason
     for link in mesh.status("A")["links"]:
         assert list(link["lost_here"]) == [GOING]
         assert link["deleted_here"] == []
