@@ -264,7 +264,7 @@ def forget_stores(mesh: Mesh, name: str) -> None:
             txn.delete(b"origin stores", db=env.open_db(b"meta", txn=txn, create=False))
 
 
-def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data_and_not_that_it_was_deleted(
+def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data_and_takes_it_back(
     mesh: Mesh,
 ) -> None:
     published(mesh)
@@ -287,6 +287,17 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     assert "1 topics that were lost here" in shown
     listed = forked_commands.run("links", "list", "-f", "topology.yaml", "-c", "A", cwd=mesh.path)
     assert "lost here:" in " ".join(listed.stdout.split())
+    log = (mesh.path / "A.log").read_text()
+    for text in (shown, listed.stdout, log):
+        assert "delete the" not in text
+        assert "topics delete" not in text
+    mesh.kill("A")
+    printed = mesh.reclaim("A")
+    assert f"took back 50 messages of {ORDERS} (an earlier life, below what was here)" in printed
+    assert f"took back 50 messages of {GOING}" in printed
+    mesh.start("A")
+    mesh.until_nothing_halts(lambda: mesh.messages("A") == 55)
+    assert mesh.messages("A", GOING) == 50
 
 
 def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_made_since(mesh: Mesh) -> None:
