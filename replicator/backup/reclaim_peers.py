@@ -36,7 +36,7 @@ one topic can take longer than that."""
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a peer has of one topic. A deletion of the topic there would delete it."""
+    """Content of one topic at a peer, which a deletion of the topic there would delete."""
 
     messages: int
     of: Sequence[str]
