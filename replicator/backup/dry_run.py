@@ -29,7 +29,7 @@ from replicator.backup.reclaiming import asked, opened
 from replicator.backup.topic_lives import deleted_lives, lives_of, names_of, not_asked, out_of_place
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.store_files import LOG, is_there
+from replicator.engine.log.store_files import LOG, check_unused, is_there
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.plane import Head, VerifyPlane
 from replicator.topology import Topology
@@ -80,6 +80,7 @@ async def plan_reclaim(
     Raises the same errors.
     """
     check_known(topology, without)
+    check_unused(topology.cluster(name).data)  # before a silent peer is named as the cause
     async with asked(topology, name, without, from_directory) as peers:
         if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
             return await _counted(None, topology, name, peers, without)
