@@ -156,6 +156,44 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
 
 
 @asynchronous
+async def test_the_status_names_the_position_after_which_all_is_lost_that_no_other_cluster_had(tmp_path: Path) -> None:
+    """What only the lost disk had lies after it. It stays when the worker starts again."""
+    only_here = f"{ORDERS}-only-here"
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.fill(20)
+        await mesh.stop("B")
+        newest = newest_own(mesh.engine("A"))  # the last one that B has
+        await mesh.publish("A", numbered("o", 0, 7))
+        await mesh.publish("A", numbered("o", 0, 3), only_here)
+
+        await mesh.lose("A")
+        await mesh.start("B")
+        await mesh.start("A")
+        for _ in range(2):
+            _, status = await mesh.get("A", "/replication/v1/status")
+            named = {row["name"]: row.get("taken_back") for row in status["topics"]}
+            assert status["start"]["topics_taken_back"] == 1
+            assert list(named) == [ORDERS], "nothing of the other topic came back"
+            assert named[ORDERS] == newest
+            await mesh.publish("A", numbered("a", 20, 25))
+            await mesh.stop("A")
+            await mesh.start("A")
+        said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
+        assert "had what it confirmed after the position `taken_back` of each topic" in said
+        await mesh.engine("A").deleting.delete(ORDERS, force=True)
+        await mesh.publish("A", numbered("a", 0, 1))
+        _, status = await mesh.get("A", "/replication/v1/status")
+        assert [row.get("taken_back") for row in status["topics"]] == [None], "another topic of the same name"
+
+
+def newest_own(engine: Engine) -> str:
+    """Return the position of the newest message of the engine's own cluster."""
+    topic = engine.find(ORDERS)
+    assert topic is not None
+    return str(topic.origins.message_vector()[engine.cluster])
+
+
+@asynchronous
 async def test_a_whole_mesh_starts_at_once_on_new_stores_and_with_one_that_has_everything(tmp_path: Path) -> None:
     async with workers(tmp_path) as mesh:
         await mesh.fill(20)
