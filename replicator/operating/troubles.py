@@ -160,7 +160,8 @@ def remarks(answer: Mapping[str, Any]) -> Iterator[str]:
     if topics := (answer.get("start") or {}).get("topics_taken_back"):
         yield (
             f"its disk was lost, and {topics} {'topic' if topics == 1 else 'topics'} came back: no cluster that was "
-            "asked had what it confirmed after the position `taken_back` of each topic (`replicator status --output json`)"
+            "asked had what it confirmed after the position `taken_back` of each topic (`replicator status --output "
+            "json`)"
         )
     for origin, seen in (answer.get("stores") or {}).items():  # older workers do not report it
         if seen["earlier"] and seen["since_ms"] is not None:

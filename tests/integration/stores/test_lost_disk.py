@@ -157,7 +157,7 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
 
 @asynchronous
 async def test_the_status_names_the_position_after_which_all_is_lost_that_no_other_cluster_had(tmp_path: Path) -> None:
-    """What only the lost disk had lies after it. It stays when the worker starts again."""
+    """Messages that only the lost disk had lie after it. It stays when the worker starts again."""
     only_here = f"{ORDERS}-only-here"
     async with workers(tmp_path, "AB", TWO) as mesh:
         await mesh.fill(20)
