@@ -17,6 +17,7 @@ from engine_support import eventually
 from lost_disk_support import Workers, until_true, workers
 from postgres_support import databases_of
 
+from replicator.client import Client, InitialPosition
 from replicator.engine.engine import Engine
 from replicator.worker import asking_peers, store_start
 from replicator.worker.store_start import EmptyStoreRefused, StoppedEarly, StoreReplaced
@@ -71,7 +72,7 @@ async def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_d
         assert mesh.engine("B").partitioned.count(parted) == 3
         assert mesh.gaps() == {}
         said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
-        assert "A's store is a new one since" in said
+        assert all(f"{peer}: A's store is a new one since" in said for peer in "BC")
         assert "Postgres did not answer" in said
         card = (await mesh.get("B", "/"))[1]
         assert "a new store since" in card
@@ -153,6 +154,31 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
         assert mesh.gaps() == {}
         verified = await mesh.command("verify", "-f", "topology.yaml", "--settle", "0")
         assert verified.returncode == 0, verified.stdout
+
+
+@asynchronous
+async def test_a_cluster_that_only_consumes_repeats_nothing_and_loses_its_local_subscriptions(tmp_path: Path) -> None:
+    """It acknowledged nearly all messages of the other cluster, and then lost its disk."""
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.publish("A", numbered("a", 0, COUNT))
+        await mesh.until(lambda: mesh.everywhere() == {COUNT}, "copies")
+        acknowledged = await take(mesh.client_url("B"), COUNT, acknowledge=slice(0, COUNT - 5))
+        async with Client(mesh.client_url("B"), reconnect=False) as client:
+            await client.subscribe(ORDERS, "local", initial_position=InitialPosition.Earliest)
+        await mesh.until_agreed()
+        left = await mesh.unconsumed("A")
+
+        await mesh.lose("B")
+        await mesh.start("B")
+        await mesh.until(lambda: mesh.messages("B") == COUNT, "everything at B")
+        await mesh.until_agreed()
+        assert await mesh.unconsumed("A") == left
+        for name in "AB":
+            topic = mesh.engine(name).find(ORDERS)
+            assert topic is not None
+            assert set(topic.subscriptions) == {"sub"}, "the subscription that was not replicated is gone"
+        assert set(await take(mesh.client_url("A"), 5)) == set(numbered("a", 0, COUNT)) - set(acknowledged)
+        assert mesh.gaps() == {}
 
 
 @asynchronous
