@@ -93,6 +93,7 @@ class StagingStatus(TypedDict):
     staged_bytes_max: Annotated[int, "how much may wait"]
     attempts: Annotated[int, "attempts of tasks that wait", "attempts"]
     commits: Annotated[int, "epochs that were committed since the start", "epochs"]
+    torn_commits: Annotated[int, "decided ones whose staged files were lost when a part was published"]
     repeated_commits: Annotated[int, "that were asked for again and changed nothing", "epochs"]
     aborted_attempts: Annotated[int, "given up by their job", "attempts"]
     swept_attempts: Annotated[int, "removed because nobody came back for them", "attempts"]

@@ -50,7 +50,7 @@ class Staging(RuleBasedStateMachine):
         files = {key: len(frames) * FRAME_BYTES for key, frames in self.disk.items()}
         writers, fences = rows.load_writers(self.table.items()), rows.load_fences(self.table.items())
         core = StagingCore(writers, files, self.now_ms, LIMITS, fences)
-        attempts, _ = core.sweep(self.now_ms)  # as the service does when it starts
+        attempts, _ = core.sweep(self.now_ms, self.now_ms / 1000)  # as the service does when it starts
         self._drop(attempts)
         return core
 
@@ -272,7 +272,7 @@ class Staging(RuleBasedStateMachine):
     @rule(elapsed_ms=st.sampled_from([0, 400, 2_000]))
     def time_passes(self, elapsed_ms: int) -> None:
         self.now_ms += elapsed_ms
-        attempts, writers = self.core.sweep(self.now_ms)
+        attempts, writers = self.core.sweep(self.now_ms, self.now_ms / 1000)
         assert not writers
         self._drop(attempts)
 

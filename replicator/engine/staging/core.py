@@ -12,8 +12,8 @@ and a decided commit becomes visible as a whole, in the order of the partitions.
 3. It is published in steps. Each step is one transaction that appends entries and updates the row with the commit's
    progress (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
    goes on exactly where it was, and a repeated commit request either joins the commit or learns that it is done.
-   If files of the commit are lost before its first step, such as by a restore, the decision is taken back, and the
-   batch can run again.
+   If files of the commit are lost, such as by a restore, the decision is taken back, and the batch can run again. Then
+   messages of earlier steps come twice: the error says how many (ADR 124).
 4. An epoch at or below the run's highest is done: staging for it is refused, a commit of it is a repetition, and its
    files are deleted.
 5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
@@ -22,6 +22,7 @@ and a decided commit becomes visible as a whole, in the order of the partitions.
 6. An abort is final: staged data of the job is deleted, and later data is refused (:mod:`.fences`). A commit that was
    decided before goes on.
 7. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
+8. A wall clock that is wrong for a while deletes no writer: the writer must be unused for an hour by another clock too.
 
 The caller supplies clock and files: see :mod:`replicator.engine.staging.service`.
 """
@@ -60,6 +61,9 @@ committed."""
 KEPT_MS_MAX: Final = 180 * 24 * 60 * 60 * 1000
 """Time for which the state of a named writer, or of a query, is kept after its last commit. So queries that nobody runs
 any more do not fill the memory for ever."""
+UNUSED_SECONDS_MIN: Final = 60 * 60.0
+"""Time, by a clock that nobody sets, for which every sweep must find a writer unused before the worker forgets it. A
+machine may start with a clock that is months ahead, until it is corrected."""
 RUNS_MAX: Final = 1_000
 """Limit of remembered runs of one writer. The longest unused run is forgotten first. If a forgotten batch job is run
 again, it counts as a new run."""
@@ -161,6 +165,8 @@ class StagingCore:
             key: Attempt(size, now_ms, recovered=True) for key, size in files.items()
         }
         self.staged_bytes = sum(files.values())
+        self._unused_since: dict[str, float] = {}
+        """Writers that every sweep since then found unused; seconds of a clock that nobody sets."""
 
     @property
     def attempts(self) -> int:
@@ -340,12 +346,9 @@ class StagingCore:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """Cancel the decision of a commit that could not be made durable, or whose files are lost.
-
-        Call this only while nothing of it has been published.
-        """
+        """Cancel the decision of a commit that could not be made durable, or whose files are lost."""
         state = self.writers[key.writer]
-        state.pending = None
+        state.pending, state.progress = None, Progress()
         if not state.facts.commits:
             del self.writers[key.writer]
 
@@ -413,8 +416,10 @@ class StagingCore:
 
     # Upkeep.
 
-    def sweep(self, now_ms: int) -> tuple[list[AttemptKey], list[str]]:
+    def sweep(self, now_ms: int, clock_seconds: float) -> tuple[list[AttemptKey], list[str]]:
         """Return abandoned attempts, whose files can be deleted, and writers that need not be remembered.
+
+        ``clock_seconds`` is the time of a clock that nobody sets.
 
         Attempts of a done epoch are abandoned at once. Those of other epochs are abandoned if none was touched for a
         time. Aborted attempts are found here only after a crash between storing the fence and deleting the files.
@@ -433,12 +438,13 @@ class StagingCore:
             for key in self._attempts
             if key.epoch in abandoned or (self.fences.covers(key) and key.epoch not in publishing)
         )
-        forgotten = [
-            name
+        self._unused_since = {
+            name: self._unused_since.get(name, clock_seconds)
             for name, state in self.writers.items()
             if state.pending is None
             and now_ms - state.facts.committed_ms > (KEPT_MS_MAX if state.facts.kept else UNKEPT_MS_MAX)
-        ]
+        }
+        forgotten = [name for name, since in self._unused_since.items() if clock_seconds - since >= UNUSED_SECONDS_MIN]
         for name in forgotten:
             del self.writers[name]
         return attempts, forgotten

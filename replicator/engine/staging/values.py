@@ -128,6 +128,11 @@ class Progress(NamedTuple):
     receipt: int = 0
     offset: int = 0
 
+    def messages_max(self, commit: PendingCommit) -> int:
+        """Return the number of messages of ``commit`` that are published, or more: those of a begun receipt count."""
+        begun = self.receipt + (self.offset > 0)
+        return sum(receipt.messages for receipt in commit.receipts[:begun])
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:
