@@ -44,8 +44,8 @@ LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened"
 FRAMES_PENDING_MAX: Final = 8
 """Frames that are read and not yet committed, for each stream."""
 STREAMS_OF_LINK_MAX: Final = 2 * LANES_MAX
-"""Limit of a link's streams besides its own. Spark's tasks have one each, and each lane has two tasks while one relieves
-the other. The oldest of more is half-open: its task is long gone."""
+"""Limit of a link's streams besides its own. Each of Spark's tasks has one. A lane has two tasks while one relieves the
+other. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
 
 _Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
