@@ -19,7 +19,7 @@ from replicator.engine.errors import AttemptAborted, CommitPending, EngineError,
 from replicator.engine.staging import rows
 from replicator.engine.staging.core import StagingCore, StagingLimits
 from replicator.engine.staging.fences import Fence
-from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt
+from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt, StagedFile
 
 FRAME_BYTES = 10
 """A frame of the model is one number."""
@@ -47,7 +47,7 @@ class Staging(RuleBasedStateMachine):
         self.core = self._started()
 
     def _started(self) -> StagingCore:
-        files = {key: len(frames) * FRAME_BYTES for key, frames in self.disk.items()}
+        files = {key: StagedFile(len(frames) * FRAME_BYTES, self.now_ms) for key, frames in self.disk.items()}
         writers, fences = rows.load_writers(self.table.items()), rows.load_fences(self.table.items())
         core = StagingCore(writers, files, self.now_ms, LIMITS, fences)
         attempts, _ = core.sweep(self.now_ms, self.now_ms / 1000)  # as the service does when it starts

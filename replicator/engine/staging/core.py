@@ -44,6 +44,7 @@ from replicator.engine.staging.values import (
     Progress,
     RunState,
     SourceMark,
+    StagedFile,
     WriterFacts,
 )
 
@@ -54,10 +55,14 @@ ATTEMPTS_MAX: Final = 20_000
 STAGED_MS_MAX: Final = 6 * 60 * 60 * 1000
 """Time after which untouched attempts of an epoch are deleted: longer than a slow task takes, and shorter than a
 weekend."""
+STAGED_MS_MAX_FULL: Final = 30 * 60 * 1000
+"""Time that replaces it while the staging area is full and others wait. A job that is so slow has to run again."""
 WRITERS_MAX: Final = 10_000
 UNKEPT_MS_MAX: Final = 24 * 60 * 60 * 1000
 """Time for which the state of a job without a name is kept, so that its driver can ask again whether it was
 committed."""
+UNKEPT_MS_MIN: Final = 15 * 60 * 1000
+"""Shortest time for which it is kept if there are too many writers. Its driver asks again for ten minutes at most."""
 KEPT_MS_MAX: Final = 180 * 24 * 60 * 60 * 1000
 """Time for which the state of a named writer, or of a query, is kept after its last commit. So queries that nobody runs
 any more do not fill the memory for ever."""
@@ -148,12 +153,12 @@ class Aborted:
 
 
 class StagingCore:
-    """State of a worker's staging area. ``files`` has the size of each attempt's file that was found at the start."""
+    """State of a worker's staging area. ``files`` has the attempts whose files were found at the start."""
 
     def __init__(
         self,
         writers: Mapping[str, WriterState],
-        files: Mapping[AttemptKey, int],
+        files: Mapping[AttemptKey, StagedFile],
         now_ms: int,
         limits: StagingLimits | None = None,
         fences: Mapping[Fence, int] | None = None,
@@ -162,15 +167,27 @@ class StagingCore:
         self.fences = Fences(fences or {}, self.limits.fences_max)
         self.writers = dict(writers)
         self._attempts: dict[AttemptKey, Attempt] = {
-            key: Attempt(size, now_ms, recovered=True) for key, size in files.items()
+            key: Attempt(file.bytes, min(now_ms, file.touched_ms), recovered=True) for key, file in files.items()
         }
-        self.staged_bytes = sum(files.values())
+        self.staged_bytes = sum(file.bytes for file in files.values())
+        self._was_full = False
+        """Whether there was no room for an attempt since the last sweep."""
+        self._forgotten: list[str] = []
         self._unused_since: dict[str, float] = {}
         """Writers that every sweep since then found unused; seconds of a clock that nobody sets."""
 
     @property
     def attempts(self) -> int:
         return len(self._attempts)
+
+    def epochs(self) -> dict[EpochKey, Attempt]:
+        """Return each epoch that has attempts, with their bytes together and the last touch of any."""
+        epochs: dict[EpochKey, Attempt] = {}
+        for key, attempt in self._attempts.items():
+            epoch = epochs.setdefault(key.epoch, Attempt())
+            epoch.bytes += attempt.bytes
+            epoch.touched_ms = max(epoch.touched_ms, attempt.touched_ms)
+        return epochs
 
     def pending(self) -> list[PendingCommit]:
         """Return the decided commits that are not fully published."""
@@ -228,6 +245,7 @@ class StagingCore:
             )
         more = at + length_bytes - attempt.bytes
         if self.staged_bytes + more > self.limits.staged_bytes_max:
+            self._was_full = True
             raise StagingFull(
                 f"{self.staged_bytes} bytes are staged, and {more} more would be over the limit of "
                 f"{self.limits.staged_bytes_max}: wait until batches are committed, or let batches be smaller (the "
@@ -276,6 +294,7 @@ class StagingCore:
         attempt = self._attempts.get(key)
         if attempt is None:
             if len(self._attempts) >= self.limits.attempts_max:
+                self._was_full = True
                 raise StagingFull(
                     f"{len(self._attempts)} attempts of tasks are staged, the limit: wait until earlier batches are "
                     "committed, or write with fewer tasks"
@@ -330,15 +349,34 @@ class StagingCore:
             )
         if key.writer not in self.writers:
             if len(self.writers) >= self.limits.writers_max:
-                raise StagingFull(
-                    f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit: use fewer "
-                    "different names as `writer`"
-                )
+                self._forget_unkept(now_ms)
             self.writers[key.writer] = state
         receipts = tuple(sorted(request.receipts, key=lambda receipt: receipt.partition))
         state.pending = PendingCommit(key, receipts, dict(request.marks), request.kept)
         state.progress = Progress()
         return state.pending
+
+    def _forget_unkept(self, now_ms: int) -> None:
+        """Forget the job without a name whose commit is the oldest. Raise :class:`StagingFull` if there is none."""
+        unkept = {name: state for name, state in self.writers.items() if not state.facts.kept and state.pending is None}
+        oldest = min(unkept, key=lambda name: unkept[name].facts.committed_ms, default=None)
+        if oldest is None:
+            raise StagingFull(
+                f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit, and all of them have "
+                "names: use fewer different names as `writer`"
+            )
+        if now_ms - unkept[oldest].facts.committed_ms < UNKEPT_MS_MIN:
+            raise StagingFull(
+                f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit, and the oldest job "
+                "without a name has ended only now: give your jobs a `writer`, and each its own `run`"
+            )
+        del self.writers[oldest]
+        self._forgotten.append(oldest)
+
+    def take_forgotten(self) -> list[str]:
+        """Return the writers that were forgotten for others since the last call. Their rows can be deleted."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def check_not_aborted(self, request: CommitRequest) -> None:
         """Raise :class:`AttemptAborted` if an attempt of the commit was aborted."""
@@ -422,16 +460,17 @@ class StagingCore:
         ``clock_seconds`` is the time of a clock that nobody sets.
 
         Attempts of a done epoch are abandoned at once. Those of other epochs are abandoned if none was touched for a
-        time. Aborted attempts are found here only after a crash between storing the fence and deleting the files.
+        time, which is shorter if the area was found full. Aborted attempts are found here only after a crash between
+        storing the fence and deleting the files.
         """
-        touched: dict[EpochKey, int] = {}
-        for key, attempt in self._attempts.items():
-            touched[key.epoch] = max(touched.get(key.epoch, 0), attempt.touched_ms)
         publishing = {commit.key for commit in self.pending()}
+        staged_ms_max = self.limits.staged_ms_max
+        if self._was_full:
+            staged_ms_max, self._was_full = min(staged_ms_max, STAGED_MS_MAX_FULL), False
         abandoned = {
             epoch
-            for epoch, last_ms in touched.items()
-            if epoch not in publishing and (now_ms - last_ms > self.limits.staged_ms_max or self._is_done(epoch))
+            for epoch, its in self.epochs().items()
+            if epoch not in publishing and (now_ms - its.touched_ms > staged_ms_max or self._is_done(epoch))
         }
         attempts = self._drop(
             key

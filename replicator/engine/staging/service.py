@@ -43,6 +43,7 @@ from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_en
 from replicator.engine.staging import rows
 from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
 from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
+from replicator.engine.staging.figures import StagingCounters, figures
 from replicator.engine.staging.values import (
     WRITE_ELSEWHERE,
     AttemptKey,
@@ -67,7 +68,6 @@ REQUESTS_BYTES_MAX: Final = 128 * 1024 * 1024
 use."""
 TOPICS_REPORTED_MAX: Final = 1_000
 """Limit of topics in the outcome of a commit."""
-WRITERS_REPORTED_MAX: Final = 100
 
 log = structlog.get_logger(__name__)
 
@@ -84,19 +84,6 @@ class Outcome:
     bytes: int = 0
     topics: dict[str, tuple[Position, Position]] = field(default_factory=dict)
     dropped_topics: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class StagingCounters:
-    commits: int = 0
-    torn_commits: int = 0
-    """Commits whose files were lost when a part of them was published."""
-    repeated: int = 0
-    aborted_attempts: int = 0
-    swept_attempts: int = 0
-    staged_bytes: int = 0
-    messages: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +145,7 @@ class StagingService:
 
     def status(self) -> dict[str, Any]:
         """Return figures for the worker's status."""
-        writers = sorted(self.core.writers.items(), key=lambda item: -item[1].facts.committed_ms)
-        return {
-            "staged_bytes": self.core.staged_bytes,
-            "staged_bytes_max": self.core.limits.staged_bytes_max,
-            "attempts": self.core.attempts,
-            "commits": self.counters.commits,
-            "torn_commits": self.counters.torn_commits,
-            "repeated_commits": self.counters.repeated,
-            "aborted_attempts": self.counters.aborted_attempts,
-            "swept_attempts": self.counters.swept_attempts,
-            "messages": self.counters.messages,
-            "bytes": self.counters.bytes,
-            "received_bytes": self.counters.staged_bytes,
-            "publishing": [
-                {**commit.key._asdict(), "obstacle": self.obstacles.get(commit.key)} for commit in self.core.pending()
-            ],
-            "writers": [
-                {"name": name, "commits": state.facts.commits, "committed_ms": state.facts.committed_ms}
-                for name, state in writers[:WRITERS_REPORTED_MAX]
-            ],
-        }
+        return figures(self.core, self.counters, self.obstacles, self._clock())
 
     # Staging.
 
@@ -412,8 +379,12 @@ class StagingService:
         return state is not None and state.is_done(key)
 
     async def _make_durable(self, commit: PendingCommit) -> None:
+        # The rows of forgotten writers go first: one that comes back would lose what it commits until then.
+        forgotten = self.core.take_forgotten()
+        cleared = [prefix for writer in forgotten for prefix in rows.prefixes_of(writer)]
+        facts = [rows.row_of_facts(writer) for writer in forgotten]
         try:
-            await self._engine.writer.put_many(rows.rows_of_decision(commit))
+            await self._engine.writer.put_many([*facts, *rows.rows_of_decision(commit)], cleared=cleared)
         except EngineError:
             self.core.undecided(commit.key)
             raise

@@ -51,6 +51,13 @@ class AttemptKey(NamedTuple):
         return self.attempt.partition(".")[0]
 
 
+class StagedFile(NamedTuple):
+    """Size of an attempt's file, and the time of its last write."""
+
+    bytes: int
+    touched_ms: int
+
+
 class Origin(NamedTuple):
     """Identity of a topic at the cluster that first published its messages. No other topic has the same incarnation
     there."""

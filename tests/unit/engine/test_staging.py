@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +33,15 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area, rows
 from replicator.engine.staging import service as staging_service
 from replicator.engine.staging.area import StagedRun, encode_frame
-from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, UNUSED_SECONDS_MIN, StagingLimits
+from replicator.engine.staging.core import (
+    KEPT_MS_MAX,
+    STAGED_MS_MAX,
+    STAGED_MS_MAX_FULL,
+    UNKEPT_MS_MAX,
+    UNKEPT_MS_MIN,
+    UNUSED_SECONDS_MIN,
+    StagingLimits,
+)
 from replicator.engine.staging.fences import FENCED_MS_MAX
 from replicator.engine.staging.service import Outcome, StagingService
 from replicator.engine.staging.values import (
@@ -367,6 +377,83 @@ def test_a_clock_that_is_far_ahead_for_a_while_makes_no_writer_forgotten(
             assert service.core.writers.keys() == {"w"}, "each time counts for itself"
         async with staging_over(tmp_path) as service:
             assert service.open(AttemptKey(KEY, 0, "again")).done
+
+    asyncio.run(main())
+
+
+def test_what_a_dead_job_staged_counts_from_its_last_write_also_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            await stage(service, b"a")
+            await stage(service, b"b", key=EpochKey("v", "r", 0))
+            file = service.files._file(AttemptKey(KEY, 0, "a0-0"))
+        long_ago = time.time() - STAGED_MS_MAX / 1_000 - 60
+        os.utime(file, (long_ago, long_ago))
+        async with staging_over(tmp_path) as service:
+            await service.sweep()
+            assert [key.epoch.writer for key in service.files.scan()] == ["v"]
+            assert service.core.attempts == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("of_attempts", [False, True])
+def test_what_nobody_has_touched_for_a_while_makes_room_where_others_find_none(
+    tmp_path: Path, of_attempts: bool
+) -> None:
+    clock, dead = Clock(), EpochKey("dead", "r", 0)
+    limits = StagingLimits(attempts_max=2) if of_attempts else StagingLimits(staged_bytes_max=3_000)
+
+    async def main() -> None:
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            await stage(service, b"x" * 2_000, key=dead)
+            clock.now_ms += STAGED_MS_MAX_FULL
+            await stage(service, b"a", partition=1)
+            largest, _ = service.status()["largest"]
+            assert (largest["writer"], largest["untouched_ms"]) == ("dead", STAGED_MS_MAX_FULL)
+            assert largest["bytes"] > 2_000
+            clock.now_ms += 1
+            await service.sweep()
+            assert service.core.attempts == 2, "there was room for all"
+            for _ in range(2):
+                with pytest.raises(StagingFull):
+                    await stage(service, b"x" * 2_000, partition=2)
+                clock.now_ms += 1
+            await service.sweep()
+            assert {key.epoch.writer for key in service.files.scan()} == {"w"}, "what is in use stays"
+            await stage(service, b"x" * 2_000, partition=3)
+
+    asyncio.run(main())
+
+
+def test_jobs_without_names_make_room_for_other_writers_and_those_with_names_stay(tmp_path: Path) -> None:
+    """A stream that writes each of its batches by a nameless job makes many writers a day."""
+    clock, limits = Clock(), StagingLimits(writers_max=3)
+
+    async def committed(service: StagingService, writer: str, *, kept: bool) -> None:
+        key = EpochKey(writer, "r", 0)
+        clock.now_ms += 1
+        outcome = await service.commit(
+            CommitRequest(key, [await stage(service, b"a", key=key)], kept=kept), [TOPIC], 60
+        )
+        assert outcome is not None
+
+    async def main() -> None:
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            await committed(service, "named", kept=True)
+            await committed(service, "job-1", kept=False)
+            await committed(service, "job-2", kept=False)
+            with pytest.raises(StagingFull, match="the oldest job without a name has ended only now"):
+                await committed(service, "job-3", kept=False)
+            assert service.open(AttemptKey(EpochKey("job-1", "r", 0), 0, "a")).done, "its driver may ask again"
+            clock.now_ms += UNKEPT_MS_MIN
+            await committed(service, "other", kept=True)
+            assert service.core.writers.keys() == {"named", "job-2", "other"}
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            assert service.core.writers.keys() == {"named", "job-2", "other"}
+            await committed(service, "third", kept=True)
+            with pytest.raises(StagingFull, match="all of them have names"):
+                await committed(service, "fourth", kept=True)
 
     asyncio.run(main())
 
