@@ -22,6 +22,9 @@ from replicator.drills.peers.pulsar.broker import PulsarBroker
 from replicator.drills.peers.pulsar.cluster import PulsarCluster, PulsarProxy
 
 WAIT_SECONDS: Final = 90.0
+READER_SECONDS: Final = 30
+"""Time after which a request for a reader is sent again, with a busy broker that may have lost it."""
+LOAD_SECONDS: Final = 180.0
 SILENCE_MILLIS: Final = 2_000
 """Silence after which a topic is taken for read to its end, where nothing or too little has come."""
 MORE_MILLIS: Final = 500
@@ -102,17 +105,24 @@ def until(
 
 
 @contextmanager
-def official(broker: Peer | str) -> Iterator[pulsar.Client]:
-    """Connect the official client to a broker, or to an address, as a context manager."""
+def official(broker: Peer | str, answer_seconds: int = 120) -> Iterator[pulsar.Client]:
+    """Connect the official client to a broker, or to an address, as a context manager.
+
+    A request fails after ``answer_seconds``. A broker that has just started, on a busy machine, may take a minute to
+    load a topic.
+    """
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    # A broker that has just started, on a busy machine, may take a minute to load a topic.
     url, token, authority = (
         (broker, None, None) if isinstance(broker, str) else (broker.url, broker.token, broker.authority)
     )
     shown = None if token is None else pulsar.AuthenticationToken(token)
     trusted = None if authority is None else str(authority)
     client = pulsar.Client(
-        url, authentication=shown, operation_timeout_seconds=120, logger=logger, tls_trust_certs_file_path=trusted
+        url,
+        authentication=shown,
+        operation_timeout_seconds=answer_seconds,
+        logger=logger,
+        tls_trust_certs_file_path=trusted,
     )
     try:
         yield client
@@ -122,14 +132,15 @@ def official(broker: Peer | str) -> Iterator[pulsar.Client]:
 
 def read_all(broker: Peer | str, topic: str, count: int, seconds: float = WAIT_SECONDS) -> list[str]:
     """Return the first ``count`` messages of a topic, and those that come within half a second after them."""
-    deadline = time.monotonic() + seconds
-    with official(broker) as client:
+    with official(broker, READER_SECONDS) as client:
         reader = None
+        started = time.monotonic()
         while reader is None:
             try:
                 reader = client.create_reader(topic, pulsar.MessageId.earliest)
-            except pulsar.Timeout:  # a broker that has just started may take longer to load a topic
-                assert time.monotonic() < deadline, f"{topic} cannot be read"
+            except pulsar.Timeout:  # it loads the topic still, or lost the request while it was busy
+                assert time.monotonic() < started + LOAD_SECONDS, f"{topic} cannot be read"
+        deadline = time.monotonic() + seconds
         found: list[str] = []
         while True:
             silence = MORE_MILLIS if found and len(found) >= count else SILENCE_MILLIS
