@@ -406,7 +406,7 @@ class StagingCore:
         assert not state.is_done(key), "an epoch is published once"
         facts = WriterFacts(
             commits=state.facts.commits + 1,
-            committed_ms=now_ms,
+            committed_ms=max(state.facts.committed_ms, now_ms),
             sequence_last=max(state.facts.sequence_last, commit.sequence_last),
             kept=commit.kept or (state.facts.commits > 0 and state.facts.kept),
         )

@@ -375,6 +375,11 @@ def test_a_clock_that_is_far_ahead_for_a_while_makes_no_writer_forgotten(
             seconds += UNUSED_SECONDS_MIN - 1
             await service.sweep()
             assert service.core.writers.keys() == {"w"}, "each time counts for itself"
+            clock.now_ms -= 4 * KEPT_MS_MAX
+            another = EpochKey("w", "r", 1)
+            before = service.core.writers["w"].facts.committed_ms
+            await commit(service, await stage(service, b"b", key=another), key=another)
+            assert service.core.writers["w"].facts.committed_ms == before, "a clock that is behind makes nothing older"
         async with staging_over(tmp_path) as service:
             assert service.open(AttemptKey(KEY, 0, "again")).done
 
