@@ -294,6 +294,9 @@ STAGED_ATTEMPTS: Final = gauge("staging_attempts", "Attempts of tasks that are s
 STAGED_PUBLISHING: Final = gauge("staging_publishing", "Commits that are being published.", unit="commits")
 STAGING_COUNTERS: Final[Mapping[str, Metric]] = {
     "commits": counter("staging_commits", "Commits published.", unit="commits"),
+    "torn_commits": counter(
+        "staging_torn_commits", "Commits whose files were lost when a part of them was published.", unit="commits"
+    ),
     "repeated_commits": counter("staging_repeated_commits", "Commits that had been published before.", unit="commits"),
     "aborted_attempts": counter(
         "staging_aborted_attempts", "Attempts of tasks that were dropped by an abort.", unit="attempts"
