@@ -151,7 +151,7 @@ def test_a_damaged_head_is_counted_and_figures_of_its_topic_are_shown_all_the_sa
             (figures,) = topic_figures(topic).subscriptions
             assert (figures.backlog_entries, figures.backlog_messages) == (6, 6)
             assert subscription.status()["backlog_messages"] == 6
-            assert reported
+            assert bool(reported) == (4 in hit), "the block after mark-delete need not be read"
             assert reported <= {(topic.topic_id, positions[at]) for at in hit}
 
     asyncio.run(main())
