@@ -62,6 +62,14 @@ class TopicStatus(TypedDict):
     terminated: Annotated[bool, "whether it takes no more messages, for ever"]
     markers: Annotated[int, "entries of the replicator's own among them", "entries"]
     high_water: Annotated[dict[str, str], "by origin, up to which of its positions all is here", "ledger:entry"]
+    taken_back: NotRequired[
+        Annotated[
+            str,
+            "after a lost disk, the newest of the cluster's own messages that came back; all that it confirmed after "
+            "this position is lost, because no cluster that was asked had it",
+            "ledger:entry",
+        ]
+    ]
     subscriptions: Annotated[list[SubscriptionStatus], "its subscriptions"]
 
 

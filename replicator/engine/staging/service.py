@@ -310,6 +310,7 @@ class StagingService:
         size = sum(receipt.bytes for receipt in request.receipts)
         self._engine.admission.check_producer()
         if not self._engine.store.has_room(size):
+            self._engine.writer.note_beyond_limit(size)
             raise StoreFull(
                 f"the commit has {size} bytes, for which the store has no room left below its limit of "
                 f"{self._engine.store.size_max}: consume messages, shorten retention, or raise store.size_max"

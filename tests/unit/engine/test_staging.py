@@ -29,6 +29,7 @@ from replicator.engine.errors import (
     StoreFull,
     TopicNotFound,
 )
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area, rows
 from replicator.engine.staging import service as staging_service
@@ -287,6 +288,29 @@ def test_a_store_without_room_refuses_before_the_decision(tmp_path: Path) -> Non
                 await commit(service, receipt)
             assert service.core.pending() == []
             assert service._engine.find(TOPIC) is None, "no topic was made for what is refused"
+
+    asyncio.run(main())
+
+
+def test_a_store_says_that_it_is_full_while_it_refuses_a_commit_that_would_fit_into_an_emptier_one(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        settings = EngineSettings(store_bytes_max=4_000_000, segments=SegmentSettings(segment_bytes=0))
+        async with staging_over(tmp_path, settings=settings) as service:
+            engine = service._engine
+            topic = await engine.topic(TOPIC)
+            receipt = await stage(service, b"x" * 1_000_000)
+            while engine.store.has_room(receipt.bytes):
+                await topic.publish([message(b"y" * 100_000)])
+            assert engine.writer.full() is None
+            with pytest.raises(StoreFull, match="the commit has"):
+                await commit(service, receipt)
+            assert "limit of 4000000 bytes" in str(engine.writer.full())
+            await topic.publish([message(b"z")])
+            await topic.trimming.trim(topic.log.last)
+            assert engine.writer.full() is None
+            assert await commit(service, receipt)
 
     asyncio.run(main())
 
