@@ -91,11 +91,23 @@ async def ask_peers(topology: Topology, name: str, without: frozenset[str]) -> l
     try:
         for each in topology.clusters:
             if each.name != name and each.name not in without:
-                peers.append(await asyncio.to_thread(_ask, each.name, worker_url(each.address), name))
+                plane = VerifyPlane(worker_url(each.address), wait_seconds=ANSWER_SECONDS, reclaiming=name)
+                peers.append(await asyncio.to_thread(_ask, each.name, plane, name))
     except BaseException:
         close_all(peers)
         raise
     return peers
+
+
+async def ask_again(peers: Sequence[Peer], name: str) -> list[Peer]:
+    """Ask the same peers what they have now. Another copy of the store, which does not change, is not asked.
+
+    Raises :class:`WorkerNotAsked` as :func:`ask_peers` does.
+    """
+    return [
+        peer if peer.engine is not None else await asyncio.to_thread(_ask, peer.name, peer.plane, name)
+        for peer in peers
+    ]
 
 
 def close_all(peers: Iterable[Peer]) -> None:
@@ -103,13 +115,14 @@ def close_all(peers: Iterable[Peer]) -> None:
         peer.plane.close()
 
 
-def _ask(name: str, url: str, restored: str) -> Peer:
-    plane = VerifyPlane(url, wait_seconds=ANSWER_SECONDS, reclaiming=restored)
+def _ask(name: str, plane: VerifyPlane, restored: str) -> Peer:
+    """Ask one peer. Close its connection after an error."""
     try:
         cuts = plane.call("GET", "/replication/v1/cuts")
         if cuts["cluster"] != name:
             raise WorkerNotAsked(  # noqa: TRY301
-                f"worker at {url} is of cluster {cuts['cluster']!r}, not {name!r}: correct its address in the topology"
+                f"worker at {plane.url} is of cluster {cuts['cluster']!r}, not {name!r}: correct its address in the "
+                "topology"
             )
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}
@@ -131,7 +144,7 @@ def _ask(name: str, url: str, restored: str) -> Peer:
     except (ValueError, KeyError, TypeError) as error:
         plane.close()
         raise WorkerNotAsked(
-            f"worker at {url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
+            f"worker at {plane.url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
         ) from None
     except BaseException:
         plane.close()

@@ -64,7 +64,13 @@ def test_two_live_copies_are_named_by_both_serve_their_clients_and_end_without_a
     assert first["id"][:8] in shown
     rows = json.loads(both.links("twins", "--output", "json", status=1))
     assert {row["cluster"]: [each["id"] for each in row["twins"]] for row in rows} == {"A": [second["id"]], "B": []}
-    assert "two live copies" in both.command("status").stdout.replace("\n", " ")
+    for file, other, served in (
+        ("topology.yaml", second, "B serves this one alone"),
+        ("copy.yaml", first, "B serves that one, and takes nothing from this"),
+    ):
+        said = " ".join(both.command("status", file=file).stdout.split())
+        assert f"two live copies of its store: run {other['id']} on " in said
+        assert served in said
     # The operator says which one stays.
     run = both.run(stays)["id"]
     assert "told: B" in both.links("stays", "--cluster", "A", "--run", run)
