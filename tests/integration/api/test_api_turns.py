@@ -8,26 +8,36 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from admin_support import NoStatus, administered
+from admin_support import Admin, NoStatus, administered
 from aiohttp import web
 from asynchronous import asynchronous
-from engine_support import opened
+from engine_support import Inbox, opened
 from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
-from replicator.api import rest_produce
+from replicator.api import reading, rest_produce, topic_figures, verifying
+from replicator.api.admin import figures
 from replicator.api.app import make_app
+from replicator.api.backup import add_backup
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.store_of import add_store_of, store_known
 from replicator.engine.engine import Engine
+from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.origins import Origins
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.topic import Topic
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.engine.types import SubscribeOptions
 from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
@@ -195,3 +205,92 @@ async def test_pipelined_requests_are_served_in_slices_and_beside_others(
         busiest = worker.engine.turns.busiest(1)
         assert busiest[0][0].address == "{}:{}".format(*writer.get_extra_info("sockname"))
         writer.close()
+
+
+ALL_TOPICS = 300
+
+
+def without_http(work: Callable[[Engine], Awaitable[None]]) -> Callable[[Admin], Awaitable[None]]:
+    return lambda admin: work(admin.engine)
+
+
+def requested(method: str, path: str) -> Callable[[Admin], Awaitable[None]]:
+    async def ask(admin: Admin) -> None:
+        async with admin.session.request(method, admin.url + path) as response:
+            assert response.status in (200, 204), await response.text()
+            await response.read()
+
+    return ask
+
+
+FIGURES = "/replication/v1/topic-figures"
+NAMESPACE = "/admin/v2/namespaces/public/default"
+
+
+@pytest.mark.parametrize(
+    ("owner", "looked_at", "ask"),
+    [
+        (topic_figures, "_matches", requested("GET", f"{FIGURES}?search=whole&limit=1")),
+        (topic_figures, "_figures", requested("GET", f"{FIGURES}?limit={ALL_TOPICS}")),
+        (Origins, "vector", requested("POST", "/replication/v1/backup")),
+        (Origins, "high_water", requested("GET", "/replication/v1/store-of?cluster=us-west&messages=true")),
+        (reading, "_row", requested("GET", "/replication/v1/positions")),
+        (verifying, "_cut", requested("GET", "/replication/v1/cuts")),
+        (figures, "topic_stats", requested("GET", "/admin/v2/persistent/public/default/whole/partitioned-stats")),
+        (PositionMoves, "clear_backlog", requested("POST", f"{NAMESPACE}/clearBacklog")),
+        (Engine, "find", requested("POST", f"{NAMESPACE}/unsubscribe/absent")),
+        (
+            LayeredPolicies,
+            "apply",
+            without_http(lambda engine: engine.catalog.set_namespace("public/default", NamespacePolicies())),
+        ),
+        (
+            LayeredPolicies,
+            "apply",
+            without_http(lambda engine: engine.loaded.set_default_policies(TopicPolicies(max_consumers=3))),
+        ),
+    ],
+    ids=[
+        "figures",
+        "page of figures",
+        "backup",
+        "store-of",
+        "positions",
+        "cuts",
+        "partitioned-stats",
+        "clearBacklog",
+        "unsubscribe",
+        "namespace policies",
+        "default policies",
+    ],
+)
+@asynchronous
+async def test_requests_about_all_topics_let_others_have_their_turn(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    looked_at: str,
+    ask: Callable[[Admin], Awaitable[None]],
+) -> None:
+    def routes(app: web.Application, engine: Engine) -> None:
+        add_backup(app, engine, lambda *entry: None)
+        add_store_of(app, partial(store_known, engine), engine)
+
+    async with administered(tmp_path / "data", routes=routes) as admin:
+        engine = admin.engine
+        await engine.partitioned.create("public/default/whole", ALL_TOPICS)
+        for number in range(ALL_TOPICS):
+            topic = await engine.topic(f"public/default/whole-partition-{number}")
+            await topic.subscribe("there", SubscribeOptions(), Inbox())
+        engine.turns.clock = Ticking(STEP_SECONDS)
+        looked = Counted(asyncio.get_running_loop())
+        original = getattr(owner, looked_at)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            looked.add()
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, looked_at, counted)
+        await ask(admin)
+        assert looked.total >= ALL_TOPICS
+        assert looked.most <= IN_A_TURN_MAX
