@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 
@@ -40,6 +41,10 @@ def test_a_malformed_request_is_told_neither_to_the_log_nor_to_its_sender(
     capfd.readouterr()
     answered = answer_to(worker.port, request)
     assert any(status in answered for status in (b" 400 ", b" 401 ", b" 417 ")), answered
+    head, _, body = answered.partition(b"\r\n\r\n")
+    assert b"\r\ncontent-type: application/json" in head.lower()
+    told, _ = json.JSONDecoder().raw_decode(body.decode())  # another answer may follow
+    assert {"error", "message"} <= told.keys()
     assert token[:40] not in answered
     assert b"Traceback" not in answered
     said = "".join(capfd.readouterr()) + caplog.text

@@ -35,6 +35,7 @@ LARGE = 10 * 1024 * 1024
 SMALL = 512 * 1024
 WAIT_SECONDS = 30.0
 NAMESPACE = "persistent/public/default"
+EARLIEST = '{"ledgerId": -1, "entryId": -1}'
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +213,18 @@ async def test_a_size_that_is_not_true_ends_the_decompression_of_its_message_alo
     until_given_back(worker)
 
 
+@pytest.mark.parametrize(
+    "place", ["examinemessage?initialPosition=earliest&messagePosition=1", "subscription/s/position/1"]
+)
 @asynchronous
 async def test_messages_that_are_looked_at_are_decompressed_on_threads(
-    worker: ServedWorker, threads_of: set[str]
+    worker: ServedWorker, threads_of: set[str], place: str
 ) -> None:
-    await publish(worker, "looked-at", bytes(LARGE))
-    path = f"{NAMESPACE}/looked-at/examinemessage?initialPosition=earliest&messagePosition=1"
+    topic = f"looked-at-{place.partition('?')[0].replace('/', '-')}"
+    await publish(worker, topic, bytes(LARGE))
+    made = await asyncio.to_thread(worker.ask, "PUT", f"{NAMESPACE}/{topic}/subscription/s", EARLIEST)
+    assert made.status == 204, made
+    path = f"{NAMESPACE}/{topic}/{place}"
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(worker.ask, "GET", path) for _ in range(8)]
         answers = [await asyncio.wrap_future(each) for each in asked]
