@@ -185,7 +185,7 @@ class Catalog:
         await self._changes.alone(create)
 
     async def set_namespace(self, name: str, policies: NamespacePolicies) -> None:
-        """Replace the policies of a namespace. They are in effect for its topics without own policies when this returns.
+        """Replace the policies of a namespace. When this returns, topics without own policies have them.
 
         Raises :class:`NamespaceNotFound`, :class:`InvalidPolicies`.
         """

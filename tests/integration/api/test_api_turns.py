@@ -22,7 +22,7 @@ from asynchronous import asynchronous
 from engine_support import Inbox, opened
 from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
-from replicator.api import reading, rest_produce, topic_figures, verifying
+from replicator.api import block_lists, reading, rest_produce, topic_figures, verifying
 from replicator.api.admin import figures
 from replicator.api.app import make_app
 from replicator.api.backup import add_backup
@@ -214,9 +214,9 @@ def without_http(work: Callable[[Engine], Awaitable[None]]) -> Callable[[Admin],
     return lambda admin: work(admin.engine)
 
 
-def requested(method: str, path: str) -> Callable[[Admin], Awaitable[None]]:
+def requested(method: str, path: str, body: str = "") -> Callable[[Admin], Awaitable[None]]:
     async def ask(admin: Admin) -> None:
-        async with admin.session.request(method, admin.url + path) as response:
+        async with admin.session.request(method, admin.url + path, data=body.encode()) as response:
             assert response.status in (200, 204), await response.text()
             await response.read()
 
@@ -224,6 +224,7 @@ def requested(method: str, path: str) -> Callable[[Admin], Awaitable[None]]:
 
 
 FIGURES = "/replication/v1/topic-figures"
+BLOCKS = json.dumps({"topics": [["public/default/whole-partition-0", [[1, 0]] * ALL_TOPICS]]})
 NAMESPACE = "/admin/v2/namespaces/public/default"
 
 
@@ -235,6 +236,7 @@ NAMESPACE = "/admin/v2/namespaces/public/default"
         (Origins, "vector", requested("POST", "/replication/v1/backup")),
         (Origins, "high_water", requested("GET", "/replication/v1/store-of?cluster=us-west&messages=true")),
         (reading, "_row", requested("GET", "/replication/v1/positions")),
+        (block_lists, "_number", requested("POST", "/replication/v1/blocks", BLOCKS)),
         (verifying, "_cut", requested("GET", "/replication/v1/cuts")),
         (figures, "topic_stats", requested("GET", "/admin/v2/persistent/public/default/whole/partitioned-stats")),
         (PositionMoves, "clear_backlog", requested("POST", f"{NAMESPACE}/clearBacklog")),
@@ -256,6 +258,7 @@ NAMESPACE = "/admin/v2/namespaces/public/default"
         "backup",
         "store-of",
         "positions",
+        "block list",
         "cuts",
         "partitioned-stats",
         "clearBacklog",
