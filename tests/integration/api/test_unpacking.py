@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from admin_support import administered
 from asynchronous import asynchronous
+from engine_support import eventually
 from gateway_support import BareClient
 from served_worker import ServedWorker, served_worker
 
@@ -58,6 +61,23 @@ async def publish(worker: ServedWorker, topic: str, *payloads: bytes, batched: b
 def used(worker: ServedWorker) -> dict[str, int]:
     found: dict[str, int] = worker.ask("GET", "/replication/v1/status?topics=false").json["unpacking"]
     return found
+
+
+@pytest.mark.parametrize(("more", "status"), [("", 200), ("]", 400)], ids=["JSON", "no JSON"])
+@asynchronous
+async def test_a_large_body_is_parsed_only_once_it_fits_into_the_budget(tmp_path: Path, more: str, status: int) -> None:
+    """Parsed, it takes several times as much memory. So a body that is not JSON waits, too."""
+    async with administered(tmp_path / "data") as admin:
+        budget = admin.engine.unpacking.clients
+        held = await budget.take("another client", budget.bytes_max, lambda: None)
+        body = json.dumps({"messages": [{"payload": "x" * 1000} for _ in range(1000)]}) + more
+        posting = asyncio.ensure_future(admin.session.post(f"{admin.url}/topics/{NAMESPACE}/by-rest", data=body))
+        await eventually(lambda: budget.waiting or posting.done())
+        assert budget.waiting == 1
+        budget.give_back(held)
+        async with await posting as response:
+            assert response.status == status
+        await eventually(lambda: not budget.used_bytes)
 
 
 def until_given_back(worker: ServedWorker) -> None:
