@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,7 +20,7 @@ import pytest
 from admin_support import Admin, NoStatus, administered
 from aiohttp import web
 from asynchronous import asynchronous
-from engine_support import Inbox, opened
+from engine_support import Inbox, eventually, opened
 from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
 from replicator.api import block_lists, reading, rest_produce, topic_figures, verifying
@@ -28,6 +29,7 @@ from replicator.api.app import make_app
 from replicator.api.backup import add_backup
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.store_of import add_store_of, store_known
+from replicator.api.websocket import consuming, producing
 from replicator.engine.engine import Engine
 from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.entry import encode_entry
@@ -38,9 +40,9 @@ from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.engine.types import SubscribeOptions
-from replicator.gateway.connection import Addresses
+from replicator.gateway.connection import Addresses, Connection
 from replicator.gateway.server import Gateway
-from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect, CommandPing
 from replicator.protocol.frames import encode
 
 
@@ -297,3 +299,67 @@ async def test_requests_about_all_topics_let_others_have_their_turn(
         await ask(admin)
         assert looked.total >= ALL_TOPICS
         assert looked.most <= IN_A_TURN_MAX
+
+
+PERMIT = '{"type": "permit", "permitMessages": 1}'
+
+
+@pytest.mark.parametrize(
+    ("path", "reader", "said"),
+    [
+        ("producer/persistent/public/default/t", (producing, "read_message"), '{"payload": 1}'),
+        ("consumer/persistent/public/default/t/s", (consuming, "read_command"), PERMIT),
+    ],
+    ids=["producer", "consumer"],
+)
+@asynchronous
+async def test_floods_by_every_door_share_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reader: tuple[Any, str], said: str
+) -> None:
+    """Commands of the binary protocol, pipelined requests and frames of a WebSocket are counted together."""
+    count = 2_000
+    async with shared(tmp_path / "data") as worker, aiohttp.ClientSession() as session:
+        worker.engine.turns.clock = Ticking(STEP_SECONDS)
+        done = Counted(asyncio.get_running_loop())
+        by_door: Counter[str] = Counter()
+
+        def count_calls(owner: Any, name: str) -> None:
+            original = getattr(owner, name)
+
+            def counted(*arguments: Any, **named: Any) -> Any:
+                done.add()
+                by_door[name] += 1
+                return original(*arguments, **named)
+
+            monkeypatch.setattr(owner, name, counted)
+
+        count_calls(Connection, "carry_out")
+        count_calls(web, "json_response")
+        count_calls(*reader)
+        async with session.ws_connect(f"{worker.url}/ws/v2/{path}", params={"pullMode": "true"}) as opened:
+            binary, requests = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
+            ping = encode(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
+            hello = encode(BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="x")))
+            binary[1].write(hello + ping * count)
+            requests[1].write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * count)
+            draining = [asyncio.ensure_future(drained(each)) for each, _ in (binary, requests)]
+            hearing = asyncio.ensure_future(heard(opened))
+            for _ in range(count):
+                await opened.send_str(said)
+            name = reader[1]
+            await eventually(lambda: min(by_door[each] for each in ("carry_out", "json_response", name)) >= count)
+            assert done.most <= IN_A_TURN_MAX
+            for task in (*draining, hearing):
+                task.cancel()
+            for _, writer in (binary, requests):
+                writer.close()
+
+
+async def drained(stream: asyncio.StreamReader) -> None:
+    while await stream.read(65_536):
+        pass
+
+
+async def heard(opened: aiohttp.ClientWebSocketResponse) -> None:
+    async for _ in opened:
+        pass
