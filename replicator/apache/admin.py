@@ -29,6 +29,7 @@ from replicator.client.authentication import AuthenticationTLS
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import AuthenticationError
 from replicator.engine.topic_name import parse_topic
+from replicator.running.connecting import ENDED_EARLY, is_cut_off
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
 
@@ -386,7 +387,8 @@ class BrokerAdmin(ClosedAtExit):
                     "overloaded"
                 ) from None
             except aiohttp.ClientError as error:
-                text = f"{sent}: {error or type(error).__name__}{self._refused_by_tls(error)}"
+                reason = ENDED_EARLY if is_cut_off(error) else error or type(error).__name__
+                text = f"{sent}: {reason}{self._refused_by_tls(error)}"
                 if isinstance(error, aiohttp.ClientConnectorError) and not sent_on:
                     raise _Unreachable(text) from None
                 raise over(text) from None

@@ -262,8 +262,9 @@ class SubscriptionStates:
         subscription = self._topic.subscriptions.get(name)
         if subscription is not None and not subscription.replicated:
             raise BridgeError(
-                f"the worker's own store has a subscription {name!r} of this topic that is not replicated: delete it "
-                "there, or take another name at the brokers"
+                f"the worker's own store has a subscription {name!r} of this topic that is not replicated: take "
+                "another name at the brokers, or delete it in that store, where it has "
+                f"{subscription.backlog_messages()} messages left to consume"
             )
         shown = internals.cursors.get(name)
         engines = None if subscription is None else self._side.engines(subscription)

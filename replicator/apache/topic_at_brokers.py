@@ -63,9 +63,9 @@ class TopicAtBrokers:
         if partitions <= partition:
             raise BridgeError(
                 f"{self._topic}: {base} is no partitioned topic at the brokers, and no cluster has told of one with so "
-                "many partitions, so this topic is not bridged. Consume and delete it there (`pulsar-admin topics "
-                f"delete {self._topic}`), and make the whole one (`pulsar-admin topics create-partitioned-topic {base} "
-                f"-p {partition + 1}`); or leave it out with `apache.exclude`"
+                f"many partitions, so this topic is not bridged. Consume {await self._entries(self._topic)} there, "
+                f"delete it (`pulsar-admin topics delete {self._topic}`), and make the whole one (`pulsar-admin topics "
+                f"create-partitioned-topic {base} -p {partition + 1}`); or leave it out with `apache.exclude`"
             )
         if self._was_there() and not anew:
             raise self._deleted()
@@ -74,14 +74,25 @@ class TopicAtBrokers:
         if await self._admin.partitions(base) <= partition:
             raise BridgeError(
                 f"the brokers do not make {base} a topic of {partitions} partitions: it is there without, or a "
-                f"partition is there as a topic of its own. Consume and delete that (`pulsar-admin topics delete "
-                f"{base}`); {base} is made with partitions by itself then. Or leave {base} out with `apache.exclude`"
+                f"partition is there as a topic of its own. Consume {await self._entries(base, self._topic)} there, "
+                f"and delete that (`pulsar-admin topics delete TOPIC`); {base} is made with partitions by itself then. "
+                f"Or leave {base} out with `apache.exclude`"
             )
+
+    async def _entries(self, *topics: str) -> str:
+        """Return in words how many entries the brokers have of ``topics``, leaving out those that they lack."""
+        found = []
+        for topic in topics:
+            try:
+                found.append(f"the {(await self._admin.internals(topic)).entries} entries of {topic}")
+            except AdminFailed as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+        return " and ".join(found) or f"what is in {topics[0]}"
 
     def _deleted(self) -> BridgeHalted:
         return BridgeHalted(
-            f"{self._topic} was deleted at the brokers. Nothing is made anew, and other clusters keep their copies: "
-            "`replicator topics delete` deletes those. The renewal makes the topic anew with what other clusters "
-            "published",
+            f"{self._topic} was deleted at the brokers. Nothing is made anew, and other clusters keep their copies. "
+            "The renewal makes the topic anew with what other clusters published",
             renewing_command(self._topic),
         )

@@ -39,6 +39,7 @@ from replicator.api.topology import TopologySource, add_topology
 from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
+from replicator.engine.restored import TAKEN_BACK, taken_back_of
 from replicator.peering.asking_back import AskingBack
 from replicator.peering.comparing import mapping_as_json
 from replicator.security.client_limits import ClientLimits
@@ -198,8 +199,10 @@ async def status(request: web.Request) -> web.Response:
         return web.json_response(request.app[STATUS].status())
     patterns = tuple(request.query.getall("topic", ()))
     check_patterns(patterns)
-    topics = topics_in_slices(request.app[data_plane.ENGINE])
-    rows = [json.dumps(topic.status()) async for topic in topics if is_named(patterns, topic.name)]
+    engine = request.app[data_plane.ENGINE]
+    back = engine.store.meta(TAKEN_BACK)
+    named = (topic async for topic in topics_in_slices(engine) if is_named(patterns, topic.name))
+    rows = [json.dumps({**topic.status(), **taken_back_of(back, topic)}) async for topic in named]
     return json_list(request.app[STATUS].status(), "topics", rows)
 
 

@@ -200,7 +200,7 @@ async def high_water(request: web.Request) -> web.Response:
 
 
 def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, Any]:
-    """Return, by origin, the topic's high-water mark, its newest message, and how many messages the topic has.
+    """Return, by origin, the topic's high-water mark, its newest message, and how many messages the topic stores.
 
     If known, a row also names the store that wrote the origin's life of the topic, and whether the origin deleted that
     life on purpose.
@@ -215,7 +215,7 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
             "incarnation": mark.incarnation,
             "position": str(mark.position),
             "messages": str(messages.get(origin, BEFORE_ALL)),
-            "held": topic.log.messages,
+            "held": topic.reading.messages_stored(),
         }
         if (store := stores.store_of(topic, origin, mark.incarnation)) is not None:
             row["store"] = store

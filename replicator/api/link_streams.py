@@ -30,6 +30,7 @@ from replicator.engine.log.frame_rows import decode_frame
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
 from replicator.engine.log.writer import CopiedBlock, Extent
+from replicator.links.copier import LANES_MAX
 from replicator.peering.lives import HEARS, MADE
 from replicator.running.short_tasks import awaited, heard
 from replicator.tracing.notes import CarriedNotes, decode_notes
@@ -42,8 +43,9 @@ LINK_OPENED: Final[web.AppKey[Callable[[str], None]]] = web.AppKey("link_opened"
 
 FRAMES_PENDING_MAX: Final = 8
 """Frames that are read and not yet committed, for each stream."""
-STREAMS_OF_LINK_MAX: Final = 64
-"""A link that Spark carries has a stream for each task. The oldest of more is half-open: its task is long gone."""
+STREAMS_OF_LINK_MAX: Final = 2 * LANES_MAX
+"""Limit of a link's streams besides its own. Each of Spark's tasks has one. A lane has two tasks while one relieves the
+other. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
 
 _Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
@@ -149,7 +151,7 @@ def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
     """Keep at most one stream of each name for a link. Abort an older one, which is half-open and holds memory."""
     streams = request.app.get(STREAMS, {})
     named = (key, request.query.get("stream", "")[:STREAM_NAME_CHARS_MAX])
-    of_link = [each for each in streams if each[0] == key and each != named]
+    of_link = [each for each in streams if each[0] == key and each != named and each[1]]  # never the link's own
     for older in [named, *of_link[: max(0, len(of_link) - STREAMS_OF_LINK_MAX + 1)]]:
         stream = streams.get(older)
         if stream is None:

@@ -62,9 +62,11 @@ async def reload(request: web.Request) -> web.Response:
 
 
 async def _asked(request: web.Request) -> tuple[str | None, bool]:
-    raw = await request.content.read(BODY_BYTES_MAX + 1)
-    if len(raw) > BODY_BYTES_MAX:
-        raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send only digest and dry_run")
+    raw = bytearray()
+    async for piece in request.content.iter_any():
+        raw += piece
+        if len(raw) > BODY_BYTES_MAX:
+            raise BadRequest(f"the body is larger than {BODY_BYTES_MAX} bytes: send only digest and dry_run")
     try:
         body = json.loads(raw) if raw else {}
     except (ValueError, RecursionError) as error:

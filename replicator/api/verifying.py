@@ -117,6 +117,7 @@ def _for_reclaim(engine: Engine, topic: Topic, reclaiming: str) -> dict[str, Any
 
     ``lives`` has, by origin, the lives of the topic that have entries here, with the first and last entry of each.
     ``ledgers`` has, by life, the ledgers of ``reclaiming`` that have entries here, with their first and last entries.
+    ``held`` says what a deletion of the topic here would delete.
     """
     found = lives(engine.store, topic.topic_id)
     ledgers = ledgers_of(engine.store, topic.topic_id, reclaiming)
@@ -125,6 +126,11 @@ def _for_reclaim(engine: Engine, topic: Topic, reclaiming: str) -> dict[str, Any
             origin: [[life, str(first), str(last)] for life, first, last in each] for origin, each in found.items()
         },
         "ledgers": {str(life): each for life, each in ledgers.items()},
+        "held": {
+            "messages": topic.reading.messages_stored(),
+            "of": sorted(topic.origins.message_vector()),
+            "subscriptions": len(topic.subscriptions),
+        },
     }
 
 

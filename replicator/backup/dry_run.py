@@ -1,7 +1,12 @@
 """Dry run of a reclaim: what it would take back, from whom, and how many messages that is.
 
-Invariant (DESIGN §3): 13, a count is exact or it is not given. Peers send the heads of their blocks, without the
-messages. A block that two peers have counts once. Nobody can count messages that no peer has any more.
+Invariant (DESIGN §3): 13, a count is exact or it is not given.
+
+1. Peers send the heads of their blocks, without the messages. A block that two peers have counts once. Nobody can count
+   messages that no peer has any more.
+2. A peer may trim or delete messages between its answer about what it has and its heads. So each peer is asked again
+   after the count. A plan that is still the same was counted while the peers had all that it names.
+3. A plan that changed replaces the one before it, and is counted anew. After :data:`COUNTS_MAX` times it has no count.
 """
 
 from __future__ import annotations
@@ -17,19 +22,21 @@ import numpy as np
 
 from replicator.backup import new_lives
 from replicator.backup.errors import WorkerNotAsked
-from replicator.backup.reclaim_peers import Peer, check_known, rewritten_at
+from replicator.backup.reclaim_peers import Peer, ask_again, check_known, rewritten_at
 from replicator.backup.reclaim_plan import TopicPlan
 from replicator.backup.reclaim_reading import begin_of
 from replicator.backup.reclaiming import asked, opened
 from replicator.backup.topic_lives import deleted_lives, lives_of, names_of, not_asked, out_of_place
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.store_files import LOG, is_there
+from replicator.engine.log.store_files import LOG, check_unused, is_there
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
 from replicator.pipeline.verify.plane import Head, VerifyPlane
 from replicator.topology import Topology
 from snapshots.position import Position
 
+COUNTS_MAX: Final = 5
+"""Limit of counts of one plan, which peers change meanwhile. They hold back retention, so few of them change any."""
 END: Final = Position(2**62, 0)
 """Position above every log. A peer answers up to the end of its log."""
 
@@ -73,19 +80,48 @@ async def plan_reclaim(
     Raises the same errors.
     """
     check_known(topology, without)
+    check_unused(topology.cluster(name).data)  # before a silent peer is named as the cause
     async with asked(topology, name, without, from_directory) as peers:
         if not is_there(topology.cluster(name).data / LOG / "data.mdb"):  # opening the store would create one
-            plan = _planned(None, topology, name, peers, without)
-        else:
-            async with opened(topology, name) as engine:
-                plan = _planned(engine, topology, name, peers, without)
+            return await _counted(None, topology, name, peers, without)
+        async with opened(topology, name) as engine:
+            return await _counted(engine, topology, name, peers, without)
+
+
+async def _counted(
+    engine: Engine | None, topology: Topology, name: str, peers: Sequence[Peer], without: frozenset[str]
+) -> ReclaimPlan:
+    """Return a plan with counts that hold for it. See the algorithm of this module."""
+    plan, known = _planned(engine, topology, name, peers, without), _Counts()
+    for _ in range(COUNTS_MAX):
         try:
-            counts = [await asyncio.to_thread(count, each, peers, name) for each in plan.topics]
+            for each in plan.topics:
+                if known.of(each) is None:
+                    known.keep(each, await asyncio.to_thread(count, each, peers, name))
         except PeerUnavailable as error:
             raise WorkerNotAsked(
                 f"{error}; nothing was changed. Start the worker that does not answer, and run the command again"
             ) from None
-        return replace(plan, counts=tuple(counts))
+        peers = await ask_again(peers, name)
+        before, plan = plan, _planned(engine, topology, name, peers, without)
+        if plan.topics == before.topics:
+            break
+    return replace(plan, counts=tuple(known.of(each) or Counted() for each in plan.topics))
+
+
+class _Counts:
+    """Counts of plans, as the plans were when they were counted."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int, Position], tuple[TopicPlan, Counted]] = {}
+
+    def keep(self, plan: TopicPlan, counted: Counted) -> None:
+        self._counts[plan.name, plan.incarnation, plan.after] = plan, counted
+
+    def of(self, plan: TopicPlan) -> Counted | None:
+        """Return the count of ``plan``; None if it was not counted, or has changed since."""
+        counted = self._counts.get((plan.name, plan.incarnation, plan.after))
+        return counted[1] if counted is not None and counted[0] == plan else None
 
 
 def _planned(

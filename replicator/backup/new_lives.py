@@ -85,28 +85,43 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
     first = next((head.first for head in _own_blocks(engine, topic, Position(above + 1, -1))), None)
     if first is None:
         return NewLife(later, above)
-    has = sorted(
-        peer.name
-        for peer in peers
+    has = [
+        peer
+        for peer in sorted(peers, key=lambda peer: peer.name)
         for copy in peer.copies.get(name, ())
         if copy.incarnation == topic.incarnation and copy.mark.ledger > above
-    )
+    ]
     incarnation = (above + first.ledger) // 2
     if has or not above < incarnation < first.ledger:
-        where = f"{', '.join(has)} has copies of them" if has else "there is no id between the two"
-        way = "".join(
-            f". If {peer} has no messages of its own in it, nothing is lost by `replicator topics delete "
-            f"{shlex.quote(name)} -f FILE --cluster {peer} --force`: what it has of {engine.cluster} is here, unless "
-            f"it was trimmed here. Then run `{reclaim_command(engine.cluster)}` again, and the link copies the topic "
-            "there anew"
-            for peer in has
-        )
+        where = "there is no id between the two"
+        if has:
+            where = f"{', '.join(peer.name for peer in has)} has copies of them"
+        way = "".join(_way_on(engine, topic, peer) for peer in has)
         return (
             f"{name}: other clusters know another life ({later}) that reaches up to ledger {above}, and messages of "
             f"{engine.cluster} from {first} on lie above it here. No new life can begin, as {where}. Nothing was "
             f"changed{way}"
         )
     return NewLife(later, above, incarnation, Position(above + 1, -1))
+
+
+def _way_on(engine: Engine, topic: Topic, peer: Peer) -> str:
+    """Return the way on where ``peer`` copied messages that would belong to a new life.
+
+    It deletes the peer's copy. So it is named only if nothing is trimmed here, and the peer has no messages of others.
+    """
+    cluster, held = engine.cluster, peer.held.get(topic.name)
+    others = [] if held is None else sorted(set(held.of) - {cluster})
+    if held is None or others or topic.log.trimmed > BEFORE_ALL:
+        what = "can be the only ones" if held is None else f"of {', '.join(held.of)} can be the only ones"
+        count = "The" if held is None else f"The {held.messages}"
+        return f". {count} messages that {peer.name} has in it {what}: keep them (docs/backup.md, other ways back)"
+    return (
+        f". `replicator topics delete {shlex.quote(topic.name)} -f FILE --cluster {peer.name} --force` deletes the "
+        f"copy of {peer.name}: {held.messages} messages, all of {cluster}, which has "
+        f"{topic.reading.messages_stored()} here and trimmed none, and {held.subscriptions} subscriptions. Then run "
+        f"`{reclaim_command(cluster)}` again, and the link copies the topic there anew"
+    )
 
 
 def can_join(engine: Engine, topic: Topic, peers: Iterable[Peer]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +35,24 @@ one topic can take longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Content of one topic at a peer, which a deletion of the topic there would delete."""
+
+    messages: int
+    of: Sequence[str]
+    """Clusters that published the messages."""
+    subscriptions: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Held | None:
+        """Return what a row of ``GET /replication/v1/cuts`` tells; None if the peer's version does not tell it."""
+        told = row.get("held")
+        return (
+            None if told is None else cls(int(told["messages"]), list(map(str, told["of"])), int(told["subscriptions"]))
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """Another cluster, or another copy of this cluster's store, and what it has of this cluster's messages.
 
@@ -54,6 +72,8 @@ class Peer:
     """The opened store. Only another copy of this cluster's store has it."""
     newest: NewestStore | None = None
     """Newest store of this cluster that the peer heard of; None if it heard of none."""
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """By topic, what the peer has of all clusters. Topics of a peer whose version does not tell it are left out."""
 
 
 def check_known(topology: Topology, without: frozenset[str]) -> None:
@@ -71,11 +91,23 @@ async def ask_peers(topology: Topology, name: str, without: frozenset[str]) -> l
     try:
         for each in topology.clusters:
             if each.name != name and each.name not in without:
-                peers.append(await asyncio.to_thread(_ask, each.name, worker_url(each.address), name))
+                plane = VerifyPlane(worker_url(each.address), wait_seconds=ANSWER_SECONDS, reclaiming=name)
+                peers.append(await asyncio.to_thread(_ask, each.name, plane, name))
     except BaseException:
         close_all(peers)
         raise
     return peers
+
+
+async def ask_again(peers: Sequence[Peer], name: str) -> list[Peer]:
+    """Ask the same peers what they have now. Another copy of the store, which does not change, is not asked.
+
+    Raises :class:`WorkerNotAsked` as :func:`ask_peers` does.
+    """
+    return [
+        peer if peer.engine is not None else await asyncio.to_thread(_ask, peer.name, peer.plane, name)
+        for peer in peers
+    ]
 
 
 def close_all(peers: Iterable[Peer]) -> None:
@@ -83,16 +115,18 @@ def close_all(peers: Iterable[Peer]) -> None:
         peer.plane.close()
 
 
-def _ask(name: str, url: str, restored: str) -> Peer:
-    plane = VerifyPlane(url, wait_seconds=ANSWER_SECONDS, reclaiming=restored)
+def _ask(name: str, plane: VerifyPlane, restored: str) -> Peer:
+    """Ask one peer. Close its connection after an error."""
     try:
         cuts = plane.call("GET", "/replication/v1/cuts")
         if cuts["cluster"] != name:
             raise WorkerNotAsked(  # noqa: TRY301
-                f"worker at {url} is of cluster {cuts['cluster']!r}, not {name!r}: correct its address in the topology"
+                f"worker at {plane.url} is of cluster {cuts['cluster']!r}, not {name!r}: correct its address in the "
+                "topology"
             )
         record = from_json(plane.call("GET", "/failover/v1/state")["record"])
         copies = {topic: lives for topic, row in cuts["topics"].items() if (lives := copies_of(row, restored))}
+        held = {topic: has for topic, row in cuts["topics"].items() if (has := Held.of_row(row)) is not None}
         deletions = {topic: told for topic, row in cuts["topics"].items() if (told := _deletions(row, restored))}
         # ``cuts`` names only users' topics, so ask for the log of failovers apart. That log is never trimmed.
         epochs = plane.call("GET", "/replication/v1/high-water", origin=restored, topic=EPOCHS_TOPIC)["topics"]
@@ -110,12 +144,12 @@ def _ask(name: str, url: str, restored: str) -> Peer:
     except (ValueError, KeyError, TypeError) as error:
         plane.close()
         raise WorkerNotAsked(
-            f"worker at {url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
+            f"worker at {plane.url}: its answer cannot be read: {error!r:.200}; run the same version everywhere"
         ) from None
     except BaseException:
         plane.close()
         raise
-    return Peer(name, plane, copies, record, deletions, newest=newest)
+    return Peer(name, plane, copies, record, deletions, newest=newest, held=held)
 
 
 def _newest_store(plane: VerifyPlane, cluster: str) -> NewestStore | None:

@@ -49,7 +49,7 @@ class Pace:
         self._bucket = None if bytes_per_second is None else TokenBucket(bytes_per_second, now_seconds())
         self._paused = threading.Event()
         self.read_bytes = 0
-        """Bytes of blocks that were read so far."""
+        """Bytes of answers that were read so far."""
 
     def pause(self) -> None:
         """Stop reading before the next page: :meth:`check` and :meth:`took` raise from now on."""
@@ -64,7 +64,7 @@ class Pace:
             )
 
     def took(self, size_bytes: int) -> None:
-        """Count a page of ``size_bytes``, and wait until the next page may be read.
+        """Count answers of ``size_bytes``, and wait until the next request may be sent.
 
         Raises :class:`ReclaimPaused` if :meth:`pause` was called.
         """
@@ -117,6 +117,8 @@ class PeerReading:
         self.missed: list[Missed] = []
         """The ranges found to be missing so far, in order. They are complete below each block that was given."""
         self._plane = plane
+        self._counted_bytes = plane.answered_bytes
+        """Bytes of the peer's answers that ``pace`` knows of."""
         self._origin = origin
         self._plan = plan
         self._mark = plan.sources[name]
@@ -157,7 +159,7 @@ class PeerReading:
                     return
                 after = beyond
                 continue
-            self._pace.took(sum(len(fetched.block) for fetched in page.blocks))
+            self._count()
             self._trimmed |= page.trimmed > after
             if incarnation is not None and page.incarnation != incarnation:
                 self._unknown = self._unknown or _Unknown("made the topic anew meanwhile", damaged=False)
@@ -170,6 +172,15 @@ class PeerReading:
             if page.at_end:
                 return
             after = page.reached
+
+    def _count(self) -> None:
+        """Count what the peer answered since the last call, and wait until it may be asked again.
+
+        Questions for heads and marks count, and so do pages of which only the begin is used because of a damaged block.
+        """
+        answered_bytes = self._plane.answered_bytes
+        self._pace.took(answered_bytes - self._counted_bytes)
+        self._counted_bytes = answered_bytes
 
     def _past_damage(self, after: Position) -> Generator[Given, None, Position | None]:
         """Yield the undamaged blocks after ``after``, up to the first damaged one. Return the position where that block
@@ -185,6 +196,7 @@ class PeerReading:
         ledger, first, last = run
         part = LogRange(0, 0, 0, max(after, Position(ledger, first - 1)), Position(ledger, last))
         for block in blocks(self._plane, self._plan.name, part, Selection()):
+            self._count()
             self._trimmed = True  # pages of raw blocks do not say whether the log was trimmed
             if isinstance(block, Unreadable):
                 self._unknown = _Unknown(f"has a damaged block after {block.after}: {block.reason}", damaged=True)
@@ -195,7 +207,6 @@ class PeerReading:
                 return Position(head.first.ledger, head.first.entry + head.entries - 1)
             assert isinstance(block, FetchedBlock), "heads come alone where a selection is made"
             content = bytes(block.block)
-            self._pace.took(len(content))
             header = self._whole(content)
             if header is None:
                 return Position(block.first.ledger, block.first.entry + read_header(content).entries - 1)

@@ -135,7 +135,7 @@ def deleted_lives(
             f"{name} was deleted on purpose up to {max(last.values())} ({', '.join(sorted(last))} still "
             f"{'has a copy' if len(last) == 1 else 'have copies'}): nothing of that life comes back"
             + ("; other lives of it do" if others_come_back else "")
-            + ("; this store has it: delete it there again" if _has_life(engine, here, life) else "")
+            + (_still_here(here) if here is not None and _has_life(engine, here, life) else "")
         )
     return found
 
@@ -155,8 +155,16 @@ def deletions_told(engine: Engine, name: str, lives: Lives, peers: Sequence[Peer
     return [Deletion(name, engine.cluster, life, position, at_ms) for life, position in sorted(upto.items())]
 
 
-def _has_life(engine: Engine | None, topic: Topic | None, life: int) -> bool:
-    if engine is None or topic is None:
+def _still_here(topic: Topic) -> str:
+    """Return the remark that this store has a deleted life of ``topic``, and what another deletion would delete."""
+    return (
+        f"; this store has it again: to delete the topic again would delete {topic.reading.messages_stored()} messages "
+        f"here, of all its lives and clusters, and {len(topic.subscriptions)} subscriptions"
+    )
+
+
+def _has_life(engine: Engine | None, topic: Topic, life: int) -> bool:
+    if engine is None:
         return False
     return topic.incarnation == life or life in engine.origin_stores.earlier_lives(topic)
 

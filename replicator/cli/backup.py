@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 import tempfile
@@ -267,6 +268,7 @@ def restore(
     from replicator.backup.restore_order import beside_in
     from replicator.backup.restoring import Left, left_of_restore
     from replicator.backup.restoring import restore as put_back
+    from replicator.engine.lineage import reclaim_command
     from replicator.engine.restored import first_restored, order_advice
 
     if (file is None) == (into is None):
@@ -285,7 +287,11 @@ def restore(
     )
     lines = [f"restored {cluster} into {data} from backup {manifest.id}, made at {manifest.made_at}"]
     if aside is not None:
-        lines.append(f"the store that was there is in {aside}: delete it when you do not need it any more")
+        lines.append(
+            f"the store that was there is in {aside}. It may have the only copy of what is newer than the backup: "
+            f"`{reclaim_command(cluster)} --from-directory {shlex.quote(str(aside))}` takes that over, before the "
+            "worker starts"
+        )
     lines.append(GONE)
     lines.append(TAKES_PLACE.format(cluster=cluster))
     value: RestoreAnswer = {

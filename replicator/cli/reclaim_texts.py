@@ -80,6 +80,8 @@ def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines: list[str] = []
     for number, topic in enumerate(plan.topics):
         counted = plan.counted(number)
+        if counted.messages == 0 and not topic.holes and not topic.made_anew:
+            continue  # only markers would come back; nobody published them
         where = "an earlier life, below what is here" if topic.below else "the topic is made again"
         where = "between what is here" if topic.between else where
         how = f" ({where})" if topic.below or topic.made_anew else ""
@@ -107,6 +109,8 @@ def plan_lines(cluster: str, plan: ReclaimPlan) -> list[str]:
     lines += _not_taken(plan.deleted)
     lines += plan.begun
     lines += [f"lost: {lost}" for lost in plan.lost]
+    if any(each.messages for each in plan.counts):
+        lines.append("Messages were counted, and not read: those in a damaged block count, too.")
     lines.append("Nothing was changed.")
     return lines
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import why_no_answer
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from replicator.security.access import CERTIFICATE, KEY, TOKEN, TOKEN_FILE, access, use_in_context
@@ -150,10 +150,9 @@ class Asking:
                 session.request(method, f"{self._access.url(address)}{path}", params=parameters, json=body) as response,
             ):
                 content = await response.read()
-        except aiohttp.ClientConnectorError as error:
-            return Answer(error=f"{cluster} at {address} does not answer: {why_not_connected(error)}", status=0)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {seconds_max:g} s"
+            silent = isinstance(error, TimeoutError)
+            reason = f"no answer within {seconds_max:g} s" if silent else why_no_answer(error, "")
             return Answer(error=f"{cluster} at {address} does not answer: {reason}"[:ERROR_CHARS_MAX], status=0)
         return _read(cluster, response.status, content)
 

@@ -23,7 +23,7 @@ from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError
 from replicator.drills.input import InputMessage, InputSource
 from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, does_without_spark, input_of
-from replicator.drills.measures import measure
+from replicator.drills.measures import Measures, measure
 from replicator.drills.progress_bars import OnProgress, progress_bars
 from replicator.drills.report import OWN_FIELDS, build_report, render_table, write, write_json
 from replicator.drills.run_store import StorePlace, find_place, new_run, opened_store
@@ -152,7 +152,10 @@ def _run_job(
             "tasks_ended": os.environ.get(ending.VARIABLE),
             "not_checked": _not_checked(ran.cast),
             "failover_reports": outcome.failovers,
-            "lost_disks": [{**each, **findings.stores.get(each["cluster"], {})} for each in outcome.lost_disks],
+            "lost_disks": [
+                {**each, **findings.stores.get(each["cluster"], {}), **_lost_messages(measures, each["cluster"])}
+                for each in outcome.lost_disks
+            ],
             **dict.fromkeys(OWN_FIELDS),
             **findings.more,
             "lacks": list(findings.lacks),
@@ -169,6 +172,15 @@ def _run_job(
     report |= _keep(job, started_at, report, place)
     write(report, measures.series, job.out_dir)
     return report
+
+
+def _lost_messages(measures: Measures, cluster: str) -> dict[str, int]:
+    """Return the fields of a lost disk that were measured."""
+    found = {each.cluster: each for each in measures.lost_disks}
+    if cluster not in found:
+        return {}
+    of = found[cluster]
+    return {"lost_messages": of.lost, "named_messages": of.named, "differing_messages": of.differing}
 
 
 def _not_checked(cast: Cast) -> list[str]:

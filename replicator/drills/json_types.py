@@ -28,7 +28,9 @@ class DrilledSubscription(TypedDict):
     lost: Annotated[int, "confirmed, and never received", "messages"]
     lost_with_disk: NotRequired[
         Annotated[
-            int, "confirmed by a cluster before it lost its disk, and not taken back: nobody had them", "messages"
+            int,
+            "confirmed by a cluster before it lost its disk, and never seen in another one",
+            "messages",
         ]
     ]
     repeated: Annotated[int, "beyond the first of a message", "deliveries"]
@@ -99,6 +101,15 @@ class LostDisk(TypedDict):
     ]
     nobody_had: NotRequired[Annotated[list[str], "what its status names as lost because no other cluster has it"]]
     reclaimed_messages: Annotated[int, "that it took back", "messages"]
+    lost_messages: NotRequired[
+        Annotated[int, "that it confirmed before the loss and that no client saw in another cluster", "messages"]
+    ]
+    named_messages: NotRequired[
+        Annotated[int, "that it confirmed before the loss and whose loss its status names by `taken_back`", "messages"]
+    ]
+    differing_messages: NotRequired[
+        Annotated[int, "lost and not named, or named and not lost; the drill fails unless this is 0", "messages"]
+    ]
 
 
 class DrillReport(TypedDict):
@@ -137,7 +148,9 @@ class DrillReport(TypedDict):
     lost: Annotated[int, "confirmed, and never received", "messages"]
     lost_with_disk: NotRequired[
         Annotated[
-            int, "confirmed by a cluster before it lost its disk, and not taken back: nobody had them", "messages"
+            int,
+            "confirmed by a cluster before it lost its disk, and never seen in another one",
+            "messages",
         ]
     ]
     repeated: Annotated[int, "beyond the first of a message", "deliveries"]

@@ -65,6 +65,12 @@ def _of_disks(report: Report) -> Iterator[str]:
     for each in report.get("lost_disks") or ():
         if each["state"] != "serving":
             yield f"{each['cluster']} lost its disk, and its worker says that it is {each['state']}"
+        if each.get("differing_messages"):
+            yield (
+                f"{each['cluster']} lost {each['lost_messages']:,} messages with its disk that no other cluster had, "
+                f"and its status names {each['named_messages']:,} as lost; {each['differing_messages']:,} of these are "
+                "not in both"
+            )
         for loss in each["named_losses"]:
             yield f"{each['cluster']} could not take back what another cluster had: {loss}"
 

@@ -10,8 +10,9 @@ published            ids that a producer sent
 confirmed            ids that a worker confirmed to a producer
 consumed_unique      ids that *every* subscription received
 lost                 (subscription, confirmed id) pairs without a delivery
-lost_with_disk       of these, those that a cluster confirmed before it lost its disk and did not take back afterwards,
-                     because no other cluster had them
+lost_with_disk       of these, those that a cluster confirmed before it lost its disk, and that no tail reader and no
+                     subscription saw in another cluster: no other cluster had them
+lost_disks           by lost disk the same, and what the status of the cluster names as lost
 repeated             deliveries beyond the first of their id to their subscription
 repeated_acked_before_kill
                      of those, the ones after an unplanned failover whose id a consumer of the subscription had
@@ -51,7 +52,7 @@ from replicator.drills.observations import Column, DrillSubscription, Observatio
 from replicator.drills.over_topics import TopicMeasures, first_elsewhere, measure_topics, recover_seconds
 from replicator.drills.phases import PhaseMeasures, measure_phases
 from replicator.drills.series import Series, make_series
-from replicator.drills.timeline import ObservationsIncomplete, Timeline
+from replicator.drills.timeline import LostMessages, ObservationsIncomplete, Timeline
 from replicator.drills.vectors import Percentiles, first_rows, percentiles
 
 __all__ = [
@@ -115,7 +116,8 @@ class Measures:
     consumed_unique: int
     lost: int
     lost_with_disk: int
-    """Distinct confirmed ids that did not come back to the cluster that lost its disk, consumed before or not."""
+    """Distinct confirmed ids that no other cluster had when a cluster lost its disk, consumed before or not."""
+    lost_disks: tuple[LostMessages, ...]
     repeated: int
     repeated_acked_before_kill: int
     repeated_acked_over_1s_before_kill: int
@@ -170,6 +172,7 @@ def measure(observations: Observations) -> Measures:
         consumed_unique=int(received_by_all.sum()),
         lost=sum(each.lost for each in subscriptions),
         lost_with_disk=int(with_disk.sum()),
+        lost_disks=tuple(timeline.disks()),
         repeated=sum(each.repeated for each in subscriptions),
         repeated_acked_before_kill=sum(each.repeated_acked_before_kill for each in subscriptions),
         repeated_acked_over_1s_before_kill=sum(each.repeated_acked_over_1s_before_kill for each in subscriptions),

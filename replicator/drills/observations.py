@@ -319,8 +319,8 @@ class Observations:
         self.high_waters.append(failover, topic, self.clusters.code(cluster), *position)
 
     def took_back(self, cluster: str, position: Position, topic: int, lost_s: float, time_s: float) -> None:
-        """Record that ``cluster`` lost its disk at ``lost_s``, and had its own messages up to ``position`` when it
-        served again at ``time_s``."""
+        """Record that ``cluster`` lost its disk at ``lost_s`` and served again at ``time_s``, and that its status names
+        its own messages after ``position`` as lost."""
         self.taken_back.append(topic, self.clusters.code(cluster), *position, lost_s, time_s)
 
     def link_broke(self, source: str, destination: str, time_s: float) -> None:

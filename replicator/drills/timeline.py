@@ -12,6 +12,8 @@ messages. The lag of an acknowledgement:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from replicator.drills.observations import Column, FailoverKind, Observations, Table
@@ -20,6 +22,19 @@ from replicator.drills.vectors import first_rows, ranks
 
 class ObservationsIncomplete(Exception):
     """Something was not recorded without which a measure would be a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostMessages:
+    """Messages that a cluster confirmed, and that were lost with its disk because no other cluster had them."""
+
+    cluster: str
+    lost: int
+    """Number of them, as the drill's clients saw it."""
+    named: int
+    """Number of messages that the cluster's status names as lost."""
+    differing: int
+    """Number of messages that are lost and not named, or named and not lost."""
 
 
 class Timeline:
@@ -106,22 +121,57 @@ class Timeline:
         return ids
 
     def lost_with_disk(self) -> Column:
-        """Return ids that a cluster confirmed before it lost its disk, and that did not come back: no other cluster had
-        them.
-
-        A cluster takes its messages back in order, so these are the ones above the last that came back. A confirmation
-        may be read from a socket after the kill of its sender, so it counts until the cluster serves again.
-        """
-        back = self._observations.taken_back
-        columns = (back.column(name) for name in ("topic", "cluster", "ledger", "entry", "time_s"))
-        topic_of = self.topic_of[self.confirm_id]
+        """Return ids that a cluster confirmed before it lost its disk, and that nobody saw in another cluster: no other
+        cluster had them."""
         lost = np.zeros(len(self.confirm_id), bool)
-        for topic, cluster, ledger, entry, time_s in zip(*(each.tolist() for each in columns), strict=True):
-            above = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry > entry))
-            here = (self.confirm_cluster == cluster) & (topic_of == topic) & (self.confirm_time_s < time_s)
-            lost |= above & here
+        for cluster, before in self._lost_disks():
+            lost |= before & self._nowhere_else(cluster)
         ids: Column = self.confirm_id[lost]
         return ids
+
+    def disks(self) -> list[LostMessages]:
+        """Return what each lost disk cost: as the drill's clients saw it, and as the status of the cluster names it."""
+        found = []
+        for cluster, before in self._lost_disks():
+            lost, named = before & self._nowhere_else(cluster), before & self._is_named(cluster)
+            found.append(
+                LostMessages(self.clusters[cluster], int(lost.sum()), int(named.sum()), int((lost != named).sum()))
+            )
+        return found
+
+    def _lost_disks(self) -> list[tuple[int, Column]]:
+        """Return each cluster that lost its disk, with a flag for each confirmation of that cluster before it served
+        again.
+
+        A confirmation may be read from a socket after the kill of its sender, so it counts until then.
+        """
+        back = self._observations.taken_back
+        disks = dict(zip(back.column("cluster").tolist(), back.column("time_s").tolist(), strict=True))
+        return [
+            (cluster, (self.confirm_cluster == cluster) & (self.confirm_time_s < time_s))
+            for cluster, time_s in disks.items()
+        ]
+
+    def _nowhere_else(self, cluster: int) -> Column:
+        """Return, for each confirmation, whether no reader and no subscription saw its message outside ``cluster``."""
+        receipts = self._observations.receipts
+        seen = np.zeros(self.count, bool)
+        seen[self.copy_id[self.copy_cluster != cluster]] = True
+        seen[receipts.column("id")[receipts.column("cluster") != cluster]] = True
+        found: Column = ~seen[self.confirm_id]
+        return found
+
+    def _is_named(self, cluster: int) -> Column:
+        """Return, for each confirmation, whether the status of ``cluster`` names its position as lost."""
+        back = self._observations.taken_back
+        columns = (back.column(name).tolist() for name in ("topic", "cluster", "ledger", "entry"))
+        topic_of = self.topic_of[self.confirm_id]
+        named = np.zeros(len(self.confirm_id), bool)
+        for topic, of, ledger, entry in zip(*columns, strict=True):
+            if of == cluster:
+                above = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry > entry))
+                named |= above & (topic_of == topic)
+        return named
 
     def first_acks(self, subscription: int) -> tuple[Column, Column, Column]:
         """Return ``(ids, clusters, times)`` of each id's first acknowledgement."""

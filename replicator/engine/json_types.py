@@ -62,6 +62,14 @@ class TopicStatus(TypedDict):
     terminated: Annotated[bool, "whether it takes no more messages, for ever"]
     markers: Annotated[int, "entries of the replicator's own among them", "entries"]
     high_water: Annotated[dict[str, str], "by origin, up to which of its positions all is here", "ledger:entry"]
+    taken_back: NotRequired[
+        Annotated[
+            str,
+            "after a lost disk, the newest of the cluster's own messages that came back; all that it confirmed after "
+            "this position is lost, because no cluster that was asked had it",
+            "ledger:entry",
+        ]
+    ]
     subscriptions: Annotated[list[SubscriptionStatus], "its subscriptions"]
 
 
@@ -92,7 +100,11 @@ class StagingStatus(TypedDict):
     staged_bytes: Annotated[int, "waiting to be published"]
     staged_bytes_max: Annotated[int, "how much may wait"]
     attempts: Annotated[int, "attempts of tasks that wait", "attempts"]
+    largest: Annotated[
+        list[dict[str, Any]], "the largest epochs of these: `writer`, `run`, `epoch`, `bytes`, `untouched_ms`"
+    ]
     commits: Annotated[int, "epochs that were committed since the start", "epochs"]
+    torn_commits: Annotated[int, "decided ones whose staged files were lost when a part was published"]
     repeated_commits: Annotated[int, "that were asked for again and changed nothing", "epochs"]
     aborted_attempts: Annotated[int, "given up by their job", "attempts"]
     swept_attempts: Annotated[int, "removed because nobody came back for them", "attempts"]

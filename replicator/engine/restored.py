@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,15 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import PREDECESSORS_MAX
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HEAD
+from replicator.engine.topic import Topic
 
 MARK: Final = "restored"
 """Name of the row in the table ``meta`` that has the mark."""
 BESIDE: Final = "restored beside"
 """Name of a row in the table ``meta``: the newest backups of all clusters at the destination, in the order in which to
 restore clusters that were lost together. Older versions ignore the row."""
+TAKEN_BACK: Final = "taken back upto"
+"""Name of the row in the table ``meta`` that :func:`taken_back_row` makes. Older versions ignore the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,25 @@ def order_advice(cluster: str, beside: Sequence[BackupBeside]) -> str:
         "If clusters that do not answer are lost too, restore the one with the newest backup first, with --without for "
         "each of the others, and start it; then the next one (docs/backup.md)"
     )
+
+
+def taken_back_row(topics: Iterable[Topic], cluster: str) -> dict[str, Any]:
+    """Return, by topic, its incarnation and its newest message of ``cluster`` itself.
+
+    If messages have just come back to a new store, all that the cluster confirmed after these positions is lost.
+    """
+    return {
+        topic.name: [topic.incarnation, str(newest)]
+        for topic in topics
+        if (newest := topic.origins.message_vector().get(cluster)) is not None
+    }
+
+
+def taken_back_of(rows: Mapping[str, Any] | None, topic: Topic) -> dict[str, str]:
+    """Return the field ``taken_back`` of the status of ``topic``, if it has one. ``rows`` is the row
+    :data:`TAKEN_BACK`."""
+    incarnation, newest = (rows or {}).get(topic.name, (None, ""))
+    return {"taken_back": newest} if incarnation == topic.incarnation else {}
 
 
 def check_settled(

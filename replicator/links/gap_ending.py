@@ -285,7 +285,9 @@ class GapEnding:
         for part in parts:
             log.warning("link went over a gap", link=link.key, topic=topic.name, kind=part.kind, policy=policy)
             if self._index is not None:
-                about = {"kind": part.kind, "origin": part.origin, "detail": part.what}
+                about: dict[str, Any] = {"kind": part.kind, "origin": part.origin, "detail": part.what}
+                if policy == COPY_ANEW and part.held is not None:
+                    about["messages_deleted"] = part.held
                 self._index.audit(f"link {link.key}", policy, topic.name, about)
 
 

@@ -202,11 +202,8 @@ class Gap:
             ]
         deleted = self.judgement is Judgement.DELETED_ON_PURPOSE
         if deleted and self.reclaim_only:
-            delete = f"`replicator topics delete {shlex.quote(self.place.topic)} -f FILE --cluster {source}`"
-            return [
-                f"Stop the worker of {source}, and begin a new life of the topic: {self.place.reclaim()}. Nothing is "
-                f"lost by that. If nothing of the topic is needed at {source}, delete it again instead: {delete}"
-            ]
+            begin = f"Stop the worker of {source}, and begin a new life of the topic: {self.place.reclaim()}"
+            return [f"{begin}. Nothing is lost by that"]
         skip = f"{self.place.resolve(SKIP_AND_RECORD)} goes on without it, for good: it stays at {there} only"
         if deleted:
             return [skip]
@@ -215,12 +212,13 @@ class Gap:
         return ways if self.reclaim_only else [*ways, f"The other way loses data: {skip}"]
 
     def _or_anew(self, then: str) -> str:
-        """Return a remark about ``copy-anew``, or "" if the destination has refused it."""
-        if self.refused is not None and self.refused.policy == COPY_ANEW:
+        """Return a remark about ``copy-anew``; "" if the destination has refused it, or does not say what it would
+        delete."""
+        if self.held is None or (self.refused is not None and self.refused.policy == COPY_ANEW):
             return ""
-        held = _held(self.held)
         return (
-            f" (`--policy copy-anew` deletes the copy at {self.place.destination}, {held} and its subscriptions{then})"
+            f" (`--policy copy-anew` deletes the copy at {self.place.destination}, {_held(self.held)} and its "
+            f"subscriptions{then})"
         )
 
     def policies(self) -> list[str]:
@@ -256,7 +254,7 @@ class Mark:
     """Position of the origin's newest message; BEFORE_ALL if the topic has only markers of it; None if an older worker
     did not report it."""
     held: int | None = None
-    """Number of messages of all origins in the topic's log; None if an older worker did not report it."""
+    """Number of stored messages of all origins in the topic; None if an older worker did not report it."""
     store: str | None = None
     """Id of the origin's store that wrote this life; None if the reporting cluster does not know it."""
     deleted: bool = False
@@ -430,4 +428,4 @@ def _made_anew(origin: str, incarnation: int, theirs: Mark) -> Gap:
 
 
 def _held(messages: int | None) -> str:
-    return "its messages" if messages is None else f"its {messages} messages"
+    return "its messages" if messages is None else "its only message" if messages == 1 else f"its {messages} messages"

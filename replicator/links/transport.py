@@ -289,7 +289,7 @@ class HttpTransport:
                     answer = await self._frames.receive()
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError, ValueError) as error:
             raise PeerUnavailable(
-                f"the connection of the link to {self._base} broke: {error or 'no answer'}; it connects again"
+                f"the connection of the link to {self._base} broke: {why_no_answer(error, '')}; it connects again"
             ) from None
         if "error" in answer:
             raise PeerRefused(answer["error"], answer["message"])
@@ -321,7 +321,7 @@ class HttpTransport:
     async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = json.loads(await _read_in_pieces(response))
-        except (aiohttp.ClientError, ValueError) as error:
+        except ValueError as error:
             raise PeerUnavailable(
                 f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
                 "worker, and not of a proxy that answers by itself"

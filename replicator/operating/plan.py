@@ -23,7 +23,7 @@ from replicator.failover.rules import Rules, differences
 from replicator.operating.json_types import PlanAnswer, PlannedCluster
 from replicator.operating.rollout import Rollout
 from replicator.operating.troubles import native_text
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import read_at_most, why_no_answer, why_not_connected
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Cluster, Link, Topology, format_size
@@ -271,13 +271,13 @@ async def _probe(session: aiohttp.ClientSession, cluster: Cluster, timeout_s: fl
     except aiohttp.ClientConnectorError as error:
         return Probe(False, why_not_connected(error))
     except aiohttp.ClientError as error:
-        return Probe(False, f"no HTTP answer ({type(error).__name__})")
+        return Probe(False, f"no HTTP answer: {why_no_answer(error, '')}")
 
 
 async def _is_failed(response: aiohttp.ClientResponse) -> bool:
     """Return whether a worker answers that its store failed: it can be asked all the same."""
     try:
-        answer = json.loads(await response.content.read(RESPONSE_BYTES_MAX))
+        answer = json.loads(await read_at_most(response, RESPONSE_BYTES_MAX))
     except ValueError:
         return False
     return response.status == 503 and isinstance(answer, dict) and answer.get("status") == "failed"

@@ -163,6 +163,12 @@ def remarks(answer: Mapping[str, Any]) -> Iterator[str]:
     mark = answer.get("restored")
     if mark and not mark["backup"] and not mark["lost"] and mark["reclaimed_messages"]:
         yield _restored(mark)
+    if topics := (answer.get("start") or {}).get("topics_taken_back"):
+        yield (
+            f"its disk was lost, and {topics} {'topic' if topics == 1 else 'topics'} came back: no cluster that was "
+            "asked had what it confirmed after the position `taken_back` of each topic (`replicator status --output "
+            "json`)"
+        )
     for origin, seen in (answer.get("stores") or {}).items():  # older workers do not report it
         if seen["earlier"] and seen["since_ms"] is not None:
             yield (

@@ -105,6 +105,8 @@ class DataPlane(WorkerConnection):
         super().__init__(check_url(url), silence_seconds)
         self._wait_seconds = wait_seconds
         self._reclaiming = reclaiming
+        self.answered_bytes = 0
+        """Bytes of all answers so far, without their headers."""
 
     def shown(self) -> dict[str, str]:
         """Return the headers that identify the client, and the cluster that takes back its messages."""
@@ -272,6 +274,7 @@ class DataPlane(WorkerConnection):
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise PeerUnavailable(f"worker at {self.url} cannot be reached: {why_no_answer(error)}") from error
+        self.answered_bytes += len(answer)
         if len(answer) > ANSWER_BYTES_MAX:
             self.close()
             raise UnexpectedAnswer(

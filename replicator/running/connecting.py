@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 START_IT: Final = "start the worker there, or correct its address in the topology"
+ENDED_EARLY: Final = "its answer ended early, as when it is killed or the connection breaks"
 UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors that reading a malformed message of another worker may raise, from the parsing of its JSON on."""
 
@@ -25,11 +27,22 @@ def why_no_answer(error: Exception, remedy: str = START_IT) -> str:
     """
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if is_cut_off(error):
+        return ENDED_EARLY
     reason = _inside(error)
     if not isinstance(reason, OSError) or (reason is error and error.errno is None):
         return str(error) or type(error).__name__
     text = _of_system(reason)
     return f"{text}; {remedy}" if remedy and isinstance(reason, ConnectionRefusedError | socket.gaierror) else text
+
+
+def is_cut_off(error: Exception) -> bool:
+    """Return whether ``error``, of aiohttp or of a stream, says that an answer ended before its announced end.
+
+    Such an error has only a library's words.
+    """
+    aiohttp = sys.modules.get("aiohttp")  # not imported here, see _inside()
+    return isinstance(error, EOFError) or (aiohttp is not None and isinstance(error, aiohttp.ClientPayloadError))
 
 
 def why_not_connected(error: aiohttp.ClientConnectorError) -> str:

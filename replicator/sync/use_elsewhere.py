@@ -31,7 +31,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, SubscriptionBusy
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import check_subscription_name, parse_topic
-from replicator.running.connecting import why_not_connected
+from replicator.running.connecting import why_no_answer
 from replicator.running.short_tasks import awaited, heard
 from replicator.running.timeouts import timeout_at
 from replicator.security.asking import worker_session, worker_url
@@ -218,10 +218,8 @@ class UseElsewhere:
                         return cluster, consumers
         except TimeoutError:
             return cluster, f"no answer within {self._seconds:g} s"
-        except aiohttp.ClientConnectorError as error:
-            return cluster, why_not_connected(error)
         except (aiohttp.ClientError, OSError, ValueError, EngineError) as error:
-            return cluster, str(error) or type(error).__name__
+            return cluster, why_no_answer(error, "")
         return cluster, {}
 
     async def _answer(self, cluster: str, question: UseQuestion) -> UseAnswer:

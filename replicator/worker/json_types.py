@@ -266,6 +266,7 @@ class StartStatus(TypedDict):
     database: Annotated[str, "rows of an earlier store in Postgres: `none`, `earlier`, or `away`"]
     first_at_ms: Annotated[int | None, "when a worker first served on this store; null: before it was noted"]
     lost: Annotated[list[str], "what the first start found to be lost, in words"]
+    topics_taken_back: NotRequired[Annotated[int, "topics here that have `taken_back`", "topics"]]
     unasked: Annotated[dict[str, str], "clusters that have not answered since the start, each with the reason"]
     nobody_asked: Annotated[bool, "whether no cluster has answered since the start"]
 

@@ -3,7 +3,8 @@
 It carries what the links of the worker hand out (:mod:`replicator.links.planner`), and holds nothing that is not known
 elsewhere: losing it costs the seconds until the next one runs, which is started at once, and after failures that follow
 each other with growing pauses. It ends with the worker, however that ends: its standard input is a pipe whose other end
-only the worker has. What it prints goes into the worker's log; its last words say why links wait.
+only the worker has. What it prints goes into the worker's log; its last words say why links wait. It says now and then
+that it lives: one that has fallen silent hangs, is killed, and started again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ _PREFIX: Final = "live copy: "
 """Prefix of the driver's own lines among those of Spark."""
 READY: Final = f"{_PREFIX}ready"
 """Said when its Spark runs."""
+ALIVE: Final = f"{_PREFIX}alive"
+"""Said every few seconds from then on."""
+SILENCE_SECONDS_MAX: Final = 120.0
+"""Longest time between two signs of life. Starting one query takes seconds, and tens of them on a busy machine."""
+SILENCE_MORE_SECONDS: Final = 5.0
+"""Time for which a silent driver is listened to once more: maybe the worker itself stood still."""
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +86,7 @@ class PipelineDriver:
         self._last_words = ""
         self._spoke_at = 0.0
         self._is_ready = False
+        self._until_silent: asyncio.TimerHandle | None = None
         self.state = "off"
         """``off``, ``external``, ``running``, or ``waiting`` to be started again."""
         self.detail = ""
@@ -166,6 +174,7 @@ class PipelineDriver:
             return f"{self._last_words if spoke else 'it said nothing'} ({how})"
         finally:
             os.close(ours)
+            self._listen(None)
             if self._process is not None:
                 self._ended(self._process.pid)
             self._process = None
@@ -179,8 +188,7 @@ class PipelineDriver:
                 await process.wait()
         except TimeoutError:
             log.warning("pipeline driver killed", cluster=self._cluster, pid=process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # the group that it was started as: all that it has started
+            _kill(process)
             await process.wait()
 
     async def _log_lines(self, process: asyncio.subprocess.Process) -> None:
@@ -196,12 +204,43 @@ class PipelineDriver:
     def _heard(self, line: str) -> None:
         if not line:
             return
+        if line == ALIVE:
+            self._listen(SILENCE_SECONDS_MAX)
+            return
         log.info("pipeline driver says", cluster=self._cluster, line=line)
         if line == READY:
             self._is_ready = True
+            self._listen(SILENCE_SECONDS_MAX)
+            self._set("running", "", "for Spark: its driver runs, and no task of it has asked for this link yet")
         elif line.startswith(_PREFIX) or not self._last_words.startswith(_PREFIX):
             self._last_words, self._spoke_at = line[:LAST_WORDS_CHARS_MAX], time.monotonic()
+
+    def _listen(self, seconds: float | None, *, again: bool = True) -> None:
+        """Kill the driver unless it gives a sign of life within ``seconds``. With ``again``, it has a bit longer.
+
+        ``seconds`` None ends the wait.
+        """
+        if self._until_silent is not None:
+            self._until_silent.cancel()
+        self._until_silent = None
+        if seconds is not None:
+            self._until_silent = asyncio.get_running_loop().call_later(seconds, self._note_silence, again)
+
+    def _note_silence(self, again: bool) -> None:
+        if again:
+            self._listen(SILENCE_MORE_SECONDS, again=False)
+        elif self._process is not None:
+            self._last_words = f"{_PREFIX}it hung: it gave no sign of life for {SILENCE_SECONDS_MAX:g} s"
+            self._spoke_at = time.monotonic()
+            log.warning("pipeline driver hangs, and is killed", cluster=self._cluster, pid=self._process.pid)
+            _kill(self._process)
 
     def _set(self, state: str, detail: str, waits_for: str) -> None:
         self.state, self.detail = state, detail
         self._note(waits_for)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process with all that it has started: the group that it was started as."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

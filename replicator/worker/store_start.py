@@ -30,7 +30,7 @@ from replicator.backup.reclaiming import Progress, Reclaimed, reclaim_opened
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.lineage import StoreLine
-from replicator.engine.restored import restored_mark
+from replicator.engine.restored import TAKEN_BACK, restored_mark, taken_back_row
 from replicator.failover.epochs import from_json
 from replicator.failover.service import learn_newest
 from replicator.index.database import DatabaseUnavailable
@@ -332,9 +332,13 @@ class StoreStart:
             await settle(engine, (*(() if mark is None else mark.lost), *lost), found_again=[ended])
         if names:
             await self._take_settings(engine, answers, reclaimed=reclaimed or decision.how is How.RECLAIMED)
+        back: dict[str, Any] = {}
+        if reclaimed or decision.how is How.RECLAIMED:
+            back = taken_back_row(engine.topics(), self._name)
+            await engine.remember(TAKEN_BACK, back)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)
         if new or reclaimed:
-            await engine.remember(START, _row(started))
+            await engine.remember(START, {**_row(started), "topics_taken_back": len(back)})
         for each in lost:
             log.warning("lost", cluster=self._name, what=each)
         if decision.nobody_asked and new:

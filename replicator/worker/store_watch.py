@@ -89,6 +89,7 @@ class StoreWatch:
             "database": self._started.index.value,
             "first_at_ms": row.get("at_ms"),
             "lost": list(row.get("lost", ())),
+            "topics_taken_back": row.get("topics_taken_back", 0),
             "unasked": dict(self._unasked),
             "nobody_asked": self._started.nobody_asked and not self._answered,
         }

@@ -177,6 +177,8 @@ def test_a_cluster_that_loses_its_disk_under_traffic_starts_again_without_a_comm
     (disk,) = report["lost_disks"]
     assert disk["cluster"] == "us-east"
     assert disk["reclaimed_messages"] > 0
+    assert disk["lost_messages"] == disk["named_messages"] == report["lost_with_disk"]
+    assert disk["differing_messages"] == 0
     assert 0 < disk["start_seconds"] < disk["seconds"]
     assert not any(report["worker_tracebacks"].values())
 

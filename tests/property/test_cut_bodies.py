@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import socket
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from cut_answers import CUTS, answering, cut
 from engine_support import TOPIC, make_block, message, opened, serving
 from examples import examples
 from hypothesis import given, settings
@@ -100,36 +98,6 @@ def _recorded(url: str, read: Callable[[VerifyPlane], Any]) -> bytes:
         return plane.answers[0]
 
 
-@contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """Run a server that sends ``answer`` to any request, and closes the connection; yield its URL."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            with connection:
-                asked = b""
-                while b"\r\n\r\n" not in asked and (piece := connection.recv(65_536)):
-                    asked += piece
-                connection.sendall(answer)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65_536):
-                    pass
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        thread.join(10)
-
-
 @pytest.mark.parametrize("name", READERS)
 def test_an_answer_that_is_whole_is_read(name: str) -> None:
     with answering(answers()[name]) as url, VerifyPlane(url) as plane:
@@ -148,6 +116,18 @@ def test_an_answer_that_ends_early_is_an_error_for_every_reader(name: str, share
             READERS[name](plane)
         assert url in str(raised.value)
         assert name not in ("blocks", "raw-blocks", "block-heads") or TOPIC in str(raised.value)
+
+
+@pytest.mark.parametrize("how", CUTS)
+@pytest.mark.parametrize("name", READERS)
+def test_an_answer_whose_announced_end_does_not_come_is_an_error_though_all_of_it_is_there(name: str, how: str) -> None:
+    """A proxy between may send the body in chunks."""
+    head, _, body = answers()[name].partition(b"\r\n\r\n")
+    told = [line for line in head.split(b"\r\n")[1:] if line.lower().startswith(b"x-replicator")]
+    status, rest = cut(body, how).split(b"\r\n", 1)
+    sent = b"\r\n".join([status, *told, rest])
+    with answering(sent) as url, VerifyPlane(url) as plane, pytest.raises(AnswerCutOff, match=url):
+        READERS[name](plane)
 
 
 @pytest.mark.parametrize("name", ["blocks", "raw-blocks", "block-heads", "a list of blocks"])
@@ -185,10 +165,10 @@ def test_a_reader_that_waits_gives_up_in_the_end_with_the_same_error() -> None:
         plane.subscriptions(TOPIC)
 
 
-def test_a_worker_that_is_written_to_and_killed_in_its_answer_is_one_that_is_away() -> None:
-    answer = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"done": tr'
+@pytest.mark.parametrize("how", CUTS)
+def test_a_worker_that_is_written_to_and_killed_in_its_answer_is_one_that_is_away(how: str) -> None:
     with (
-        answering(answer) as url,
+        answering(cut(b'{"done": true}', how)) as url,
         StagingClient(url, wait_seconds=0.1) as client,
         pytest.raises(PeerUnavailable, match=url),
     ):

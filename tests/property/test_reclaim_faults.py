@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,6 +26,7 @@ from engine_support import TOPIC, DataPlaneServer, eventually, make_block, messa
 from examples import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paced_support import paced
 
 from replicator.api.guarding import GUARD, ROLE
 from replicator.api.verifying import add_verifying
@@ -64,6 +66,8 @@ class Peer:
     server: DataPlaneServer
     faults: dict[int, Fault] = field(default_factory=dict)
     pages: int = 0
+    counted: Fault | None = None
+    """Fault of the next question for heads of blocks, by which a dry run counts."""
     gone: bool = False
     held: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The clusters for which it was asked to hold its retention back, with the path."""
@@ -73,6 +77,9 @@ class Peer:
     """The rows of damaged blocks, as they were before."""
     guard: Guard | None = None
     """Permissions of the role "worker", as which everybody asks then."""
+    sent_bytes: int = 0
+    """Bytes of its answers so far, without their headers."""
+    on_request: Callable[[], None] = lambda: None
     answers: asyncio.Event | None = None
     """Event without which no question for high-water marks is answered."""
 
@@ -96,6 +103,7 @@ class Peer:
         async def faulty(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
+            self.on_request()
             self.held[request.headers.get(RECLAIMING_HEADER, ""), request.path.rsplit("/", 1)[1]] += 1
             if self.guard is not None:
                 request[ROLE], request[GUARD] = "worker", self.guard
@@ -109,7 +117,12 @@ class Peer:
                 fault = self.faults.pop(self.pages, None)
                 if fault is not None and (answer := await fault(self, request)) is not None:
                     return answer
-            return await handler(request)
+            if request.path.endswith("/block-heads") and self.counted is not None:
+                fault, self.counted = self.counted, None
+                await fault(self, request)
+            sent = await handler(request)
+            self.sent_bytes += sent.content_length or 0
+            return sent
 
         app.add_routes([web.get("/failover/v1/state", state), web.get("/replication/v1/place", place)])
         app.middlewares.append(faulty)
@@ -491,6 +504,35 @@ def test_a_damaged_block_that_a_run_met_before_it_was_cut_off_counts_for_the_sta
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("head", [None, False, True], ids=["whole", "damaged bodies", "damaged heads"])
+def test_invariant_11_no_more_than_the_limit_leaves_the_peers_though_blocks_are_damaged_there(
+    tmp_path: Path, head: bool | None
+) -> None:
+    """The limit counts all that peers send: also answers with heads, and pages of which a part is thrown away."""
+    rate, at_once_max = 500, 6_000
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["publish"] * 24)
+            for peer in found.peers:
+                await give(peer, published)
+                if head is not None:
+                    for number in range(2, 24, 5):
+                        damage(peer, number, head=head)
+            pace, clock = paced(rate)
+            asked: list[tuple[float, int]] = []
+            for peer in found.peers:
+                peer.on_request = lambda: asked.append((clock.now(), sum(each.sent_bytes for each in found.peers)))
+            done = await reclaim(found.topology, "us-east", pace=pace)
+            assert done.damaged is (head is not None)
+            at, before = next((at, sent) for at, sent in reversed(asked) if at == 0)  # the last one before a wait
+            for now, sent in asked:
+                assert sent - before <= rate * (now - at) + at_once_max
+            assert sum(each.sent_bytes for each in found.peers) > before + 3 * at_once_max
+
+    asyncio.run(main())
+
+
 def test_a_topic_that_went_on_after_it_was_rolled_back_comes_back_as_the_others_do(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
@@ -571,6 +613,63 @@ def test_the_command_ends_with_3_where_a_peer_is_killed_and_with_4_where_a_damag
             assert f"lost: {TOPIC}: nobody has us-east's messages after" in done.stdout
 
     asyncio.run(main())
+
+
+def test_the_command_names_no_topic_of_which_only_markers_come_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            published = await restored_from(found, ["publish"], ["marker", "marker"])
+            await give(found.peers[0], published)
+            asked = ("backup", "reclaim", "-f", "topology.yaml", "-c", "us-east")
+            for command in ((*asked, "--dry-run"), asked):
+                done = await asyncio.to_thread(forked_commands.run, *command, cwd=tmp_path)
+                assert done.returncode == 0, done.stderr
+                assert TOPIC not in done.stdout
+                assert "the other clusters have nothing of us-east's messages that it lacks" in done.stdout
+            async with opened(found.data) as engine:
+                here = own(await engine.topic(TOPIC))
+            assert [bytes(each.block) for each in here] == [bytes(each.block) for each in published], "they are back"
+            assert len(here) == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["its body", "its head"])
+def test_a_restore_names_the_block_that_is_damaged_at_a_peer_and_takes_the_rest_and_another_peer_gives_it(
+    tmp_path: Path, head: bool
+) -> None:
+    async def main(path: Path, *, both: bool) -> None:
+        async with clusters(path) as found:
+
+            async def backup(verb: str) -> subprocess.CompletedProcess[str]:
+                given = ("backup", verb, "-f", "topology.yaml", "-c", "us-east", "--at", "backups")
+                more = ("--offline",) if verb == "create" else ()
+                return await asyncio.to_thread(forked_commands.run, *given, *more, cwd=path)
+
+            published = await restored_from(found, ["publish"], ["publish"] * 8)
+            made = await backup("create")
+            assert made.returncode == 0, made.stderr
+            shutil.rmtree(found.data)  # the disk is lost, and the backup is older than what peers have
+            for peer in found.peers[: 2 if both else 1]:
+                await give(peer, published)
+            damage(found.peers[0], 4, head=head)
+            done = await backup("restore")
+            assert done.returncode == (0 if both else 4), done.stderr
+            assert f"took back {2 * (len(published) - (1 if both else 2))} messages of {TOPIC}" in done.stdout
+            bad = published[4].header
+            before = Position(bad.origin_first.ledger, bad.origin_first.entry - 1)
+            named = (
+                f"lost: {TOPIC}: nobody has us-east's messages after {before} up to {bad.origin_last} any more: eu-west"
+            )
+            assert (named in done.stdout) is not both
+            assert ("damaged block" in done.stdout) is not both
+            async with opened(found.data) as engine:
+                here = [bytes(each.block) for each in own(await engine.topic(TOPIC))]
+            left = [each for number, each in enumerate(published) if both or number != 4]
+            assert here == [bytes(each.block) for each in left]
+
+    asyncio.run(main(tmp_path / "both", both=True))
+    asyncio.run(main(tmp_path / "one", both=False))
 
 
 def test_a_peer_that_is_not_read_for_long_is_asked_to_hold_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

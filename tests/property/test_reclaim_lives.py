@@ -5,6 +5,8 @@ reclaim are real.
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 import shutil
 import signal
 from collections.abc import Sequence
@@ -15,13 +17,14 @@ from unittest.mock import patch
 import forked_commands
 import pytest
 from engine_support import TOPIC, eventually, opened
-from test_reclaim_faults import OTHER, Clusters, clusters, give, is_killed, live, own, trims
+from test_reclaim_faults import OTHER, Clusters, Fault, clusters, deletes, give, is_killed, live, own, trims
 
 from replicator.backup.dry_run import Counted, plan_reclaim
 from replicator.backup.errors import ReclaimPaused, WorkerNotAsked
 from replicator.backup.reclaim_reading import Pace
 from replicator.backup.reclaiming import Progress, Reclaimed, reclaim
 from replicator.backup.topic_lives import answer_later, unasked
+from replicator.cli.backup import reclaim as reclaim_command
 from replicator.engine.errors import NotReclaimed, StoreUnusable
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store_tables import HighWater
@@ -204,6 +207,47 @@ def test_a_dry_run_says_what_would_come_back_from_whom_and_what_is_missing_and_c
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("befalls", [trims(0.4), deletes], ids=["trims", "deletes"])
+def test_a_dry_run_says_what_a_reclaim_then_does_whatever_befalls_a_peer_while_it_counts(
+    tmp_path: Path, befalls: Fault
+) -> None:
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 6, ["publish"])
+            one, two = found.peers
+            await give(one, before)
+            await give(two, before[:4])
+            one.counted, two.counted = befalls, trims(0.6)
+            plan = await plan_reclaim(found.topology, "us-east")
+            assert (one.counted, two.counted) == (None, None)
+            done = await found.reclaim()
+            assert [each.messages for each in done.topics] == [each.messages for each in plan.counts]
+            assert plan.counts[0].messages
+            ((after, upto),) = plan.topics[0].holes
+            assert f"after {after} up to {upto} any more" in str(done.lost)
+            assert set(plan.topics[0].sources) == {
+                each.engine.cluster for each in found.peers if each.topic is not None
+            }
+
+    asyncio.run(main())
+
+
+def test_a_dry_run_gives_no_count_that_may_be_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.backup.dry_run.COUNTS_MAX", 1)
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _ = await lost_and_used(found, ["publish"] * 6, ["publish"])
+            one, _ = found.peers
+            await give(one, before)
+            one.counted = trims(0.4)
+            plan = await plan_reclaim(found.topology, "us-east")
+            assert plan.topics[0].holes, "what is missing is said all the same"
+            assert plan.counts == (Counted(),)
+
+    asyncio.run(main())
+
+
 def test_a_dry_run_makes_no_store(tmp_path: Path) -> None:
     async def main() -> None:
         async with clusters(tmp_path) as found:
@@ -381,6 +425,45 @@ def test_ctrl_c_pauses_the_command_with_status_3_and_it_goes_on(tmp_path: Path) 
             done = await asyncio.to_thread(forked_commands.run, *asked, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert await published(found) == both(before, since)
+
+    asyncio.run(main())
+
+
+class Terminal(io.StringIO):
+    def __init__(self, *, is_one: bool = True) -> None:
+        super().__init__()
+        self._is_one = is_one
+
+    def isatty(self) -> bool:
+        return self._is_one
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "pause_seconds"), [(True, 0.0), (True, 1e9), (False, 0.0)], ids=["shown", "too soon", "a file"]
+)
+def test_a_reclaim_shows_at_a_terminal_every_few_seconds_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, pause_seconds: float
+) -> None:
+    monkeypatch.setattr("replicator.cli.backup.PROGRESS_SECONDS", pause_seconds)
+    monkeypatch.setattr("sys.stderr", terminal := Terminal(is_one=is_terminal))
+
+    async def main() -> None:
+        async with clusters(tmp_path) as found:
+            before, _, other = await lost_in_two_topics(found)
+            shown = await asyncio.to_thread(reclaim_command, tmp_path / "topology.yaml", "us-east")
+            assert shown.status == 0
+            lines = re.findall(
+                r"topic (\d) of (\d): (\d+) messages of (\S+); read \d+ MB in all\n", terminal.getvalue()
+            )
+            if not is_terminal or pause_seconds:
+                assert not lines
+                return
+            assert [(number, topics) for number, topics, *_ in lines] == sorted((number, "2") for number, *_ in lines)
+            counts = {name: [int(messages) for *_, messages, each in lines if each == name] for name in (TOPIC, OTHER)}
+            for name, blocks in ((TOPIC, before), (OTHER, other)):
+                assert len(counts[name]) > 1, "more than one part came back"
+                assert counts[name] == sorted(counts[name])
+                assert counts[name][-1] == sum(each.header.messages for each in blocks)
 
     asyncio.run(main())
 

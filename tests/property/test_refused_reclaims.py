@@ -96,8 +96,14 @@ def test_own_messages_above_a_deleted_later_life_that_a_peer_copied_get_a_new_li
             await give(copied, since)
             done = await found.reclaim()
             command = f"`replicator topics delete {TOPIC} -f FILE --cluster ap-south --force`"
-            assert command in str(done.lost)
+            assert f"{command} deletes the copy of ap-south: 5 messages, all of us-east, which has 5 here" in str(
+                done.lost
+            )
             assert done.begun == []
+            await (await copied.engine.topic(TOPIC)).publish([message(b"of its own")])
+            kept = str((await found.reclaim()).lost)
+            assert "delete" not in kept
+            assert "The 6 messages that ap-south has in it of ap-south, us-east can be the only ones: keep them" in kept
             await copied.engine.deleting.delete(TOPIC, force=True)
             done = await found.reclaim()
             assert len(done.begun) == 1

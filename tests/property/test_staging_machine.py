@@ -19,7 +19,7 @@ from replicator.engine.errors import AttemptAborted, CommitPending, EngineError,
 from replicator.engine.staging import rows
 from replicator.engine.staging.core import StagingCore, StagingLimits
 from replicator.engine.staging.fences import Fence
-from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt
+from replicator.engine.staging.values import AttemptKey, CommitRequest, EpochKey, Progress, Receipt, StagedFile
 
 FRAME_BYTES = 10
 """A frame of the model is one number."""
@@ -47,10 +47,10 @@ class Staging(RuleBasedStateMachine):
         self.core = self._started()
 
     def _started(self) -> StagingCore:
-        files = {key: len(frames) * FRAME_BYTES for key, frames in self.disk.items()}
+        files = {key: StagedFile(len(frames) * FRAME_BYTES, self.now_ms) for key, frames in self.disk.items()}
         writers, fences = rows.load_writers(self.table.items()), rows.load_fences(self.table.items())
         core = StagingCore(writers, files, self.now_ms, LIMITS, fences)
-        attempts, _ = core.sweep(self.now_ms)  # as the service does when it starts
+        attempts, _ = core.sweep(self.now_ms, self.now_ms / 1000)  # as the service does when it starts
         self._drop(attempts)
         return core
 
@@ -272,7 +272,7 @@ class Staging(RuleBasedStateMachine):
     @rule(elapsed_ms=st.sampled_from([0, 400, 2_000]))
     def time_passes(self, elapsed_ms: int) -> None:
         self.now_ms += elapsed_ms
-        attempts, writers = self.core.sweep(self.now_ms)
+        attempts, writers = self.core.sweep(self.now_ms, self.now_ms / 1000)
         assert not writers
         self._drop(attempts)
 

@@ -66,3 +66,18 @@ def exported() -> set[str]:
     }
     others = {each.exported for each in METRICS if each.kind is not Kind.HISTOGRAM}
     return of_histograms | others | {each.name for each in PROCESS}
+
+
+def fires(alert: str, scraped: str) -> bool:
+    """Return whether an alert is true of what ``GET /metrics`` gave. It must compare metrics with numbers."""
+    (expressions,) = [rule["expr"].split(" and ") for rule in rules() if rule["alert"] == alert]
+    return all(_is_true(expression, scraped) for expression in expressions)
+
+
+def _is_true(expression: str, scraped: str) -> bool:
+    said = re.fullmatch(r'(\w+)\{cluster=~"\.\+"\} (==|>) (\d+)', expression)
+    assert said is not None, f"it has another form: {expression}"
+    metric, comparison, limit = said[1], said[2], float(said[3])
+    values = [float(value) for value in re.findall(rf"^{metric}\{{[^}}]*\}} (\S+)$", scraped, re.MULTILINE)]
+    assert values, f"{metric} is not exported"
+    return any(value > limit if comparison == ">" else value == limit for value in values)

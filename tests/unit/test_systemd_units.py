@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from replicator.worker.watchdog import EXIT_STATUS
+
 UNITS = Path(__file__).parents[2] / "docs" / "systemd"
 PROGRAM = "/opt/replicator/bin/replicator"
 
@@ -50,3 +52,20 @@ def test_units_call_what_the_command_line_knows() -> None:
         assert program == PROGRAM
         context = known.commands[command].make_context(command, arguments, resilient_parsing=False)
         assert context.command.name == command
+
+
+def test_the_unit_ends_a_worker_that_stands_still_for_a_minute_and_starts_it_again_but_not_after_wrong_usage() -> None:
+    from typer.main import get_command
+
+    from replicator.cli.main import _end_after, app
+
+    pairs = [
+        line.split("=", 1) for line in (UNITS / "replicator@.service").read_text().splitlines() if line[:1].isalpha()
+    ]
+    settings = dict(pairs)
+    assert len([key for key, _ in pairs if key in ("ExecStart", "Restart", "RestartPreventExitStatus")]) == 3
+    _, command, *arguments = settings["ExecStart"].split()
+    worker = get_command(app).commands[command]
+    assert _end_after(worker.make_context(command, arguments).params["end_when_stuck"]) == 60
+    assert settings["Restart"] == "on-failure"
+    assert settings["RestartPreventExitStatus"].split() == ["2"], f"{EXIT_STATUS} is a failure that starts it again"

@@ -67,6 +67,9 @@ STORE_SEGMENT_BYTES: Final = gauge(
 )
 STORE_DISK_FREE: Final = gauge("store_disk_free_bytes", "Bytes that are free on the disk of the store.")
 STORE_DISK_FULL: Final = flag("store_disk_full", "1 while messages are refused because that disk is full.")
+STORE_FULL: Final = flag(
+    "store_full", "1 while messages are refused because that disk is full, or because store.size_max is reached."
+)
 STORE_FAILED: Final = flag("store_failed", "1 once a write or sync failed; nothing is confirmed until a restart.")
 STORE_COMMITS: Final = counter("store_commits", "Group commits of the store, each with one sync.", unit="commits")
 STORE_DAMAGED: Final = gauge(
@@ -291,6 +294,9 @@ STAGED_ATTEMPTS: Final = gauge("staging_attempts", "Attempts of tasks that are s
 STAGED_PUBLISHING: Final = gauge("staging_publishing", "Commits that are being published.", unit="commits")
 STAGING_COUNTERS: Final[Mapping[str, Metric]] = {
     "commits": counter("staging_commits", "Commits published.", unit="commits"),
+    "torn_commits": counter(
+        "staging_torn_commits", "Commits whose files were lost when a part of them was published.", unit="commits"
+    ),
     "repeated_commits": counter("staging_repeated_commits", "Commits that had been published before.", unit="commits"),
     "aborted_attempts": counter(
         "staging_aborted_attempts", "Attempts of tasks that were dropped by an abort.", unit="attempts"
@@ -363,7 +369,7 @@ METRICS: Final[Sequence[Metric]] = (
     *(BUILD_INFO, START_TIME, READY, CONNECTIONS, ACCEPTED, TASK_RESTARTS, TASKS_FAILING),
     *(TOPOLOGY_REFUSED, LOOP_LAG, LOOP_LAG_MAX, DATABASE_UP, ROWS_REFUSED, AUDIT_WAITING, AUDIT_DROPPED),
     *(UNPACKED_BYTES, UNPACKED_LIMIT, UNPACKED_WAITING),
-    *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FAILED),
+    *(STORE_BYTES, STORE_LIMIT, STORE_SEGMENT_BYTES, STORE_DISK_FREE, STORE_DISK_FULL, STORE_FULL, STORE_FAILED),
     *(STORE_COMMITS, STORE_DAMAGED, STORE_MENDED, STORE_TWINS),
     *(STORE_NEW, PEER_STORE_NEW, STORE_AWAITED),
     *(SHARED_NAMES, OTHER_CONTENT, HIDDEN_DIFFERING),

@@ -117,6 +117,8 @@ class StatusCollector(Collector):
         if (disk := store.get("disk")) is not None:
             self._add(names.STORE_DISK_FREE, disk["free_bytes"])
             self._add(names.STORE_DISK_FULL, disk["full"] is not None)
+        if "full" in store:  # a worker of an earlier version does not report it
+            self._add(names.STORE_FULL, store["full"] is not None)
         if (commits := store.get("commits")) is not None:
             self._add(names.STORE_COMMITS, commits)
         if (damaged := store.get("damaged")) is not None:

@@ -19,6 +19,7 @@ from replicator.drills.scenarios.operator import Operator
 from replicator.drills.scenarios.parts import Parts
 from replicator.drills.scenarios.steps import room_before
 from replicator.drills.subscriptions import TestedSubscription
+from replicator.drills.systems.seen import until_still
 from replicator.drills.systems.system import StepTimedOut, System
 from replicator.drills.traffic.active import ActiveCluster, Drill
 from replicator.drills.traffic.publisher import Publishers
@@ -130,6 +131,8 @@ class Run:
             await self._operator.counted()
             self._operator.phase = "settling"
             unsettled = unsettled or await self._settle()
+            if self._operator.lost_disks:  # what the readers have not seen counts as lost
+                await until_still(self._drill)
             self._drill.finished.set()
             await asyncio.wait(consuming + watching, timeout=10)
             parts.end(*consuming, *watching, *others)

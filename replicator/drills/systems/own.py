@@ -31,6 +31,7 @@ from replicator.index.drill_reports import EXACT
 from replicator.operating.plan import ask_rules
 from replicator.operating.processes import how_it_ended
 from replicator.operating.status import fetch
+from replicator.running.connecting import why_no_answer
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
 from snapshots.position import BEFORE_ALL, Position
@@ -69,7 +70,7 @@ class OwnSystem:
         self.kill = stage.workers.kill
         self.start_again = stage.workers.start_again
         self.tools = Tools(
-            _failover(stage.topology), stage.faults, stage.databases, stage.workers.lose_disk, self._newest_own
+            _failover(stage.topology), stage.faults, stage.databases, stage.workers.lose_disk, self._named_lost
         )
 
     def _starts_slowly(self) -> bool:
@@ -101,15 +102,21 @@ class OwnSystem:
         if self._stage.secrets is not None:
             yield "the exchange of certificates", self._stage.secrets.exchange(self._topology)
 
+    async def _named_lost(self, name: str) -> Sequence[Position]:
+        """Return, for each topic, the position after which the status of ``name`` says that all is lost.
+
+        A topic of which nothing came back has no such position: all of it is lost.
+        """
+        async with _session(HIGH_WATER_SECONDS_MAX) as session:
+            status = await fetch(session, self._topology.cluster(name).address)
+        if "topics" not in status:
+            raise StepTimedOut(f"the worker of {name} does not say what it lost: {status.get('error')}")
+        named = {row["name"]: row.get("taken_back") for row in status["topics"]}
+        found = [named.get(topic) for topic in self.topics]
+        return [Position.parse(upto) if upto else BEFORE_ALL for upto in found]
+
     async def high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
-        return await self._marks(name, self._topology.origin_of_clients(origin), "position")
-
-    async def _newest_own(self, name: str) -> Sequence[Position]:
-        """Return, for each topic, the newest message that cluster ``name`` published. Markers do not count."""
-        return await self._marks(name, self._topology.origin_of_clients(name), "messages")
-
-    async def _marks(self, name: str, origin: str, field: str) -> Sequence[Position]:
-        params = {"origin": origin}
+        params = {"origin": self._topology.origin_of_clients(origin)}
         if len(self.topics) == 1:  # else all of the cluster's are asked for, at one moment and in a short request
             params["topic"] = self.topics[0]
         url = f"{self._topology.cluster(name).url}/replication/v1/high-water"
@@ -124,8 +131,13 @@ class OwnSystem:
                 f"the worker of {name} did not say in {HIGH_WATER_SECONDS_MAX:.0f} s which messages it has; see the "
                 "workers' logs in the drill's directory"
             ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise StepTimedOut(
+                f"the worker of {name} did not say which messages it has: {why_no_answer(error, '')}; see the workers' "
+                "logs in the drill's directory"
+            ) from None
         found = [rows.get(topic) for topic in self.topics]
-        return [Position.parse(row[field]) if row else BEFORE_ALL for row in found]
+        return [Position.parse(row["position"]) if row else BEFORE_ALL for row in found]
 
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         before = await self.high_waters(drill, name, origin=origin)

@@ -104,7 +104,7 @@ async def last_high_water(drill: Drill, cluster: str, origin: str) -> Position:
     """Wait until the reader at the tail of ``cluster`` saw nothing new for :data:`STILL_SECONDS`. Return what
     ``cluster`` then has of ``origin``.
     """
-    await _until_still(drill)
+    await until_still(drill)
     return high_water(drill.observations, cluster, origin)
 
 
@@ -114,12 +114,13 @@ async def high_water_of_clients(drill: Drill, cluster: str, origin: str) -> Posi
     messages.
     """
     failed_over_s = float(drill.observations.failovers.column("time_s")[-1])
-    await _until_still(drill)
+    await until_still(drill)
     before = first_confirmed(drill.observations, cluster, failed_over_s)
     return high_water(drill.observations, cluster, origin, before=before)
 
 
-async def _until_still(drill: Drill) -> None:
+async def until_still(drill: Drill) -> None:
+    """Wait until the readers saw nothing new for :data:`STILL_SECONDS`, at most :data:`STILL_SECONDS_MAX`."""
     deadline = time.monotonic() + STILL_SECONDS_MAX
     seen, since = len(drill.observations.copies), time.monotonic()
     while time.monotonic() - since < STILL_SECONDS and time.monotonic() < deadline:

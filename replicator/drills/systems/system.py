@@ -28,7 +28,8 @@ from snapshots.position import Position
 LoseDisk = Callable[[str], Awaitable[None]]
 """Function that kills a cluster's worker and removes its data directory."""
 TakenBack = Callable[[str], Awaitable[Sequence[Position]]]
-"""Function that returns for each topic the last message of a cluster's own that the cluster has."""
+"""Function that returns for each topic the last message that a cluster took back after it lost its disk. By its status,
+all messages of its own after that one are lost."""
 Failover = Callable[[str, str, bool, bool], Awaitable[dict[str, Any]]]
 """Function that moves clients from one cluster to another; planned or not, back or not. It returns its report."""
 

@@ -24,6 +24,7 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.types import LoggedEntry
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 NO_BATCH: Final = -1
 CHUNKS_PASSED_MAX: Final = 1_000
@@ -72,7 +73,10 @@ def last_position(log: LogIndex, *, compacted: bool, upto: Position | None = Non
     if not compacted or last > horizon:
         return last
     last = log.view.clamp(horizon if upto is None else min(upto, horizon))
-    while log.duplicates is not None and last in log.duplicates.hidden:
+    hidden = PositionSet() if log.duplicates is None else log.duplicates.hidden
+    for _ in range(len(hidden)):  # each step passes one of them
+        if last not in hidden:
+            break
         last = log.view.clamp(_place_before(last))
     return last
 

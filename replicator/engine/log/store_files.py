@@ -45,7 +45,7 @@ def check_not_restoring(path: Path) -> None:
     if is_there(path / RESTORING):
         raise StoreUnusable(
             f"data directory {path}: a backup is being restored here, or its restore was cut off: run `replicator "
-            f"backup restore` again (or delete {path / RESTORING} to go on without the backup)"
+            f"backup restore` again (or move {path / RESTORING} away to go on without the backup)"
         )
 
 

@@ -225,6 +225,11 @@ class TopicReading:
         following = self._log.next_after(position)
         return self._log.messages if following is None else self._store.messages_before(self._topic_id, following)
 
+    def messages_stored(self) -> int:
+        """Return the number of messages of all origins in the log, without trimmed ones."""
+        trimmed = self._log.trimmed
+        return self._log.messages - (self.messages_through(trimmed) if trimmed > BEFORE_ALL else 0)
+
     def messages_in(self, positions: PositionSet) -> int:
         """Return the number of messages in the entries at ``positions``. All of these entries must exist."""
         return self._store.messages_in(self._topic_id, positions)

@@ -131,11 +131,12 @@ class Writer:
         return self._commits.disk_status()["full"] or self.beyond_limit()
 
     def beyond_limit(self) -> str | None:
-        """Return the reason why the limit ``store.size_max`` refuses messages, or None.
-
-        It is None if no append was refused, or if an append of the size refused last would fit now.
-        """
+        """Return why ``store.size_max`` refuses messages; None if the append that it last refused would fit now."""
         return self._commits.beyond_limit()
+
+    def note_beyond_limit(self, append_bytes: int) -> None:
+        """Note an append of that size that the limit refuses before it is submitted; :meth:`full` reports it."""
+        self._commits.note_beyond_limit(append_bytes)
 
     async def publish(
         self,

@@ -27,6 +27,7 @@ from replicator.engine.staging.values import (
     EpochKey,
     PendingCommit,
     Progress,
+    StagedFile,
     check_name,
 )
 from snapshots.position import Position
@@ -107,8 +108,8 @@ class StagingFiles:
     def __init__(self, path: Path) -> None:
         self.path = path / DIRECTORY
 
-    def scan(self) -> dict[AttemptKey, int]:
-        """Return the attempts that have files, with their sizes. Other files are ignored."""
+    def scan(self) -> dict[AttemptKey, StagedFile]:
+        """Return the attempts that have files. Other files are ignored."""
         if not self.path.is_dir():
             return {}
         found = {}
@@ -116,7 +117,8 @@ class StagingFiles:
             parts = file.name.removesuffix(_SUFFIX).split("~")
             if len(parts) == 5 and parts[2].isdecimal() and parts[3].isdecimal():
                 key = AttemptKey(EpochKey(parts[0], parts[1], int(parts[2])), int(parts[3]), parts[4])
-                found[key] = file.stat().st_size
+                stat = file.stat()
+                found[key] = StagedFile(stat.st_size, stat.st_mtime_ns // 1_000_000)
         return found
 
     def append(self, key: AttemptKey, at: int, body: Buffer) -> int:

@@ -12,8 +12,8 @@ and a decided commit becomes visible as a whole, in the order of the partitions.
 3. It is published in steps. Each step is one transaction that appends entries and updates the row with the commit's
    progress (:class:`Progress`); the last one notes the epoch and deletes the commit's rows. So a worker that is killed
    goes on exactly where it was, and a repeated commit request either joins the commit or learns that it is done.
-   If files of the commit are lost before its first step, such as by a restore, the decision is taken back, and the
-   batch can run again.
+   If files of the commit are lost, such as by a restore, the decision is taken back, and the batch can run again. Then
+   messages of earlier steps come twice: the error says how many (ADR 124).
 4. An epoch at or below the run's highest is done: staging for it is refused, a commit of it is a repetition, and its
    files are deleted.
 5. A writer whose rows have origins keeps *marks*: for each origin the highest place that is published. Tasks leave out
@@ -22,6 +22,7 @@ and a decided commit becomes visible as a whole, in the order of the partitions.
 6. An abort is final: staged data of the job is deleted, and later data is refused (:mod:`.fences`). A commit that was
    decided before goes on.
 7. Attempts that nobody has touched for a time are swept, by epochs: the tasks of one job end at different times.
+8. A wall clock that is wrong for a while deletes no writer: the writer must be unused for an hour by another clock too.
 
 The caller supplies clock and files: see :mod:`replicator.engine.staging.service`.
 """
@@ -43,6 +44,7 @@ from replicator.engine.staging.values import (
     Progress,
     RunState,
     SourceMark,
+    StagedFile,
     WriterFacts,
 )
 
@@ -53,13 +55,20 @@ ATTEMPTS_MAX: Final = 20_000
 STAGED_MS_MAX: Final = 6 * 60 * 60 * 1000
 """Time after which untouched attempts of an epoch are deleted: longer than a slow task takes, and shorter than a
 weekend."""
+STAGED_MS_MAX_FULL: Final = 30 * 60 * 1000
+"""Time that replaces it while the staging area is full and others wait. A job that is so slow has to run again."""
 WRITERS_MAX: Final = 10_000
 UNKEPT_MS_MAX: Final = 24 * 60 * 60 * 1000
 """Time for which the state of a job without a name is kept, so that its driver can ask again whether it was
 committed."""
+UNKEPT_MS_MIN: Final = 15 * 60 * 1000
+"""Shortest time for which it is kept if there are too many writers. Its driver asks again for ten minutes at most."""
 KEPT_MS_MAX: Final = 180 * 24 * 60 * 60 * 1000
 """Time for which the state of a named writer, or of a query, is kept after its last commit. So queries that nobody runs
 any more do not fill the memory for ever."""
+UNUSED_SECONDS_MIN: Final = 60 * 60.0
+"""Time, by a clock that nobody sets, for which every sweep must find a writer unused before the worker forgets it. A
+machine may start with a clock that is months ahead, until it is corrected."""
 RUNS_MAX: Final = 1_000
 """Limit of remembered runs of one writer. The longest unused run is forgotten first. If a forgotten batch job is run
 again, it counts as a new run."""
@@ -144,12 +153,12 @@ class Aborted:
 
 
 class StagingCore:
-    """State of a worker's staging area. ``files`` has the size of each attempt's file that was found at the start."""
+    """State of a worker's staging area. ``files`` has the attempts whose files were found at the start."""
 
     def __init__(
         self,
         writers: Mapping[str, WriterState],
-        files: Mapping[AttemptKey, int],
+        files: Mapping[AttemptKey, StagedFile],
         now_ms: int,
         limits: StagingLimits | None = None,
         fences: Mapping[Fence, int] | None = None,
@@ -158,13 +167,27 @@ class StagingCore:
         self.fences = Fences(fences or {}, self.limits.fences_max)
         self.writers = dict(writers)
         self._attempts: dict[AttemptKey, Attempt] = {
-            key: Attempt(size, now_ms, recovered=True) for key, size in files.items()
+            key: Attempt(file.bytes, min(now_ms, file.touched_ms), recovered=True) for key, file in files.items()
         }
-        self.staged_bytes = sum(files.values())
+        self.staged_bytes = sum(file.bytes for file in files.values())
+        self._was_full = False
+        """Whether there was no room for an attempt since the last sweep."""
+        self._forgotten: list[str] = []
+        self._unused_since: dict[str, float] = {}
+        """Writers that every sweep since then found unused; seconds of a clock that nobody sets."""
 
     @property
     def attempts(self) -> int:
         return len(self._attempts)
+
+    def epochs(self) -> dict[EpochKey, Attempt]:
+        """Return each epoch that has attempts, with their bytes together and the last touch of any."""
+        epochs: dict[EpochKey, Attempt] = {}
+        for key, attempt in self._attempts.items():
+            epoch = epochs.setdefault(key.epoch, Attempt())
+            epoch.bytes += attempt.bytes
+            epoch.touched_ms = max(epoch.touched_ms, attempt.touched_ms)
+        return epochs
 
     def pending(self) -> list[PendingCommit]:
         """Return the decided commits that are not fully published."""
@@ -222,6 +245,7 @@ class StagingCore:
             )
         more = at + length_bytes - attempt.bytes
         if self.staged_bytes + more > self.limits.staged_bytes_max:
+            self._was_full = True
             raise StagingFull(
                 f"{self.staged_bytes} bytes are staged, and {more} more would be over the limit of "
                 f"{self.limits.staged_bytes_max}: wait until batches are committed, or let batches be smaller (the "
@@ -270,6 +294,7 @@ class StagingCore:
         attempt = self._attempts.get(key)
         if attempt is None:
             if len(self._attempts) >= self.limits.attempts_max:
+                self._was_full = True
                 raise StagingFull(
                     f"{len(self._attempts)} attempts of tasks are staged, the limit: wait until earlier batches are "
                     "committed, or write with fewer tasks"
@@ -324,15 +349,34 @@ class StagingCore:
             )
         if key.writer not in self.writers:
             if len(self.writers) >= self.limits.writers_max:
-                raise StagingFull(
-                    f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit: use fewer "
-                    "different names as `writer`"
-                )
+                self._forget_unkept(now_ms)
             self.writers[key.writer] = state
         receipts = tuple(sorted(request.receipts, key=lambda receipt: receipt.partition))
         state.pending = PendingCommit(key, receipts, dict(request.marks), request.kept)
         state.progress = Progress()
         return state.pending
+
+    def _forget_unkept(self, now_ms: int) -> None:
+        """Forget the job without a name whose commit is the oldest. Raise :class:`StagingFull` if there is none."""
+        unkept = {name: state for name, state in self.writers.items() if not state.facts.kept and state.pending is None}
+        oldest = min(unkept, key=lambda name: unkept[name].facts.committed_ms, default=None)
+        if oldest is None:
+            raise StagingFull(
+                f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit, and all of them have "
+                "names: use fewer different names as `writer`"
+            )
+        if now_ms - unkept[oldest].facts.committed_ms < UNKEPT_MS_MIN:
+            raise StagingFull(
+                f"the worker remembers {len(self.writers)} writers of Spark's sinks, the limit, and the oldest job "
+                "without a name has ended only now: give your jobs a `writer`, and each its own `run`"
+            )
+        del self.writers[oldest]
+        self._forgotten.append(oldest)
+
+    def take_forgotten(self) -> list[str]:
+        """Return the writers that were forgotten for others since the last call. Their rows can be deleted."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def check_not_aborted(self, request: CommitRequest) -> None:
         """Raise :class:`AttemptAborted` if an attempt of the commit was aborted."""
@@ -340,12 +384,9 @@ class StagingCore:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """Cancel the decision of a commit that could not be made durable, or whose files are lost.
-
-        Call this only while nothing of it has been published.
-        """
+        """Cancel the decision of a commit that could not be made durable, or whose files are lost."""
         state = self.writers[key.writer]
-        state.pending = None
+        state.pending, state.progress = None, Progress()
         if not state.facts.commits:
             del self.writers[key.writer]
 
@@ -365,7 +406,7 @@ class StagingCore:
         assert not state.is_done(key), "an epoch is published once"
         facts = WriterFacts(
             commits=state.facts.commits + 1,
-            committed_ms=now_ms,
+            committed_ms=max(state.facts.committed_ms, now_ms),
             sequence_last=max(state.facts.sequence_last, commit.sequence_last),
             kept=commit.kept or (state.facts.commits > 0 and state.facts.kept),
         )
@@ -413,32 +454,36 @@ class StagingCore:
 
     # Upkeep.
 
-    def sweep(self, now_ms: int) -> tuple[list[AttemptKey], list[str]]:
+    def sweep(self, now_ms: int, clock_seconds: float) -> tuple[list[AttemptKey], list[str]]:
         """Return abandoned attempts, whose files can be deleted, and writers that need not be remembered.
 
+        ``clock_seconds`` is the time of a clock that nobody sets.
+
         Attempts of a done epoch are abandoned at once. Those of other epochs are abandoned if none was touched for a
-        time. Aborted attempts are found here only after a crash between storing the fence and deleting the files.
+        time, which is shorter if the area was found full. Aborted attempts are found here only after a crash between
+        storing the fence and deleting the files.
         """
-        touched: dict[EpochKey, int] = {}
-        for key, attempt in self._attempts.items():
-            touched[key.epoch] = max(touched.get(key.epoch, 0), attempt.touched_ms)
         publishing = {commit.key for commit in self.pending()}
+        staged_ms_max = self.limits.staged_ms_max
+        if self._was_full:
+            staged_ms_max, self._was_full = min(staged_ms_max, STAGED_MS_MAX_FULL), False
         abandoned = {
             epoch
-            for epoch, last_ms in touched.items()
-            if epoch not in publishing and (now_ms - last_ms > self.limits.staged_ms_max or self._is_done(epoch))
+            for epoch, its in self.epochs().items()
+            if epoch not in publishing and (now_ms - its.touched_ms > staged_ms_max or self._is_done(epoch))
         }
         attempts = self._drop(
             key
             for key in self._attempts
             if key.epoch in abandoned or (self.fences.covers(key) and key.epoch not in publishing)
         )
-        forgotten = [
-            name
+        self._unused_since = {
+            name: self._unused_since.get(name, clock_seconds)
             for name, state in self.writers.items()
             if state.pending is None
             and now_ms - state.facts.committed_ms > (KEPT_MS_MAX if state.facts.kept else UNKEPT_MS_MAX)
-        ]
+        }
+        forgotten = [name for name, since in self._unused_since.items() if clock_seconds - since >= UNUSED_SECONDS_MIN]
         for name in forgotten:
             del self.writers[name]
         return attempts, forgotten

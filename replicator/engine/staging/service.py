@@ -9,12 +9,14 @@ engine.
    it can: :attr:`StagingService.obstacles` has the reason. Commits that a worker finds when it starts go on like that.
 4. An abort is answered only when it is durable and its files are gone, even a file that was just being written.
 5. A topic that is deleted after the decision gets nothing more, as if its part had been published before the deletion.
+6. No decided commit stands still: what could not be published, or taken back, is tried again with each sweep.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -41,6 +43,7 @@ from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_en
 from replicator.engine.staging import rows
 from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
 from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
+from replicator.engine.staging.figures import StagingCounters, figures
 from replicator.engine.staging.values import (
     WRITE_ELSEWHERE,
     AttemptKey,
@@ -65,7 +68,6 @@ REQUESTS_BYTES_MAX: Final = 128 * 1024 * 1024
 use."""
 TOPICS_REPORTED_MAX: Final = 1_000
 """Limit of topics in the outcome of a commit."""
-WRITERS_REPORTED_MAX: Final = 100
 
 log = structlog.get_logger(__name__)
 
@@ -82,17 +84,6 @@ class Outcome:
     bytes: int = 0
     topics: dict[str, tuple[Position, Position]] = field(default_factory=dict)
     dropped_topics: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class StagingCounters:
-    commits: int = 0
-    repeated: int = 0
-    aborted_attempts: int = 0
-    swept_attempts: int = 0
-    staged_bytes: int = 0
-    messages: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +103,7 @@ class StagingService:
     def __init__(self, engine: Engine, limits: StagingLimits | None = None) -> None:
         self._engine = engine
         self._clock = engine.writer.wall_clock_ms
+        self._monotonic = time.monotonic
         self.files = StagingFiles(engine.store.path)
         with engine.store.env.begin(db=engine.store.tables[rows.TABLE]) as txn:
             found = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
@@ -140,8 +132,9 @@ class StagingService:
 
     async def stop(self) -> None:
         """Stop publishing. The next start goes on with decided commits."""
+        await self._upkeep.stop()  # it starts publishing too
         publishing = list(self._publishing.values())
-        await asyncio.gather(self._upkeep.stop(), *(each.task.stop() for each in publishing))
+        await asyncio.gather(*(each.task.stop() for each in publishing))
         for each in publishing:
             each.outcome.cancel()
 
@@ -152,24 +145,7 @@ class StagingService:
 
     def status(self) -> dict[str, Any]:
         """Return figures for the worker's status."""
-        writers = sorted(self.core.writers.items(), key=lambda item: -item[1].facts.committed_ms)
-        return {
-            "staged_bytes": self.core.staged_bytes,
-            "staged_bytes_max": self.core.limits.staged_bytes_max,
-            "attempts": self.core.attempts,
-            "commits": self.counters.commits,
-            "repeated_commits": self.counters.repeated,
-            "aborted_attempts": self.counters.aborted_attempts,
-            "swept_attempts": self.counters.swept_attempts,
-            "messages": self.counters.messages,
-            "bytes": self.counters.bytes,
-            "received_bytes": self.counters.staged_bytes,
-            "publishing": [{**key._asdict(), "obstacle": self.obstacles.get(key)} for key in self._publishing],
-            "writers": [
-                {"name": name, "commits": state.facts.commits, "committed_ms": state.facts.committed_ms}
-                for name, state in writers[:WRITERS_REPORTED_MAX]
-            ],
-        }
+        return figures(self.core, self.counters, self.obstacles, self._clock())
 
     # Staging.
 
@@ -334,6 +310,7 @@ class StagingService:
         size = sum(receipt.bytes for receipt in request.receipts)
         self._engine.admission.check_producer()
         if not self._engine.store.has_room(size):
+            self._engine.writer.note_beyond_limit(size)
             raise StoreFull(
                 f"the commit has {size} bytes, for which the store has no room left below its limit of "
                 f"{self._engine.store.size_max}: consume messages, shorten retention, or raise store.size_max"
@@ -355,9 +332,11 @@ class StagingService:
         """Publish all remaining steps of a commit. Started again, go on after the last durable step."""
         key = commit.key
         outcome, so_far = self._publishing[key].outcome, self._publishing[key].so_far
+        obstacle = None
         try:
             await self._publish(commit, so_far)
-        except EngineError as error:  # its decision was not stored: who asked has to ask again
+        except EngineError as error:  # it has no decision any more: who asked has to ask again, or run the batch again
+            obstacle = str(error)
             log.error("commit not published", writer=key.writer, run=key.run, epoch=key.epoch, reason=str(error))  # noqa: TRY400
             outcome.set_exception(error)
             outcome.exception()  # maybe nobody is left to ask
@@ -365,6 +344,8 @@ class StagingService:
             outcome.set_result(so_far)
         del self._publishing[key]
         self.obstacles.pop(key, None)
+        if obstacle is not None and self._is_pending(commit):  # its decision could not be taken back yet
+            self.obstacles[key] = obstacle
 
     async def _publish(self, commit: PendingCommit, outcome: Outcome) -> None:
         key = commit.key
@@ -374,10 +355,15 @@ class StagingService:
             progress = self.core.writers[key.writer].progress
             try:
                 step = await asyncio.to_thread(self._read_step, commit, progress)
-            except (StagedMissing, BlockCorrupt):
+            except (StagedMissing, BlockCorrupt) as error:
+                await to_the_end(self._take_back(commit))
                 if progress == Progress():
-                    await to_the_end(self._take_back(commit))
-                raise
+                    raise
+                self.counters.torn_commits += 1
+                raise StagedMissing(
+                    f"{error}. Up to {progress.messages_max(commit)} of the commit's {commit.messages} messages are "
+                    "published already, and come twice when the batch runs again"
+                ) from None
             await self._publish_step(commit, step, outcome)
         if not self._is_done(key):
             raise StoreFailed(f"the commit of {key} was not stored: send the commit again")
@@ -394,8 +380,12 @@ class StagingService:
         return state is not None and state.is_done(key)
 
     async def _make_durable(self, commit: PendingCommit) -> None:
+        # The rows of forgotten writers go first: one that comes back would lose what it commits until then.
+        forgotten = self.core.take_forgotten()
+        cleared = [prefix for writer in forgotten for prefix in rows.prefixes_of(writer)]
+        facts = [rows.row_of_facts(writer) for writer in forgotten]
         try:
-            await self._engine.writer.put_many(rows.rows_of_decision(commit))
+            await self._engine.writer.put_many([*facts, *rows.rows_of_decision(commit)], cleared=cleared)
         except EngineError:
             self.core.undecided(commit.key)
             raise
@@ -408,8 +398,7 @@ class StagingService:
         return self.files.read_step(commit, progress)
 
     async def _take_back(self, commit: PendingCommit) -> None:
-        """Cancel the decision of a commit whose files are lost and of which nothing is published. Otherwise its writer
-        could never commit again."""
+        """Cancel the decision of a commit whose files are lost. Otherwise its writer could never commit again."""
         await self._engine.writer.put_many(rows.rows_without_decision(commit.key.writer))
         self.core.undecided(commit.key)
         self._decided.discard(commit.key)
@@ -473,12 +462,19 @@ class StagingService:
     # Upkeep.
 
     async def sweep(self) -> None:
-        """Drop abandoned attempts, and forget writers that are not needed any more."""
-        attempts, writers = self.core.sweep(self._clock())
+        """Drop abandoned attempts, and forget writers that are not needed any more. Go on with decided commits that
+        nobody publishes."""
+        for commit in self.core.pending():
+            if commit.key not in self._publishing:
+                self._publish_in_background(commit)
+        attempts, writers = self.core.sweep(self._clock(), self._monotonic())
         self.counters.swept_attempts += len(attempts)
         await self._delete(attempts)
         await self._write_fences(rows.rows_of_fences(self.core.fences.sweep(self._clock()), None))
         for writer in writers:
+            if writer in self.core.writers:
+                continue  # it came back meanwhile
+            log.info("staging: a writer is forgotten, because it was not used for long", writer=writer)
             await self._engine.writer.put_many([rows.row_of_facts(writer)], cleared=rows.prefixes_of(writer))
 
     async def _sweep_now_and_then(self) -> None:

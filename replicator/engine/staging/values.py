@@ -51,6 +51,13 @@ class AttemptKey(NamedTuple):
         return self.attempt.partition(".")[0]
 
 
+class StagedFile(NamedTuple):
+    """Size of an attempt's file, and the time of its last write."""
+
+    bytes: int
+    touched_ms: int
+
+
 class Origin(NamedTuple):
     """Identity of a topic at the cluster that first published its messages. No other topic has the same incarnation
     there."""
@@ -127,6 +134,11 @@ class Progress(NamedTuple):
 
     receipt: int = 0
     offset: int = 0
+
+    def messages_max(self, commit: PendingCommit) -> int:
+        """Return the number of messages of ``commit`` that are published, or more: those of a begun receipt count."""
+        begun = self.receipt + (self.offset > 0)
+        return sum(receipt.messages for receipt in commit.receipts[:begun])
 
 
 @dataclass(frozen=True, slots=True)

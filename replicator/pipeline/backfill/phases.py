@@ -6,7 +6,8 @@ appended by the rule of links, so a kill at any time loses or repeats nothing.
 
 1. CARRY: the link is taken over. A plan of it is made and carried as one Spark job. This repeats until a plan leaves so
    little that the live link has it in a moment; one such plan is carried too, as Spark runs already. After a job that
-   fails comes another plan, which starts at the destination's high-water marks.
+   fails comes another plan, which starts at the destination's high-water marks. It ends too when the destination has
+   all goals: topics in use may always have more.
 2. HAND_OVER: the link is released.
 3. CATCH_UP: the destination is asked until it has each topic up to its goal. Topics that the link cannot continue are
    not waited for.
@@ -37,6 +38,8 @@ WAITING: Final = "waiting"
 """First word of the state of a link that waits for a carrier."""
 EMPTY_SECONDS_MAX: Final = 5.0
 """Longest time that a link may plan nothing while much is left: it asks the destination where topics continue."""
+GOALS_SECONDS_MIN: Final = 10.0
+"""Shortest time between two questions, while history is carried, whether the destination has all goals."""
 TELL_AGAIN_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 2.0
@@ -170,11 +173,13 @@ class Backfill:
     _told_at: float | None = None
     _carried: bool = False
     """Whether a job has carried something, so Spark runs."""
+    _goals_asked_at: float = field(init=False)
     _swept: bool = False
     """Whether a last, small plan was carried too."""
 
     def __post_init__(self) -> None:
         self._clock = _Clock(self.now)
+        self._goals_asked_at = self.now
 
     def start(self) -> Action:
         return MakePlan()
@@ -206,6 +211,9 @@ class Backfill:
             self._clock.moved(now)
         elif error is None:
             error = "the destination took nothing of what was planned"
+        if error is None and self.topics and now - self._goals_asked_at >= GOALS_SECONDS_MIN:
+            self._goals_asked_at = now
+            return AskCopies(self.topics)
         return MakePlan() if error is None else self._again(error, now)
 
     def on_unreachable(self, reason: str, now: float) -> Action:
@@ -240,7 +248,9 @@ class Backfill:
         """Handle the answer of the destination: ``missing`` has topics short of their goal, with reasons.
 
         ``stopped`` has the topics that the link cannot continue, with reasons; ``link`` is the link's own state."""
-        assert self.phase is Phase.CATCH_UP, self.phase
+        assert self.phase in (Phase.CARRY, Phase.CATCH_UP), self.phase
+        if self.phase is Phase.CARRY:
+            return MakePlan() if missing.keys() - stopped.keys() else self._hand_over(now)
         starting = link.startswith(WAITING) and now - self._released_at < CARRIER_SECONDS_MAX
         if starting or dict(missing) != self.missing:
             self._clock.moved(now)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +56,9 @@ SLOTS_LOCAL: Final = 64
 """Tasks that a local master runs at once. They mostly wait, so there are more of them than cores."""
 MEMORY: Final = "1g"
 """Limit of the driver's heap. Spark starts with half of it; links with SQL, which may be added later, need more."""
+ALIVE: Final = "alive"
+"""Said now and then to a worker that started the driver: it ends one that hangs."""
+ALIVE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.0
 """Interval of asking the worker for its links, and of checking the queries."""
 WORKER_WAIT_SECONDS_MAX: Final = 5.0
@@ -69,16 +72,26 @@ SCRATCH_PREFIX: Final = "replicator-live-"
 
 
 class LiveCopy:
-    """Queries of one worker's links. ``scratch`` is a directory for their checkpoints."""
+    """Queries of one worker's links. ``scratch`` is a directory for their checkpoints. ``alive`` is called often while
+    nothing hangs."""
 
-    def __init__(self, spark: SparkSession, worker_url: str, lanes: int, scratch: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        worker_url: str,
+        lanes: int,
+        scratch: Path,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
         self._spark = spark
         self._worker_url = worker_url
         self._lanes = lanes
         self._scratch = scratch
         self._carrier = carrier_name(os.getpid()) + secrets.token_hex(4)
+        self._alive = alive
         self._supervisor = Supervisor()
-        self._queries: dict[str, StreamingQuery] = {}
+        self._queries: dict[str, tuple[StreamingQuery, Path]] = {}
+        """Query of each link, with the directory of its checkpoint."""
         self._unreachable = ""
         link_source.register(spark)
 
@@ -94,7 +107,11 @@ class LiveCopy:
             self._stop(key)
 
     def step(self) -> None:
-        """Look once at the worker's links and at the queries, and start and stop queries accordingly."""
+        """Look once at the worker's links and at the queries, and start and stop queries accordingly.
+
+        Raises :class:`SparkFailed` if Spark has ended, so that no query can start any more.
+        """
+        self._alive()
         try:
             with DataPlane(self._worker_url) as worker:
                 listing = worker.call("GET", "/pipeline/v1/links")
@@ -111,13 +128,15 @@ class LiveCopy:
                     self._stop(key)
                 case Start(key, link):
                     self._start(key, link)
+            self._alive()
 
     def _start(self, key: str, link: Mapping[str, Any]) -> None:
-        checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch)
+        checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._scratch))
         try:
             # As a URI: a bare path would lie in HDFS if that is the cluster's default.
-            self._queries[key] = self._query(link, Path(checkpoint).as_uri())
+            self._queries[key] = self._query(link, checkpoint.as_uri()), checkpoint
         except Exception as error:
+            _remove(checkpoint)
             if not (isinstance(error, PipelineError) or is_of_spark(error)):
                 raise
             self._failed(key, error)
@@ -142,9 +161,10 @@ class LiveCopy:
         return link_source.start_query(self._spark, options, checkpoint)
 
     def _stop(self, key: str) -> None:
-        query = self._queries.pop(key, None)
-        if query is not None:
+        if key in self._queries:
+            query, checkpoint = self._queries.pop(key)
             query.stop()
+            _remove(checkpoint)
         try:
             with DataPlane(self._worker_url) as worker:
                 LinkPlans(worker, key).release(self._carrier)
@@ -152,14 +172,18 @@ class LiveCopy:
             return  # the worker, or its link, has gone too
 
     def _note_ended(self) -> None:
-        for key, query in list(self._queries.items()):
+        for key, (query, checkpoint) in list(self._queries.items()):
             if not query.isActive:
                 del self._queries[key]
+                _remove(checkpoint)
                 self._failed(key, query.exception())
+            self._alive()
 
     def _failed(self, key: str, error: BaseException | None) -> None:
-        """Report the error, here and at the worker, whose link shows it."""
+        """Report the error, here and at the worker, whose link shows it. Raise :class:`SparkFailed` if Spark ended."""
         reason = reason_of(error)
+        if _has_ended(self._spark):
+            raise SparkFailed(f"Spark has ended by itself, so that this driver ends too; its last error: {reason}")
         _say(f"link {key}: {reason}; it is tried again")
         self._supervisor.on_ended(key, time.monotonic())
         try:
@@ -175,6 +199,21 @@ class LiveCopy:
         if text != self._unreachable:
             self._unreachable = text
             _say(text)
+
+
+def _has_ended(spark: SparkSession) -> bool:
+    """Return whether Spark has stopped, or its JVM is gone: then no query can be started any more."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except Exception as error:
+        if not (isinstance(error, OSError) or is_of_spark(error)):
+            raise
+        return True
+
+
+def _remove(checkpoint: Path) -> None:
+    """Delete a query's checkpoint, which the next start does not need. Many of them would fill the memory."""
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -234,7 +273,8 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
         )
         try:
             lanes = lanes_of(master, conf, spark.sparkContext.defaultParallelism)
-            copying = LiveCopy(spark, worker_url, lanes, scratch)
+            by_worker = CONF_VARIABLE in os.environ
+            copying = LiveCopy(spark, worker_url, lanes, scratch, _sayer_of_life() if by_worker else lambda: None)
             _say("ready")
             copying.run(ended)
             spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
@@ -309,6 +349,19 @@ def _end_with_input(ended: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     ended.set()
+
+
+def _sayer_of_life() -> Callable[[], None]:
+    """Return a function that says :data:`ALIVE` when it is called, at most once in :data:`ALIVE_SECONDS`."""
+    due_seconds = 0.0
+
+    def alive() -> None:
+        nonlocal due_seconds
+        if (now_seconds := time.monotonic()) >= due_seconds:
+            due_seconds = now_seconds + ALIVE_SECONDS
+            _say(ALIVE)
+
+    return alive
 
 
 def _say(text: str) -> None:

@@ -23,6 +23,9 @@ class Reachability:
     """Pairs of an origin and a cluster that gets its messages, directly or forwarded."""
     acks: frozenset[Pair]
     """Source and destination of each link that carries the topic; acknowledgements go the same way."""
+    forwarded: frozenset[tuple[str, str, str]] = frozenset()
+    """Origin, source and destination of each link that forwards the origin's messages. The source can keep a life of
+    the topic that the origin does not have any more."""
 
 
 class Ways:
@@ -61,8 +64,14 @@ def reachability_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Col
 
 
 def _reachability(carrying: Sequence[Link]) -> Reachability:
-    origins = {link.source for link in carrying}
+    reached = {origin: set(reached_from(origin, carrying)) for origin in {link.source for link in carrying}}
     return Reachability(
-        frozenset((origin, cluster) for origin in origins for cluster in reached_from(origin, carrying)),
+        frozenset((origin, cluster) for origin, clusters in reached.items() for cluster in clusters),
         frozenset((link.source, link.destination) for link in carrying),
+        frozenset(
+            (origin, link.source, link.destination)
+            for origin, clusters in reached.items()
+            for link in carrying
+            if link.forward and link.source in clusters and link.destination != origin
+        ),
     )

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
 import forked_commands
 import pytest
 import yaml
-from cli_support import OFFLINE, VERBS, arguments, ended, options
+from cli_support import GIVEN, OFFLINE, VERBS, arguments, ended, options
+from cut_answers import CUTS, answering, cut
 
 from replicator.cli.output import Format
+from replicator.running.connecting import ENDED_EARLY
 from replicator.security.access import Access, use_in_process
 
 NAMES: Final = sorted(VERBS)
@@ -114,6 +117,24 @@ def test_a_worker_that_is_away_is_one_line_and_exit_status_3(verb: str, file: Pa
     status, said = failed(*arguments(verb, file))
     assert status == 3, said
     assert "127.0.0.1:" in said
+
+
+@pytest.mark.parametrize(("verb", "how"), list(zip([*AWAY, *SHOWS_WHO_IS_AWAY], cycle(CUTS), strict=False)))
+def test_an_answer_that_ends_early_is_a_worker_that_is_away(verb: str, how: str, file: Path) -> None:
+    """The answer is whole JSON: only its announced end does not come."""
+    with answering(cut(b'{"a": 1}', how)) as solo, answering(cut(b'{"a": 1}', how)) as other:
+        text = file.read_text().replace("127.0.0.1:9\n", solo.removeprefix("http://") + "\n")
+        file.write_text(text.replace("127.0.0.1:19\n", other.removeprefix("http://") + "\n"))
+        given = [solo if each == GIVEN["worker"] else each for each in arguments(verb, file)]
+        if verb in SHOWS_WHO_IS_AWAY:
+            shown = ended(*given, "--output", "json")
+            assert (shown.status, shown.stderr) == (SHOWS_WHO_IS_AWAY[verb], "")
+            assert ENDED_EARLY in shown.stdout
+        else:
+            status, said = failed(*given)
+            assert status == 3, said
+            assert "its answer" in said or verb == "backup create"
+            assert "ended early" in said or verb == "backup create"  # what there is of it is no copy of a store
 
 
 @pytest.mark.parametrize("verb", sorted(SHOWS_WHO_IS_AWAY))

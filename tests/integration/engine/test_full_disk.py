@@ -31,8 +31,8 @@ from engine_support import (
     serving,
     subscribed,
 )
-from full_disk_support import DISK_BYTES, Disk, small_disk
 from segment_support import FaultyDisk, failing
+from small_disk import DISK_BYTES, Disk, small_disk
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
@@ -54,8 +54,8 @@ FULL = "make room on it, or trim topics"
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    with small_disk(request.param, tmp_path) as mounted:
-        yield mounted
+    with small_disk(request.param, tmp_path) as made:
+        yield made
 
 
 def numbered(first: int, count: int, size: int) -> list[bytes]:

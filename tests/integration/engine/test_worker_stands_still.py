@@ -12,18 +12,23 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
 from failover_support import free_ports
 from postgres_support import traversable_directory
 
 from replicator.worker.watchdog import EXIT_STATUS, STACKS_SECONDS
 
 CHILD = Path(__file__).with_name("watchdog_child.py")
+RENDERED_CHART = Path(__file__).parents[2] / "helm" / "golden" / "minimal.yaml"
 DEADLINE_SECONDS = 60.0
 END_AFTER_SECONDS = 3
 STACKS = "Timeout (0:00:05)!"
+HELD_SECONDS = STACKS_SECONDS + 15.0
+"""Time for which the GIL is held: beyond that of the stacks, long enough for a request that times out."""
 
 
 class Host:
@@ -46,7 +51,7 @@ class Host:
             process = subprocess.Popen(
                 [sys.executable, CHILD, "worker", "-f", self.file, "-c", "solo", *options],
                 stderr=log,
-                env={**os.environ, "HELD_SECONDS": f"{STACKS_SECONDS + 3:.0f}"},
+                env={**os.environ, "HELD_SECONDS": f"{HELD_SECONDS:.0f}"},
                 cwd=self.directory,
             )
         try:
@@ -146,20 +151,49 @@ def test_a_worker_that_was_suspended_for_longer_than_the_limit_goes_on(host: Hos
         assert process.wait(DEADLINE_SECONDS) == EXIT_STATUS, "the limit is that of the option"
 
 
-def test_a_worker_whose_c_code_holds_the_gil_is_told_and_not_ended(host: Host) -> None:
+def liveness_probe() -> Any:
+    """Return the liveness probe of the chart's worker, as the chart is rendered."""
+    (workers,) = [each for each in yaml.safe_load_all(RENDERED_CHART.read_text()) if each["kind"] == "StatefulSet"]
+    return workers["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
+
+
+def lag_of(scraped: str) -> tuple[float, int, int]:
+    """Return the greatest lag of the event loop, and the beats of its histogram: all, and those later than 10 s."""
+    found = {
+        name.removeprefix("replicator_event_loop_lag_"): float(value)
+        for name, _, value in (line.rpartition(" ") for line in scraped.splitlines())
+        if name.startswith("replicator_event_loop_lag_")
+    }
+    (greatest,) = [value for name, value in found.items() if name.startswith("max_seconds{")]
+    (beats,) = [value for name, value in found.items() if name.startswith("seconds_count{")]
+    (to_ten,) = [value for name, value in found.items() if 'le="10"' in name]
+    return greatest, int(beats), int(beats - to_ten)
+
+
+def test_a_worker_whose_c_code_holds_the_gil_is_told_and_not_ended_and_fails_its_liveness_probe(host: Host) -> None:
+    """The kubelet ends a container after ``failureThreshold`` such answers in a row."""
+    probe = liveness_probe()
+    assert 0 < probe["failureThreshold"] * probe["periodSeconds"] <= 60
+
+    def is_alive() -> bool:
+        url = f"http://127.0.0.1:{host.port}{probe['httpGet']['path']}"
+        with urllib.request.urlopen(url, timeout=probe["timeoutSeconds"]) as answer:
+            return bool(answer.status == 200)
+
     with host.worker("--end-when-stuck", f"{END_AFTER_SECONDS}s") as process:
+        assert is_alive()
+        assert lag_of(host.get("/metrics"))[0] < STACKS_SECONDS
         process.send_signal(signal.SIGUSR2)
         until(lambda: host.told(STACKS) == 1, "the stacks are in the log")
-        assert not host.answers()
+        with pytest.raises(TimeoutError):
+            is_alive()
         assert host.told("in hold_the_gil") == 1
         until(host.answers, "it goes on when the code returns")
         assert process.poll() is None
-        (line,) = [
-            line
-            for line in host.get("/metrics").splitlines()
-            if line.startswith("replicator_event_loop_lag_max_seconds{")
-        ]
-        assert float(line.split()[-1]) > STACKS_SECONDS
+        assert is_alive()
+        greatest, beats, late = lag_of(host.get("/metrics"))
+        assert greatest > HELD_SECONDS - 1
+        assert beats > late == 1
 
 
 def test_by_default_a_worker_that_stands_still_is_told_and_not_ended(host: Host) -> None:

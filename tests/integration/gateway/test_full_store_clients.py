@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from asynchronous import asynchronous
 from engine_support import opened
-from full_disk_support import Disk, small_disk
 from gateway_support import serving_clients
 from served_worker import served_worker
+from small_disk import Disk, small_disk
 
 pytest.importorskip("pulsar")
 

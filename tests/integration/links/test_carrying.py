@@ -18,6 +18,7 @@ from link_support import Web, web
 
 from replicator.api import link_streams
 from replicator.links import plans
+from replicator.links.copier import LANES_MAX
 from replicator.links.errors import PeerUnavailable
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.live import lane
@@ -32,8 +33,8 @@ A_TO_B = LinkSpec("a", "b", compression="lz4")
 
 
 @asynccontextmanager
-async def clusters(path: Path) -> AsyncIterator[Web]:
-    async with web(path, [A_TO_B], engine=SPARK) as made:
+async def clusters(path: Path, *, started: bool = True) -> AsyncIterator[Web]:
+    async with web(path, [A_TO_B], engine=SPARK, started=started) as made:
         await made.carriers["a>b"].stop()
         made.links["a>b"].planner.release("stand-in")
         yield made
@@ -165,6 +166,35 @@ def test_a_link_has_streams_of_several_names_at_once_and_a_newer_one_of_a_name_t
                     with pytest.raises(PeerUnavailable):
                         await one.carry(segment(made, "one"))
                 await two.carry(segment(made, "two"))
+
+    asyncio.run(main())
+
+
+def test_a_link_of_as_many_lanes_as_there_may_be_keeps_its_own_stream_and_those_of_all_tasks(tmp_path: Path) -> None:
+    """A lane has two tasks while one relieves the other. Streams of tasks that are long gone are cut, the oldest first;
+    the link's own is never cut, because all plans would be gone with it."""
+
+    async def main() -> None:
+        streams: dict[Any, Any] = {}
+
+        async with clusters(tmp_path, started=False) as made, contextlib.AsyncExitStack() as tasks:
+
+            async def carry(number: int) -> None:
+                await (await tasks.enter_async_context(Carrier(work(made, f"{number}")))).carry(segment(made))
+
+            made.servers["b"].also = lambda app: app.__setitem__(link_streams.STREAMS, streams)
+            await made.servers["b"].stop()
+            await made.servers["b"].start()
+            made.links["a>b"].start()
+            await made.publish("a", 0, 3)
+            await eventually(lambda: [name for _, name in streams] == [""])
+            (own,) = streams.values()
+            for number in range(2 * LANES_MAX):
+                await carry(number)
+            assert [name for _, name in streams] == ["", *map(str, range(2 * LANES_MAX))]
+            await carry(2 * LANES_MAX)
+            assert [name for _, name in streams] == ["", *map(str, range(1, 2 * LANES_MAX + 1))]
+            assert next(iter(streams.values())) is own
 
     asyncio.run(main())
 

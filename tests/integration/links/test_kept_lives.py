@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,17 +13,22 @@ from asynchronous import asynchronous
 from engine_support import TOPIC, entries_of, eventually, logged
 from kept_lives_support import MESSAGES, backlog, decide, make_anew, publish
 from link_support import Web, link_of, web
-from sync_node_support import consume_all, mesh
+from sync_node_support import consume_all, consuming, mesh
+from verify_support import change_block, faults
 from worker_pair import Pair
 
 from replicator.api import data_plane
 from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log.extent_rows import lives
 from replicator.engine.log.store_tables import HighWater
+from replicator.engine.types import Ack
+from replicator.pipeline.verify.report import VerifyReport
+from replicator.pipeline.verify.verify import VerifySettings, verify
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
 from replicator.worker.starting import start_worker
 from snapshots.position import BEFORE_ALL
+from snapshots.position_set import PositionSet
 
 pytestmark = pytest.mark.usefixtures("shortest_link_pauses")
 
@@ -90,8 +96,12 @@ async def test_a_topic_that_was_made_anew_while_its_peer_was_down_is_kept_in_ste
         assert gaps(made) == {}
 
 
+@pytest.mark.parametrize("first", ["keep-both", "copy-anew"])
 @asynchronous
-async def test_in_a_ring_an_operator_decides_once_and_the_other_links_follow(tmp_path: Path) -> None:
+async def test_in_a_ring_what_one_deletion_began_has_an_end_and_acknowledgements_go_round_again(
+    tmp_path: Path, first: str
+) -> None:
+    """After keep-both the other links follow. After copy-anew c has the last copy of the earlier life, and it stays."""
     async with workers(tmp_path / "made", RING, "abc") as made:
         old = await publish(made.engine("a"), b"old")
         for name in "bc":
@@ -100,14 +110,72 @@ async def test_in_a_ring_an_operator_decides_once_and_the_other_links_follow(tmp
         await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
         new = await make_anew(made.engine("a"))
         await eventually(lambda: gaps(made).keys() == {"a>b"}, "the gap of a>b alone")
-        resolve = ("links", "resolve", "--from", "a", "--to", "b", "--topic", TOPIC, "--policy", "keep-both")
-        resolved = await made.cli(*resolve)
-        assert resolved.returncode == 0, resolved.stderr
-        for name in "bc":
-            await eventually(lambda name=name: copied(made, name) == old + new)  # type: ignore[misc]
+
+        async def resolved(ends: str, policy: str) -> tuple[int, str]:
+            done = await made.cli(
+                "links", "resolve", "--from", ends[0], "--to", ends[1], "--topic", TOPIC, "--policy", policy
+            )
+            return done.returncode, done.stderr
+
+        assert (await resolved("ab", first))[0] == 0
+        if first == "copy-anew":
+            await eventually(lambda: gaps(made).keys() == {"b>c"}, "the gap of b>c alone")
+            status, refusal = await resolved("bc", "copy-anew")
+            assert status == 2
+            assert "'b' does not have all of them" in refusal
+            assert "keep-both` keeps the earlier life at c" in refusal
+            assert (await resolved("bc", "keep-both"))[0] == 0
+        await eventually(lambda: copied(made, "c") == old + new)
+        await eventually(lambda: copied(made, "b") == (old if first == "keep-both" else []) + new)
         await consume_all(made.topic("c"), MESSAGES)
         await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
         assert gaps(made) == {}
+
+
+@asynchronous
+async def test_verify_compares_each_life_of_a_topic_and_names_what_differs_in_an_old_one(tmp_path: Path) -> None:
+    async with workers(tmp_path / "made", RING, "abc") as made:
+        a, every = made.engine("a"), list[bytes]()
+        for number in range(3):
+            if number:
+                await a.deleting.delete(TOPIC, force=True)
+            every += await publish(a, b"life %d" % number)
+            if number:
+                await eventually(lambda: gaps(made).keys() == {"a>b"}, "the gap of a>b")
+                (link,) = made.workers["a"].parts.links
+                await link.resolve(TOPIC, "keep-both")
+            for name in "bc":
+                await eventually(lambda name=name, every=list(every): copied(made, name) == every)  # type: ignore[misc]
+        for name in ("sub", "left"):
+            await made.topic("c").subscriptions.create(name, BEFORE_ALL, replicated=True)
+            await eventually(lambda name=name: name in made.topic("b").subscriptions)  # type: ignore[misc]
+        await consume_all(made.topic("c"), 3 * MESSAGES)
+        await eventually(lambda: backlog(made.engine("a")) == backlog(made.engine("b")) == 0)
+
+        async def verified(*, digests: bool) -> VerifyReport:
+            urls = {name: f"http://{made.topology.cluster(name).address}" for name in "abc"}
+            settings = VerifySettings(settle_seconds=0.2, digests=digests)
+            return await asyncio.to_thread(verify, None, urls, made.topology.links, [TOPIC], settings=settings)
+
+        report = await verified(digests=True)
+        assert (faults(report), report.findings) == ({}, ())
+        assert [report.clusters[name].messages for name in "abc"] == [MESSAGES, 3 * MESSAGES, 3 * MESSAGES]
+        at_b = made.topic("b")
+        assert len(at_b.origins.earlier_lives()) == 2
+        oldest = [entry.position for entry in at_b.reading.entries(BEFORE_ALL, None, 10**9, 10**12) if not entry.marker]
+        at_c = [entry.position for entry in made.topic("c").reading.entries(BEFORE_ALL, None, 10**9, 10**12)]
+        for number in (0, MESSAGES + 1, 2 * MESSAGES + 2):  # the exact mapping, of each life
+            status, found = await made.translate("b", "c", oldest[number])
+            assert (status, found["identity"]["origin"]) == (0, "a")
+            assert found["to"]["position"] == str(at_c[number])
+        status, refused = await made.translate("b", "a", oldest[0])
+        assert status == 1
+        assert "from before it was deleted and made anew" in refused
+        at_b.subscriptions["left"].merging.acks(PositionSet(oldest[:4]), {}, announce=False)
+        assert faults(await verified(digests=True)) == {"ack_mismatch": 4}
+        change_block(made.topic("c"), 0, lambda _: None)
+        for digests in (False, True):
+            assert (await verified(digests=digests)).missing == MESSAGES, "the first life, at c"
 
 
 @asynchronous
@@ -122,7 +190,16 @@ async def test_acknowledgements_of_a_kept_life_travel_between_those_who_keep_it_
         await make_anew(a.engine)
         await decide(a)
         await eventually(lambda: backlog(b.engine) == backlog(c.engine) == 2 * MESSAGES, "both lives at b and c")
-        await consume_all(b.topic(), 2 * MESSAGES)
+        for node, other, which in ((b, c, slice(0, 2)), (c, b, slice(2, 5))):  # of the kept life, both ways
+            consumer, inbox = await consuming(node.topic(), 2 * MESSAGES - which.start)
+            await consumer.acknowledge(
+                [Ack(delivery.position) for delivery in inbox.deliveries[: which.stop - which.start]]
+            )
+            consumer.close()
+            left = 2 * MESSAGES - which.stop
+            await eventually(lambda other=other, left=left: backlog(other.engine) == left)  # type: ignore[misc]
+        assert backlog(a.engine) == MESSAGES, "of a life that a lacks, nothing there is consumed"
+        await consume_all(b.topic(), 2 * MESSAGES - 5)
         await eventually(lambda: backlog(c.engine) == 0, "what was consumed at b, of both lives, at c")
         await eventually(lambda: backlog(a.engine) == 0, "what was consumed at b, of the new life, at a")
         for node in (b, c):

@@ -413,8 +413,7 @@ def test_a_store_that_is_older_than_a_deleted_life_goes_on_after_the_topic_is_de
                 (gap,) = link.status()["gaps"]
                 assert gap["kind"] == "lost-data"
                 assert "begin a new life of the topic: `replicator backup reclaim -f FILE --cluster a`" in gap["detail"]
-                delete = f"`replicator topics delete {TOPIC} -f FILE --cluster a`"
-                assert f"delete it again instead: {delete}" in gap["detail"]
+                assert "topics delete" not in gap["detail"], "it can have the only copy"
                 await a.deleting.delete(TOPIC)
                 third = await publish(a, b"3")
                 await eventually(lambda: "keep-both" in str(link.status()["gaps"]))

@@ -28,9 +28,11 @@ class AuditRecorder:
 
     def __init__(self) -> None:
         self.audited: list[tuple[str, str, str]] = []
+        self.details: list[Mapping[str, Any]] = []
 
     def audit(self, actor: str, action: str, subject: str, detail: Mapping[str, Any] | None = None) -> None:
         self.audited.append((actor, action, subject))
+        self.details.append(detail or {})
 
     def link_state(self, link_key: str, topic: str, **state: Any) -> None: ...
 
@@ -312,9 +314,11 @@ def test_a_copy_is_not_deleted_while_it_has_messages_of_others_that_the_source_l
     asyncio.run(main())
 
 
-def test_a_topic_made_anew_is_never_spliced_without_a_decision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_gap", [None, "skip-and-record"])
+def test_a_topic_made_anew_is_never_spliced_without_a_decision(tmp_path: Path, on_gap: str | None) -> None:
     async def main() -> None:
-        async with web(tmp_path, [LinkSpec("a", "b", on_gap="skip-and-record")]) as made:
+        spec = LinkSpec("a", "b") if on_gap is None else LinkSpec("a", "b", on_gap=on_gap)
+        async with web(tmp_path, [spec]) as made:
             old = await made.publish("a", 0, 3)
             await eventually(lambda: made.entries("b", "a") == old)
             await made.engines["a"].deleting.delete(TOPIC)
@@ -323,8 +327,11 @@ def test_a_topic_made_anew_is_never_spliced_without_a_decision(tmp_path: Path) -
             with pytest.raises(NotResolved, match="skip-and-record cannot end the gap"):
                 await made.links["a>b"].resolve(TOPIC, "skip-and-record")
             assert made.entries("b", "a") == old
-            await made.links["a>b"].resolve(TOPIC, "copy-anew")
+            link = made.links["a>b"]
+            index = link._topics._index = link._topics.ending._index = AuditRecorder()
+            await link.resolve(TOPIC, "copy-anew")
             await eventually(lambda: made.entries("b", "a") == [message(b"anew")])
+            assert index.details[-1]["messages_deleted"] == len(old)
 
     asyncio.run(main())
 

@@ -18,6 +18,9 @@ print("WARN something of Spark's", flush=True)
 if "spark.test.ready" in conf:
     print("live copy: ready", flush=True)
 print("live copy: " + conf.get("spark.test.says", "nothing to say"), file=sys.stderr, flush=True)
+while "spark.test.alive" in conf:
+    print("live copy: alive", file=sys.stderr, flush=True)
+    time.sleep(0.05)
 if "spark.test.ends" in conf:
     sys.exit(3)
 while sys.stdin.buffer.read(1):

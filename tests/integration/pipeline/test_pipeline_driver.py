@@ -147,6 +147,33 @@ def test_one_that_is_killed_carries_nothing_from_then_on_and_its_words_of_long_a
     asyncio.run(main())
 
 
+def test_one_that_hangs_is_killed_and_started_again_and_one_that_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver whose JVM does not answer any more listens to no signal, and never ends by itself."""
+
+    async def main() -> None:
+        monkeypatch.setattr(pipeline_driver, "SILENCE_SECONDS_MAX", 0.5)
+        monkeypatch.setattr(pipeline_driver, "SILENCE_MORE_SECONDS", 30.0)
+        watched = Watched(tmp_path)
+        await watched.driver.change(watched.settings(ready="yes", alive="yes", deaf="yes"), links=1)
+        await eventually(lambda: watched.driver._is_ready)
+        assert watched.notes[-1] == "for Spark: its driver runs, and no task of it has asked for this link yet"
+        (living,) = watched.runs()
+        heard = watched.driver._until_silent
+        await eventually(lambda: watched.driver._until_silent is not heard)
+        os.kill(living, signal.SIGSTOP)
+        assert watched.runs() == [living]
+        monkeypatch.setattr(pipeline_driver, "SILENCE_MORE_SECONDS", 0.1)
+        await eventually(lambda: len(watched.runs()) == 2, "it is started again")
+        assert watched.ended == [living]
+        assert any("it hung: it gave no sign of life for 0.5 s (killed by signal 9)" in note for note in watched.notes)
+        await watched.driver.stop()
+        assert not any(map(psutil.pid_exists, watched.runs()))
+
+    asyncio.run(main())
+
+
 def test_it_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"

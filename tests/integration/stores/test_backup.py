@@ -411,9 +411,10 @@ def test_a_directory_with_a_store_is_left_alone_unless_it_is_said_and_then_the_s
     assert "give --replace" in alone.restore("A", status=2)
     printed = alone.restore("A", "--replace")
     (aside,) = alone.data("A").glob("replaced-*")
-    assert str(aside) in printed
+    assert f"`replicator backup reclaim -f FILE --cluster A --from-directory {aside}`" in printed
+    assert "took back 1 message" in alone.reclaim("A", "--from-directory", str(aside))
     alone.start("A")
-    assert alone.messages("A") == 1
+    assert alone.messages("A") == 2
     alone.stop()
     assert "A" in alone.backup("create", "-f", "topology.yaml", "-c", "A", "--at", "offline", "--offline")
     assert "sound" in alone.backup("verify", "-c", "A", "--at", "offline")

@@ -20,6 +20,7 @@ from failover_support import deployment
 from postgres_support import databases_of
 
 from replicator.engine.log.store_tables import HEAD, TABLES
+from snapshots.position import BEFORE_ALL, Position
 
 GOING = "persistent://public/default/going"
 
@@ -121,7 +122,7 @@ def test_a_restore_that_brings_a_deleted_topic_itself_names_it(mesh: Mesh) -> No
     mesh.lose("A")
     printed = mesh.restore("A")
     assert f"{GOING} was deleted on purpose" in printed
-    assert "delete it there again" in printed
+    assert "this store has it again: to delete the topic again would delete 50 messages here, of all its" in printed
     mesh.start("A")
     mesh.until_nothing_halts()
     assert mesh.messages("A", GOING) == 50
@@ -144,7 +145,7 @@ def test_invariant_12_a_restore_that_brings_a_topic_of_before_two_deletions_has_
     delete(mesh, "A", GOING)
     mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
     mesh.lose("A")
-    assert "delete it there again" in mesh.restore("A")
+    assert "to delete the topic again would delete 50 messages here" in mesh.restore("A")
     mesh.start("A")
     asyncio.run(publish(mesh.client_url("A"), numbered("a", 50, 60), GOING))
     for policy in ("keep-both", "skip-and-record"):
@@ -153,7 +154,8 @@ def test_invariant_12_a_restore_that_brings_a_topic_of_before_two_deletions_has_
     mesh.until(lambda: mesh.messages("B", GOING) == 70, "what is confirmed since at B", 15)
 
 
-def test_a_topic_that_was_deleted_does_not_come_back_in_a_ring(ring: Mesh) -> None:
+@pytest.mark.parametrize("by_command", [True, False], ids=["by a command", "by the start alone"])
+def test_a_topic_that_was_deleted_does_not_come_back_in_a_ring(ring: Mesh, by_command: bool) -> None:
     """C hears of it by B, and B alone tells A's reclaim of it where C has not heard yet."""
     published(ring)
     ring.pause("B", "C")
@@ -161,10 +163,12 @@ def test_a_topic_that_was_deleted_does_not_come_back_in_a_ring(ring: Mesh) -> No
     ring.until(lambda: marked(ring, "B"), "the mark")
     assert not marked(ring, "C")
     ring.lose("A")
-    printed = ring.reclaim("A")
-    assert f"took back 50 messages of {ORDERS}" in printed
-    assert f"not taken back: {GOING} was deleted on purpose" in printed
+    if by_command:
+        printed = ring.reclaim("A")
+        assert f"took back 50 messages of {ORDERS}" in printed
+        assert f"not taken back: {GOING} was deleted on purpose" in printed
     ring.start("A")
+    assert ring.messages("A") == 50
     ring.run_links("resume", "B", "C")
     ring.until(lambda: marked(ring, "C"), "the mark at C")
     asyncio.run(publish(ring.client_url("A"), numbered("a", 50, 60)))
@@ -200,22 +204,28 @@ def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_
         asyncio.run(take(mesh.client_url("A"), 50, topic=topic))
     mesh.until(lambda: mesh.agree("sub") and mesh.agree("sub", GOING), "the same state everywhere")
     for topic in (ORDERS, GOING):
-        mesh.truncate("A", topic)
-    for name in "ABC":
-        mesh.kill(name)
-        forget_stores(mesh, name)
-    mesh.start("B", "C")
-    before = head(mesh, "A")
-    printed = mesh.reclaim("A")
-    assert "the other clusters have nothing of A's messages that it lacks" in printed
-    assert head(mesh, "A") == before
-    mesh.start("A")
+        trim_without_retention(mesh, "A", topic)
 
     def stores() -> set[object]:
         rows = [mesh.get(name, "/replication/v1/cuts")["topics"][topic] for name in "BC" for topic in (ORDERS, GOING)]
         return {store for row in rows for store in row["lineage"].get("A", {"stores": {"": ""}})["stores"].values()}
 
-    mesh.until(lambda: stores() == {before["store_id"]}, "the copies know the store")
+    for started_before in (False, True):
+        for name in "ABC":
+            mesh.kill(name)
+            forget_stores(mesh, name)
+        mesh.start("B", "C")
+        assert stores() == {""}, "no copy has a store id"
+        before, store = head(mesh, "A"), str(head(mesh, "A")["store_id"])
+        for options in (("--dry-run",), ()):
+            printed = mesh.reclaim("A", *options)
+            assert "have nothing of A's messages that it lacks" in printed, (started_before, options)
+        assert head(mesh, "A") == before
+        mesh.start("A")
+        mesh.until(lambda store=store: stores() == {store}, "the copies know the store")  # type: ignore[misc]
+        mesh.until_nothing_halts()
+        restored = mesh.get("A", "/replication/v1/status")["restored"]
+        assert (restored["reclaimed_messages"], restored["lost"]) == (0, []), "nor did the start take anything back"
     delete(mesh, "A", GOING)
     mesh.until(lambda: marked(mesh, "B") and marked(mesh, "C"), "the marks")
     mesh.kill("A")
@@ -229,6 +239,23 @@ def test_an_upgraded_cluster_takes_nothing_back_that_it_trimmed_or_that_its_own_
     mesh.until(lambda: mesh.messages("A", GOING) == 5, "what is published elsewhere since comes, as ever")
 
 
+def trim_without_retention(mesh: Mesh, name: str, topic: str) -> None:
+    """Set retention to 0, and trim what is consumed and copied everywhere. A log keeps its last block."""
+    path = f"/admin/v2/persistent/{topic.removeprefix('persistent://')}"
+
+    def post(verb: str, body: bytes) -> None:
+        request = urllib.request.Request(mesh.url(name, f"{path}/{verb}"), body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=20).close()
+
+    def trimmed() -> bool:
+        post("trim", b"")
+        cut = mesh.get(name, f"/replication/v1/cuts?topic={topic}")["topics"][topic]
+        return Position.parse(cut["trimmed"]) > BEFORE_ALL
+
+    post("retention", b'{"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}')
+    mesh.until(trimmed, "what all have is trimmed")
+
+
 def forget_stores(mesh: Mesh, name: str) -> None:
     """Leave a store as the version before left it: it knows nothing of stores."""
     with lmdb.open(str(mesh.data(name) / "log"), map_size=1 << 30, max_dbs=len(TABLES)) as env:
@@ -240,7 +267,7 @@ def forget_stores(mesh: Mesh, name: str) -> None:
             txn.delete(b"origin stores", db=env.open_db(b"meta", txn=txn, create=False))
 
 
-def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data_and_not_that_it_was_deleted(
+def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data_and_takes_it_back(
     mesh: Mesh,
 ) -> None:
     published(mesh)
@@ -254,6 +281,8 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     )
     for reason in mesh.halted("A").values():
         assert "`replicator backup reclaim -f FILE --cluster A`" in reason
+        assert "delete" not in reason, "the copy is the only one"
+        assert "copy-anew" not in reason
     for link in mesh.status("A")["links"]:
         assert list(link["lost_here"]) == [GOING]
         assert link["deleted_here"] == []
@@ -261,6 +290,17 @@ def test_a_cluster_that_was_started_on_an_empty_directory_says_that_it_lost_data
     assert "1 topics that were lost here" in shown
     listed = forked_commands.run("links", "list", "-f", "topology.yaml", "-c", "A", cwd=mesh.path)
     assert "lost here:" in " ".join(listed.stdout.split())
+    log = (mesh.path / "A.log").read_text()
+    for text in (shown, listed.stdout, log):
+        assert "delete the" not in text
+        assert "topics delete" not in text
+    mesh.kill("A")
+    printed = mesh.reclaim("A")
+    assert f"took back 50 messages of {ORDERS} (an earlier life, below what was here)" in printed
+    assert f"took back 50 messages of {GOING}" in printed
+    mesh.start("A")
+    mesh.until_nothing_halts(lambda: mesh.messages("A") == 55)
+    assert mesh.messages("A", GOING) == 50
 
 
 def test_a_snapshot_of_the_disk_that_was_put_back_takes_back_topics_that_were_made_since(mesh: Mesh) -> None:

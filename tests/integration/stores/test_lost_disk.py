@@ -17,6 +17,7 @@ from engine_support import eventually
 from lost_disk_support import Workers, until_true, workers
 from postgres_support import databases_of
 
+from replicator.client import Client, InitialPosition
 from replicator.engine.engine import Engine
 from replicator.worker import asking_peers, store_start
 from replicator.worker.store_start import EmptyStoreRefused, StoppedEarly, StoreReplaced
@@ -71,7 +72,7 @@ async def test_a_lost_disk_heals_itself_and_nothing_is_lost_or_repeated_and_no_d
         assert mesh.engine("B").partitioned.count(parted) == 3
         assert mesh.gaps() == {}
         said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
-        assert "A's store is a new one since" in said
+        assert all(f"{peer}: A's store is a new one since" in said for peer in "BC")
         assert "Postgres did not answer" in said
         card = (await mesh.get("B", "/"))[1]
         assert "a new store since" in card
@@ -153,6 +154,69 @@ async def test_a_worker_that_goes_back_to_an_older_store_keeps_what_both_have(tm
         assert mesh.gaps() == {}
         verified = await mesh.command("verify", "-f", "topology.yaml", "--settle", "0")
         assert verified.returncode == 0, verified.stdout
+
+
+@asynchronous
+async def test_a_cluster_that_only_consumes_repeats_nothing_and_loses_its_local_subscriptions(tmp_path: Path) -> None:
+    """It acknowledged nearly all messages of the other cluster, and then lost its disk."""
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.publish("A", numbered("a", 0, COUNT))
+        await mesh.until(lambda: mesh.everywhere() == {COUNT}, "copies")
+        acknowledged = await take(mesh.client_url("B"), COUNT, acknowledge=slice(0, COUNT - 5))
+        async with Client(mesh.client_url("B"), reconnect=False) as client:
+            await client.subscribe(ORDERS, "local", initial_position=InitialPosition.Earliest)
+        await mesh.until_agreed()
+        left = await mesh.unconsumed("A")
+
+        await mesh.lose("B")
+        await mesh.start("B")
+        await mesh.until(lambda: mesh.messages("B") == COUNT, "everything at B")
+        await mesh.until_agreed()
+        assert await mesh.unconsumed("A") == left
+        for name in "AB":
+            topic = mesh.engine(name).find(ORDERS)
+            assert topic is not None
+            assert set(topic.subscriptions) == {"sub"}, "the subscription that was not replicated is gone"
+        assert set(await take(mesh.client_url("A"), 5)) == set(numbered("a", 0, COUNT)) - set(acknowledged)
+        assert mesh.gaps() == {}
+
+
+@asynchronous
+async def test_the_status_names_the_position_after_which_all_is_lost_that_no_other_cluster_had(tmp_path: Path) -> None:
+    """Messages that only the lost disk had lie after it. It stays when the worker starts again."""
+    only_here = f"{ORDERS}-only-here"
+    async with workers(tmp_path, "AB", TWO) as mesh:
+        await mesh.fill(20)
+        await mesh.stop("B")
+        newest = newest_own(mesh.engine("A"))  # the last one that B has
+        await mesh.publish("A", numbered("o", 0, 7))
+        await mesh.publish("A", numbered("o", 0, 3), only_here)
+
+        await mesh.lose("A")
+        await mesh.start("B")
+        await mesh.start("A")
+        for _ in range(2):
+            _, status = await mesh.get("A", "/replication/v1/status")
+            named = {row["name"]: row.get("taken_back") for row in status["topics"]}
+            assert status["start"]["topics_taken_back"] == 1
+            assert list(named) == [ORDERS], "nothing of the other topic came back"
+            assert named[ORDERS] == newest
+            await mesh.publish("A", numbered("a", 20, 25))
+            await mesh.stop("A")
+            await mesh.start("A")
+        said = " ".join((await mesh.command("status", "-f", "topology.yaml")).stdout.split())
+        assert "had what it confirmed after the position `taken_back` of each topic" in said
+        await mesh.engine("A").deleting.delete(ORDERS, force=True)
+        await mesh.publish("A", numbered("a", 0, 1))
+        _, status = await mesh.get("A", "/replication/v1/status")
+        assert [row.get("taken_back") for row in status["topics"]] == [None], "another topic of the same name"
+
+
+def newest_own(engine: Engine) -> str:
+    """Return the position of the newest message of the engine's own cluster."""
+    topic = engine.find(ORDERS)
+    assert topic is not None
+    return str(topic.origins.message_vector()[engine.cluster])
 
 
 @asynchronous

@@ -53,8 +53,10 @@ from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept
 from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
 from replicator.worker import settings_teller
+from replicator.worker.settings_teller import SettingsTeller
 
 PARTITIONED = "persistent://shop/orders/lines"
+ADMIN = {("grants", "shop"): '{"roles":{"thief":["admin"]}}'}
 LIMITED = PolicyOverrides({"max_producers": 3, "backlog_quota": BacklogQuota(bytes_max=1_000)})
 
 
@@ -231,6 +233,44 @@ def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path:
                 assert topic.policies.own == LIMITED
                 assert us.partitioned.count(PARTITIONED) == 3
                 assert not us.catalog.namespace("shop/orders").auto_topic_creation
+
+    asyncio.run(main())
+
+
+def test_the_worker_at_the_configured_address_alone_is_asked_and_believed(tmp_path: Path) -> None:
+    """An impostor announces settings in the name of another cluster. Another one answers at the address of a peer."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            eu = await stack.enter_async_context(opened(tmp_path / "eu", "eu"))
+            us = await stack.enter_async_context(opened(tmp_path / "us", "us"))
+            impostor = await stack.enter_async_context(opened(tmp_path / "impostor", "us"))
+            peer = await stack.enter_async_context(serving_settings(eu))
+            lies = await stack.enter_async_context(serving_settings(impostor))
+            teller = await stack.enter_async_context(telling(us, peer))
+            await grant(us, "shop", "clerk", "produce")
+            await teller.settle()
+            await eventually(lambda: has_all(teller), "the real ones are kept")
+
+            await grant(impostor, "shop", "thief", "admin")
+            false = SettingsTeller(impostor)
+            stack.push_async_callback(false.stop)
+            await false.change(addresses_of(peer))
+            await false.start()
+            await eventually(lambda: "runs on another store" in false.status()["told"]["eu"]["reason"], "a refusal")
+            (kept,) = eu.kept_settings.states("us")
+            assert kept.rows == us.cluster_settings.all_rows(), "the impostor was not asked"
+
+            peer.asks("us", "127.0.0.1:9")  # the real worker does not run: nobody else is asked instead
+            await grant(impostor, "shop", "thief", "consume")
+            reason = false.status()["told"]["eu"]["reason"]
+            await eventually(lambda: false.status()["told"]["eu"]["reason"] != reason, "another refusal")
+            assert [each.rows for each in eu.kept_settings.states("us")] == [kept.rows]
+
+            own = Told(SettingsHead("us", "earlier", 9, digest_of(ADMIN)), None, ADMIN)
+            assert await impostor.kept_settings.take(own) is Verdict.KEPT
+            answers = await ask_settings({"eu": lies.server.address}, "us")
+            assert answers == {"eu": None}, "it is not the cluster that the topology names"
 
     asyncio.run(main())
 

@@ -116,7 +116,7 @@ async def test_a_new_store_repeats_nothing_that_others_know_to_be_consumed(tmp_p
 
 
 @asynchronous
-async def test_nothing_is_trimmed_before_others_have_told_their_states(tmp_path: Path) -> None:
+async def test_nothing_is_trimmed_or_expired_before_others_have_told_their_states(tmp_path: Path) -> None:
     async with consumed_and_lost(tmp_path / "made") as made:
         await start_without_b(made)
         engine = made.engine("a")
@@ -125,6 +125,10 @@ async def test_nothing_is_trimmed_before_others_have_told_their_states(tmp_path:
         first = topic.log.first
         await engine.maintenance.run_once()
         assert topic.log.first == first, "without a subscription nothing else holds it"
+        await topic.policies.set(LIMITED.setting(message_ttl_seconds=0))
+        await subscribed(topic, "late", permits=0)
+        await engine.maintenance.run_once()
+        assert unread(topic) > 0, "nothing is expired"
         assert list(waits(made)["clusters"]) == ["b"]
         assert waits(made)["kept"] == "everything"
         await made.workers.pop("a").stop()  # a restart does not forget it
@@ -132,11 +136,18 @@ async def test_nothing_is_trimmed_before_others_have_told_their_states(tmp_path:
         engine, topic = made.engine("a"), made.topic("a")
         await engine.maintenance.run_once()
         assert topic.log.first == first
+        assert unread(topic) > 0
         made.workers["b"] = await start_worker(made.topology, "b")
         await eventually(lambda: waits(made) is None, "b has told its states")
         await eventually(lambda: has_all(made, "a") and backlog(made, "a") == 0, "all is consumed")
         await engine.maintenance.run_once()
+        assert unread(topic) == 0, "now it is"
+        await engine.maintenance.run_once()
         assert topic.log.first != first
+
+
+def unread(topic: Topic) -> int:
+    return topic.subscriptions["late"].cursor.backlog_entries()
 
 
 @asynchronous

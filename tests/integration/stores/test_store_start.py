@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from asynchronous import asynchronous
@@ -63,6 +64,8 @@ from snapshots.markers import FailoverEpoch
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS = EarlierRows(2, 3, ("one", "two"))
+SILENT_SECONDS_MAX = 20
+"""Limit of a start that waits 1 s for a silent peer, on a busy machine. Without that setting it would take minutes."""
 GONE = EarlierRows(1, 1, ("persistent://public/default/gone",))
 NAMED_GONE = (
     "Postgres has 1 topic of an earlier store that no cluster that was asked has: persistent://public/default/gone; "
@@ -377,9 +380,15 @@ async def test_a_worker_waits_for_a_peer_and_says_so_until_one_answers(tmp_path:
     async with clusters(tmp_path) as found:
         b = await found.peer("B", served=False)
         await b.has_copy(b"1")
-        starting = asyncio.ensure_future(found.start(rows=ROWS))
-        await eventually(lambda: found.opening.state == "waiting", "it waits")
-        assert "--on-empty-store start" in found.opening.reason
+        with structlog.testing.capture_logs() as logged:
+            starting = asyncio.ensure_future(found.start(rows=ROWS))
+            await eventually(lambda: found.opening.state == "waiting", "it waits")
+            await eventually(lambda: any("waits" in each["event"] for each in logged), "it says so")
+        said = next(each["reason"] for each in logged if "waits" in each["event"])
+        assert said == found.opening.reason
+        assert "The worker waits for B, C. To start empty instead, stop it and run" in said
+        assert "--on-empty-store start" in said
+        assert set(found.opening.peers) == {"B", "C"}
         assert not (tmp_path / "A").exists(), "nothing was changed"
         await b.server.start()
         started, engine = await starting
@@ -748,6 +757,32 @@ async def test_a_used_store_does_not_wait_for_a_peer_that_refuses_the_connection
             started, _ = await found.start()
         assert started.how is How.USUAL
         assert set(started.unasked) == {"B", "C"}
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+@asynchronous
+async def test_a_peer_that_accepts_and_never_answers_is_unasked_and_delays_a_start_no_longer(
+    tmp_path: Path, used: bool
+) -> None:
+    async with clusters(tmp_path) as found, AsyncExitStack() as stack:
+        if used:
+            await found.used_store()
+        await found.peer("C")
+        connected: list[asyncio.StreamWriter] = []
+
+        async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connected.append(writer)
+
+        server = await asyncio.start_server(say_nothing, "127.0.0.1", found.ports["B"])
+        stack.callback(server.close)
+        async with asyncio.timeout(SILENT_SECONDS_MAX):
+            started, _ = await found.start()
+        assert connected, "it was asked"
+        for each in connected:
+            each.close()
+        assert started.unasked.keys() == {"B"}
+        assert "no answer" in started.unasked["B"]
+        assert not started.nobody_asked
 
 
 @asynchronous

@@ -18,6 +18,7 @@ from postgres_support import databases_of
 from twins_support import Twins
 
 from replicator.client import Client, ConsumerType, InitialPosition
+from replicator.engine.log.store_files import lock_directory
 
 
 @pytest.fixture
@@ -63,7 +64,13 @@ def test_two_live_copies_are_named_by_both_serve_their_clients_and_end_without_a
     assert first["id"][:8] in shown
     rows = json.loads(both.links("twins", "--output", "json", status=1))
     assert {row["cluster"]: [each["id"] for each in row["twins"]] for row in rows} == {"A": [second["id"]], "B": []}
-    assert "two live copies" in both.command("status").stdout.replace("\n", " ")
+    for file, other, served in (
+        ("topology.yaml", second, "B serves this one alone"),
+        ("copy.yaml", first, "B serves that one, and takes nothing from this"),
+    ):
+        said = " ".join(both.command("status", file=file).stdout.split())
+        assert f"two live copies of its store: run {other['id']} on " in said
+        assert served in said
     # The operator says which one stays.
     run = both.run(stays)["id"]
     assert "told: B" in both.links("stays", "--cluster", "A", "--run", run)
@@ -134,6 +141,40 @@ def test_what_comes_back_behind_the_back_of_a_peer_is_named(both: Twins) -> None
     both.run_links("resolve", "A", "B", "--topic", ORDERS, "--policy", "keep-both")
     every = {*numbered("both", 0, 20), *numbered("second", 0, 30), *numbered("third", 0, 10)}
     assert asyncio.run(received(a, 60)) == every
+
+
+def test_a_reclaim_beside_its_running_worker_is_refused_says_what_to_do_and_disturbs_nobody(both: Twins) -> None:
+    """Also if another cluster is away, which must not be named as the cause."""
+    a = both.client_url("A")
+    asyncio.run(publish(a, numbered("both", 0, 10)))
+    both.until(lambda: both.messages("B") == 10, "what was published, at B")
+
+    def is_refused(*options: str, directory: Path | None = None) -> None:
+        refused = both.run_backup("reclaim", "-f", "topology.yaml", "-c", "A", *options)
+        assert refused.returncode == 2, refused.stderr
+        held = directory or both.data("A")
+        assert f"data directory {held} is in use by another worker: stop it first" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert refused.stdout == ""
+
+    is_refused()
+    is_refused("--dry-run")
+    is_refused("--bytes-per-second", "1000", "--without", "B")
+    both.kill("B")
+    is_refused()
+    is_refused("--dry-run")
+    both.start("B")
+    asyncio.run(publish(a, numbered("both", 10, 20)))
+    both.until(lambda: both.messages("B") == 20, "the worker goes on")
+    assert not both.halted("A")
+    assert both.status("A").get("restored") is None, "no reclaim was begun"
+    both.kill("A")
+    copy = both.path / "copy"
+    shutil.copytree(both.data("A"), copy)
+    with lock_directory(copy):  # as the worker of the other copy does
+        is_refused("--from-directory", str(copy), directory=copy)
+        is_refused("--dry-run", "--from-directory", str(copy), directory=copy)
+    assert "nothing of A's messages that it lacks" in both.reclaim("A"), "stopped, it is done"
 
 
 def test_a_worker_does_not_read_its_own_directory_or_one_that_is_no_store(both: Twins) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -68,6 +72,30 @@ def test_the_json_has_the_counts_that_scripts_read_and_the_exit_status_says_whet
     fixed = verify(file, "--fix", "--settle", "0")
     assert fixed.exit_code == 1
     assert "every way out deletes something" in " ".join(fixed.stdout.split())
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_progress_is_shown_at_a_terminal_beside_the_result(file: Path, output: str) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "replicator.cli", "verify", "-f", str(file), "--output", output]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b"".join(iter(lambda: _read(ours), b"")).decode()
+        result, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0, shown
+    assert b"states of" not in result
+    lines = [line for line in shown.splitlines() if "states of us-east" in line]
+    assert ("2/2" in "".join(lines[-1:])) is (output == "table"), shown
+
+
+def _read(terminal: int) -> bytes:
+    """Return the output at a terminal; nothing when the other side is closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize(

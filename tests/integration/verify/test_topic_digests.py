@@ -6,6 +6,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from replicator.engine.topic_digest import DIGEST_FORM
 from replicator.engine.types import Ack, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE, TOPICS_MAX
 from replicator.pipeline.errors import UnexpectedAnswer
+from replicator.pipeline.verify import comparison_runs
 from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.pipeline.verify.verify import VerifyReport, VerifySettings, verify
 from replicator.running import pacing
 from snapshots.position import BEFORE_ALL
 
+BLOCKS = "/replication/v1/raw-blocks"
 TOPICS = [f"persistent://public/default/many-{number:02d}" for number in range(12)]
 
 
@@ -114,6 +117,48 @@ def test_topics_that_are_in_step_are_not_read_and_one_that_is_damaged_is(tmp_pat
             report = await look(urls)
             assert faults(report) == {"corrupted": 12}
             assert set(read) == {TOPICS[5]}
+
+    asyncio.run(main())
+
+
+class Together:
+    """Requests that are answered only when ``parties`` of them are under way at once: by route, the first ones."""
+
+    def __init__(self, parties: int, routes: Collection[str]) -> None:
+        self._parties = parties
+        self.asked = dict.fromkeys(routes, 0)
+        self._complete = {route: asyncio.Event() for route in routes}
+
+    async def before(self, request: web.Request) -> None:
+        if request.path not in self.asked:
+            return
+        self.asked[request.path] += 1
+        if self.asked[request.path] >= self._parties:
+            self._complete[request.path].set()
+        async with asyncio.timeout(20):  # a verify that asks one after the other fails
+            await self._complete[request.path].wait()
+
+
+def test_clusters_are_asked_about_all_topics_at_once_and_logs_are_read_by_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison_runs, "READ_TOGETHER", 1)
+
+    async def main() -> None:
+        told = Together(2, (STATES_ROUTE, DIGESTS_ROUTE))
+        async with clusters(tmp_path, "us-east", "eu-west") as (us, eu):
+            for name in TOPICS:
+                topic = await us.engine.topic(name)
+                await topic.publish([single_entry(b"1")])
+                await copied(topic, eu.engine, 1)
+            async with served(us, eu, before=told.before) as urls:
+                assert (await look(urls)).clean
+            assert told.asked[DIGESTS_ROUTE] == 2, "each cluster once, about all topics"
+            assert told.asked[STATES_ROUTE] == 4, "each cluster twice, about all topics"
+            read = Together(comparison_runs.READERS, (BLOCKS,))
+            async with served(us, eu, before=read.before) as urls:
+                assert (await look(urls, digests=False)).clean
+            assert read.asked[BLOCKS] >= 2 * len(TOPICS)
 
     asyncio.run(main())
 

@@ -296,6 +296,18 @@ async def test_invariant_5_where_a_cursor_stands_when_it_is_first_seen_is_a_star
 
 
 @asynchronous
+async def test_a_local_subscription_in_the_way_says_how_many_messages_its_deletion_would_give_up(
+    tmp_path: Path,
+) -> None:
+    async with bridging(tmp_path) as bridge:
+        await bridge.publish(3)
+        await bridge.topic.subscriptions.create("one", BEFORE_ALL, replicated=False)
+        await bridge.states.compare()
+        assert "take another name at the brokers" in bridge.states.errors["one"]
+        assert "where it has 3 messages left to consume" in bridge.states.errors["one"]
+
+
+@asynchronous
 async def test_a_start_is_told_once_all_before_it_is_read(tmp_path: Path) -> None:
     async with bridging(tmp_path) as bridge:
         await bridge.publish(3)

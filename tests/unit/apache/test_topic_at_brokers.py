@@ -49,7 +49,7 @@ class Brokers:
                     "pendingAddEntriesCount": 0,
                     "lastLedgerCreatedTimestamp": "",
                     "ledgers": [],
-                    "numberOfEntries": 0,
+                    "numberOfEntries": 7,
                     "cursors": {},
                 }
             )
@@ -119,10 +119,16 @@ async def test_a_partition_is_made_with_its_topic_and_never_again_if_it_was_dele
 @asynchronous
 async def test_names_of_partitions_that_stand_in_the_way_say_what_to_do(tmp_path: Path) -> None:
     brokers = Brokers()
+    brokers.has |= {"t", "t-partition-2"}
     async with made_at(tmp_path / "alone", brokers, PARTITION) as topic:
-        with pytest.raises(BridgeError, match=f"create-partitioned-topic {TOPIC} -p 3"):
+        with pytest.raises(BridgeError, match=f"create-partitioned-topic {TOPIC} -p 3") as alone:
             await topic.ensure()
+    assert f"Consume the 7 entries of {PARTITION} there, delete it" in str(alone.value)
     brokers.takes_partitions = False
     async with made_at(tmp_path / "whole", brokers, PARTITION, partitions=4) as topic:
-        with pytest.raises(BridgeError, match=f"pulsar-admin topics delete {TOPIC}"):
+        with pytest.raises(BridgeError, match="pulsar-admin topics delete TOPIC") as whole:
+            await topic.ensure()
+        assert f"Consume the 7 entries of {TOPIC} and the 7 entries of {PARTITION} there" in str(whole.value)
+        brokers.has.remove("t")
+        with pytest.raises(BridgeError, match=f"Consume the 7 entries of {PARTITION} there, and delete that"):
             await topic.ensure()

@@ -35,7 +35,7 @@ STATUS: dict[str, Any] = {
         "links_bytes_max": 9, "links_bytes": 7},
     "audit": {"waiting": 1, "dropped": 2},
     "store": {
-        "bytes": 10, "bytes_max": 100, "commits": 5, "failed": None, "damaged": [{}], "mended": 4,
+        "bytes": 10, "bytes_max": 100, "commits": 5, "failed": None, "full": "it is", "damaged": [{}], "mended": 4,
         "segments": {"live_bytes": 1, "free_bytes": 2, "dead_bytes": 3}, "disk": {"free_bytes": 9, "full": "it is"},
     },
     "run": {"id": "r1", "twins": [{"id": "r2"}, {"id": "r2"}]},

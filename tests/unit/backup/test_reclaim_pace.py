@@ -5,37 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+from paced_support import Clock, Waits, paced
 
 from replicator.backup.errors import ReclaimPaused
 from replicator.backup.reclaim_reading import Pace
 from replicator.links.token_bucket import BURST_SECONDS
 
 
-class Clock:
-    """A clock that goes on only while somebody waits."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-
-class Waits(threading.Event):
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        assert timeout is not None
-        self._clock.seconds += timeout
-        return self.is_set()
-
-
 def test_no_more_is_read_in_a_second_than_the_limit() -> None:
-    clock = Clock()
-    pace = Pace(1_000, clock.now)
-    pace._paused = Waits(clock)
+    pace, clock = paced(1_000)
     for _ in range(10):
         pace.took(500)
     assert pace.read_bytes == 5_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replicator.backup.dry_run import Counted, ReclaimPlan
 from replicator.backup.reclaim_plan import TopicPlan
 from replicator.backup.reclaiming import Reclaimed, ReclaimedTopic
@@ -55,7 +57,12 @@ def test_a_plan_says_what_would_come_back_from_whom_and_what_is_missing() -> Non
         "Nothing was changed.",
     ]
     counted = ReclaimPlan((plan,), (), (), counts=(Counted(12, {"b": 12}),))
-    assert "here): 12 messages after 1:-1 up to 1:9, from b (up to 1:9, 12 messages); " in plan_lines("a", counted)[0]
+    lines = plan_lines("a", counted)
+    assert "here): 12 messages after 1:-1 up to 1:9, from b (up to 1:9, 12 messages); " in lines[0]
+    assert lines[-2] == "Messages were counted, and not read: those in a damaged block count, too."
+    markers = replace(plan, name="markers", holes=())
+    lines = plan_lines("a", ReclaimPlan((markers,), (), (), counts=(Counted(0, {"b": 0}),)))
+    assert lines == ["the other clusters have nothing of a's messages that it lacks", "Nothing was changed."]
     assert plan_lines("a", ReclaimPlan((), ("c was not asked",), ()))[0] == "nothing would come back"
     assert "nothing of a's messages" in plan_lines("a", ReclaimPlan((), (), ()))[0]
 

@@ -42,6 +42,17 @@ def run(tmp_path: Path, main: Callable[[Topic, Topic], Any]) -> None:
     asyncio.run(both())
 
 
+async def delivered_by_both(a: Topic, b: Topic, count: int) -> None:
+    """Copy each cluster's messages to the other one, where they are already stored under their ids; count the rest."""
+    await copy(a, b)
+    await copy(b, a)
+    for topic in (a, b):
+        _, inbox = await subscribed(topic, f"all {count}")
+        await inbox.holds(count)
+        assert topic.log.duplicates is not None
+        assert len(topic.log.duplicates.hidden) == topic.log.messages - count
+
+
 def entry(payload: bytes = b"same", **more: Any) -> bytes:
     metadata = MessageMetadata(producer_name="p", sequence_id=5, publish_time=1)
     for name, value in more.items():
@@ -202,10 +213,23 @@ def test_ciphertext_is_one_message_only_if_its_bytes_are_the_same(tmp_path: Path
         (receipt,) = await b.publish([entry(b"rehpic", encryption_keys=keys, encryption_param=b"vi")])
         assert receipt != DUPLICATE
 
-    run(tmp_path, main)
+    run(tmp_path / "copied before", main)
+
+    async def to_both(a: Topic, b: Topic) -> None:
+        await a.publish([entry(b"cipher", encryption_keys=keys, encryption_param=b"iv"), numbered(6)])
+        await b.publish([entry(b"rehpic", encryption_keys=keys, encryption_param=b"vi"), numbered(6, publish_time=2)])
+        await delivered_by_both(a, b, 3)
+        same = entry(b"cipher", encryption_keys=keys, encryption_param=b"iv", sequence_id=7)
+        await a.publish([same])
+        await b.publish([same])
+        await delivered_by_both(a, b, 4)
+
+    run(tmp_path / "copied after", to_both)
 
 
 def test_past_the_limit_messages_count_as_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = False
+
     async def main(a: Topic, b: Topic) -> None:
         large, other = "x" * 5000, numbered(6)
         await a.publish([numbered(5, content=large, codec=LZ4), other])
@@ -214,8 +238,17 @@ def test_past_the_limit_messages_count_as_different(tmp_path: Path, monkeypatch:
         assert receipts[0] != DUPLICATE
         assert receipts[1] == DUPLICATE
 
+    async def to_both(a: Topic, b: Topic) -> None:
+        large = "x" * 5000
+        await a.publish([numbered(5, content=large, codec=LZ4), numbered(6, codec=LZ4)])
+        await b.publish([numbered(5, content=large, codec=ZSTD), numbered(6, codec=ZSTD)])
+        await delivered_by_both(a, b, 3 if limited else 2)
+
+    run(tmp_path / "unlimited", to_both)
+    limited = True
     monkeypatch.setattr(contents, "OPENED_BYTES_MAX", 4000)
-    run(tmp_path, main)
+    run(tmp_path / "copied before", main)
+    run(tmp_path / "copied after", to_both)
 
 
 def test_nothing_is_decompressed_while_a_transaction_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,11 +29,20 @@ from replicator.engine.errors import (
     StoreFull,
     TopicNotFound,
 )
+from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.staging import area, rows
 from replicator.engine.staging import service as staging_service
 from replicator.engine.staging.area import StagedRun, encode_frame
-from replicator.engine.staging.core import KEPT_MS_MAX, STAGED_MS_MAX, UNKEPT_MS_MAX, StagingLimits
+from replicator.engine.staging.core import (
+    KEPT_MS_MAX,
+    STAGED_MS_MAX,
+    STAGED_MS_MAX_FULL,
+    UNKEPT_MS_MAX,
+    UNKEPT_MS_MIN,
+    UNUSED_SECONDS_MIN,
+    StagingLimits,
+)
 from replicator.engine.staging.fences import FENCED_MS_MAX
 from replicator.engine.staging.service import Outcome, StagingService
 from replicator.engine.staging.values import (
@@ -39,6 +50,7 @@ from replicator.engine.staging.values import (
     CommitRequest,
     EpochKey,
     PendingCommit,
+    Progress,
     Receipt,
     check_name,
 )
@@ -46,6 +58,7 @@ from replicator.engine.topics.namespace_policies import NamespacePolicies
 
 OTHER = "persistent://public/default/other"
 KEY = EpochKey("w", "r", 0)
+UNUSED_MS_MIN = int(UNUSED_SECONDS_MIN * 1_000)
 
 
 class Clock:
@@ -279,6 +292,29 @@ def test_a_store_without_room_refuses_before_the_decision(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+def test_a_store_says_that_it_is_full_while_it_refuses_a_commit_that_would_fit_into_an_emptier_one(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        settings = EngineSettings(store_bytes_max=4_000_000, segments=SegmentSettings(segment_bytes=0))
+        async with staging_over(tmp_path, settings=settings) as service:
+            engine = service._engine
+            topic = await engine.topic(TOPIC)
+            receipt = await stage(service, b"x" * 1_000_000)
+            while engine.store.has_room(receipt.bytes):
+                await topic.publish([message(b"y" * 100_000)])
+            assert engine.writer.full() is None
+            with pytest.raises(StoreFull, match="the commit has"):
+                await commit(service, receipt)
+            assert "limit of 4000000 bytes" in str(engine.writer.full())
+            await topic.publish([message(b"z")])
+            await topic.trimming.trim(topic.log.last)
+            assert engine.writer.full() is None
+            assert await commit(service, receipt)
+
+    asyncio.run(main())
+
+
 def test_an_attempt_that_a_worker_finds_at_its_start_is_verified_before_it_is_sealed(tmp_path: Path) -> None:
     attempt = AttemptKey(KEY, 0, "a")
     frame = encode_frame(TOPIC, [message()], [1], 1)
@@ -303,11 +339,12 @@ def test_an_attempt_that_a_worker_finds_at_its_start_is_verified_before_it_is_se
     asyncio.run(main())
 
 
-def test_what_nobody_comes_back_for_is_swept_epoch_by_epoch(tmp_path: Path) -> None:
+def test_what_nobody_comes_back_for_is_swept_epoch_by_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
 
     async def main() -> None:
         async with staging_over(tmp_path, settings=EngineSettings(wall_clock_ms=clock)) as service:
+            monkeypatch.setattr(service, "_monotonic", lambda: clock.now_ms / 1_000)
             await stage(service, b"a")
             other = EpochKey("v", "r", 0)
             unkept = await stage(service, b"b", key=other)
@@ -319,16 +356,133 @@ def test_what_nobody_comes_back_for_is_swept_epoch_by_epoch(tmp_path: Path) -> N
             assert service.core.attempts == 2, "a straggler of the epoch has touched it"
             clock.now_ms += UNKEPT_MS_MAX
             await service.sweep()
-            assert (service.core.attempts, service.files.scan(), service.core.writers) == (0, {}, {})
+            assert (service.core.attempts, service.files.scan(), service.core.writers.keys()) == (0, {}, {"v"})
+            clock.now_ms += UNUSED_MS_MIN
+            await service.sweep()
+            assert service.core.writers == {}
             await commit(service, await stage(service, b"c"))
             clock.now_ms += KEPT_MS_MAX
             await service.sweep()
             assert service.core.writers.keys() == {"w"}
             clock.now_ms += 1
             await service.sweep()
+            clock.now_ms += UNUSED_MS_MIN
+            await service.sweep()
             assert service.status()["swept_attempts"] == 2
         async with staging_over(tmp_path) as service:
             assert service.core.writers == {}
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_is_far_ahead_for_a_while_makes_no_writer_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may start with a wrong clock, which is set right a while later."""
+    clock, seconds = Clock(), 0.0
+
+    async def main() -> None:
+        nonlocal seconds
+        settings = EngineSettings(wall_clock_ms=clock)
+        async with staging_over(tmp_path, settings=settings) as service:
+            await commit(service, await stage(service, b"a"))
+        clock.now_ms += 2 * KEPT_MS_MAX
+        async with staging_over(tmp_path, settings=settings) as service:
+            monkeypatch.setattr(service, "_monotonic", lambda: seconds)
+            await service.sweep()
+            seconds += UNUSED_SECONDS_MIN - 1
+            await service.sweep()
+            assert service.core.writers.keys() == {"w"}
+            clock.now_ms -= 2 * KEPT_MS_MAX
+            await service.sweep()
+            clock.now_ms += 2 * KEPT_MS_MAX
+            seconds += UNUSED_SECONDS_MIN - 1
+            await service.sweep()
+            assert service.core.writers.keys() == {"w"}, "each time counts for itself"
+            clock.now_ms -= 4 * KEPT_MS_MAX
+            another = EpochKey("w", "r", 1)
+            before = service.core.writers["w"].facts.committed_ms
+            await commit(service, await stage(service, b"b", key=another), key=another)
+            assert service.core.writers["w"].facts.committed_ms == before, "a clock that is behind makes nothing older"
+        async with staging_over(tmp_path) as service:
+            assert service.open(AttemptKey(KEY, 0, "again")).done
+
+    asyncio.run(main())
+
+
+def test_what_a_dead_job_staged_counts_from_its_last_write_also_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            await stage(service, b"a")
+            await stage(service, b"b", key=EpochKey("v", "r", 0))
+            file = service.files._file(AttemptKey(KEY, 0, "a0-0"))
+        long_ago = time.time() - STAGED_MS_MAX / 1_000 - 60
+        os.utime(file, (long_ago, long_ago))
+        async with staging_over(tmp_path) as service:
+            await service.sweep()
+            assert [key.epoch.writer for key in service.files.scan()] == ["v"]
+            assert service.core.attempts == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("of_attempts", [False, True])
+def test_what_nobody_has_touched_for_a_while_makes_room_where_others_find_none(
+    tmp_path: Path, of_attempts: bool
+) -> None:
+    clock, dead = Clock(), EpochKey("dead", "r", 0)
+    limits = StagingLimits(attempts_max=2) if of_attempts else StagingLimits(staged_bytes_max=3_000)
+
+    async def main() -> None:
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            await stage(service, b"x" * 2_000, key=dead)
+            clock.now_ms += STAGED_MS_MAX_FULL
+            await stage(service, b"a", partition=1)
+            largest, _ = service.status()["largest"]
+            assert (largest["writer"], largest["untouched_ms"]) == ("dead", STAGED_MS_MAX_FULL)
+            assert largest["bytes"] > 2_000
+            clock.now_ms += 1
+            await service.sweep()
+            assert service.core.attempts == 2, "there was room for all"
+            for _ in range(2):
+                with pytest.raises(StagingFull):
+                    await stage(service, b"x" * 2_000, partition=2)
+                clock.now_ms += 1
+            await service.sweep()
+            assert {key.epoch.writer for key in service.files.scan()} == {"w"}, "what is in use stays"
+            await stage(service, b"x" * 2_000, partition=3)
+
+    asyncio.run(main())
+
+
+def test_jobs_without_names_make_room_for_other_writers_and_those_with_names_stay(tmp_path: Path) -> None:
+    """A stream that writes each of its batches by a nameless job makes many writers a day."""
+    clock, limits = Clock(), StagingLimits(writers_max=3)
+
+    async def committed(service: StagingService, writer: str, *, kept: bool) -> None:
+        key = EpochKey(writer, "r", 0)
+        clock.now_ms += 1
+        outcome = await service.commit(
+            CommitRequest(key, [await stage(service, b"a", key=key)], kept=kept), [TOPIC], 60
+        )
+        assert outcome is not None
+
+    async def main() -> None:
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            await committed(service, "named", kept=True)
+            await committed(service, "job-1", kept=False)
+            await committed(service, "job-2", kept=False)
+            with pytest.raises(StagingFull, match="the oldest job without a name has ended only now"):
+                await committed(service, "job-3", kept=False)
+            assert service.open(AttemptKey(EpochKey("job-1", "r", 0), 0, "a")).done, "its driver may ask again"
+            clock.now_ms += UNKEPT_MS_MIN
+            await committed(service, "other", kept=True)
+            assert service.core.writers.keys() == {"named", "job-2", "other"}
+        async with staging_over(tmp_path, limits, EngineSettings(wall_clock_ms=clock)) as service:
+            assert service.core.writers.keys() == {"named", "job-2", "other"}
+            await committed(service, "third", kept=True)
+            with pytest.raises(StagingFull, match="all of them have names"):
+                await committed(service, "fourth", kept=True)
 
     asyncio.run(main())
 
@@ -498,6 +652,78 @@ def test_a_decided_commit_whose_files_are_lost_is_taken_back_and_its_batch_can_r
             assert payloads_of(engine, TOPIC) == [b"a", b"b", b"c"]
         async with staging_over(tmp_path) as service:
             assert service.core.pending() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_commit_whose_files_are_lost_in_its_middle_ends_and_says_what_may_come_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """A backup that is made while a commit is published holds its progress, and no staged file. Its writer goes on."""
+    monkeypatch.setattr(area, "STEP_BYTES_MAX", 1)
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            receipts = (await stage(service, b"a"), await stage(service, b"b", partition=1))
+            decided = PendingCommit(KEY, receipts, {}, kept=True)
+            await service._engine.writer.put_many(
+                [*rows.rows_of_decision(decided), *rows.rows_of_step("w", Progress(1, 0))]
+            )
+            file = service.files._file(AttemptKey(KEY, 1, receipts[1].attempt))
+        if damaged:
+            file.write_bytes(file.read_bytes()[:-3] + b"???")
+        else:
+            file.unlink()
+        async with staging_over(tmp_path) as service:
+            read_step, go_on = service.files.read_step, threading.Event()
+
+            def held(*arguments: object) -> area.Step:
+                assert go_on.wait(60)
+                return read_step(*arguments)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(service.files, "read_step", held)
+            asked = asyncio.ensure_future(commit(service, *receipts))
+            await eventually(lambda: service._publishing)
+            go_on.set()
+            with pytest.raises(StagedMissing, match="Up to 1 of the commit's 2 messages are published already"):
+                await asked
+            assert (service.core.pending(), service.status()["torn_commits"]) == ([], 1)
+            outcome = await commit(service, await stage(service, b"a"), await stage(service, b"b", partition=1))
+            assert outcome is not None
+            assert outcome.messages == 2
+            another = EpochKey("w", "s", 0)
+            await commit(service, await stage(service, b"c", key=another), key=another)
+        async with staging_over(tmp_path) as service:
+            assert service.core.pending() == []
+            assert service.core.writers["w"].facts.commits == 2
+
+    asyncio.run(main())
+
+
+def test_a_decision_that_the_store_would_not_take_back_is_shown_and_taken_back_with_a_sweep(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            receipt = await stage(service, b"a")
+            await service._engine.writer.put_many(rows.rows_of_decision(PendingCommit(KEY, [receipt], {}, kept=True)))
+            service.files.drop(list(service.files.scan()))
+        async with opened(tmp_path) as engine:
+            service = StagingService(engine)
+
+            async def full(*_: object, **__: object) -> None:
+                raise StoreFull("full")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(engine.writer, "put_many", full)
+                service.start()
+                await eventually(lambda: service._publishing == {})
+                (shown,) = service.status()["publishing"]
+                assert shown["obstacle"] == "full"
+            await service.sweep()
+            await eventually(lambda: service.core.pending() == [])
+            another = EpochKey("w", "s", 0)
+            await commit(service, await stage(service, b"c", key=another), key=another)
+            await service.stop()
 
     asyncio.run(main())
 

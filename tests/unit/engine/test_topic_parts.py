@@ -60,6 +60,7 @@ def test_origins_know_how_far_messages_and_markers_are_and_trimming_where_ledger
             assert topic.trimming.in_store == topic.log.trimmed == positions[1]
             assert topic.trimming.ends()[here] == [positions[1]]
             assert topic.log.messages == 3, "what is trimmed counts"
+            assert topic.reading.messages_stored() == 1
 
     asyncio.run(main())
 

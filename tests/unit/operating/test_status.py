@@ -156,6 +156,15 @@ def test_messages_that_were_taken_back_without_a_backup_are_a_remark_and_nothing
     assert "taken back" not in text_of({"us-east": restored("", messages=0)}, 200)
 
 
+def test_after_a_lost_disk_the_status_says_where_it_names_what_was_lost() -> None:
+    start = {"state": "serving", "how": "usual", "database": "none", "lost": [], "unasked": {}, "nobody_asked": False}
+    shown = text_of({"us-east": {**answer_with("orders"), "start": {**start, "topics_taken_back": 2}}}, 300)
+    assert (
+        "us-east: its disk was lost, and 2 topics came back: no cluster that was asked had what it confirmed" in shown
+    )
+    assert "Nothing is wrong." in shown
+
+
 def test_a_restored_backup_and_a_loss_are_warnings() -> None:
     shown = text_of({"us-east": restored("b1")}, 200)
     assert "Wrong:\nus-east: restored to 1970-01-01 00:00:00+00:00 (backup b1); 940 messages came back" in shown

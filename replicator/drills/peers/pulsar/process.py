@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import ssl
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicator.drills.peers.jvm import PeerFailed, PeerProcess, find_java, jars_of
+from replicator.running.connecting import ENDED_EARLY
 
 READY_SECONDS_MAX: Final = 240.0
 """Longest time until a broker is ready. On an idle machine it takes 7 s."""
@@ -141,8 +143,8 @@ def ask_admin(
 
 
 def ask(url: str, token: str | None, method: str, body: Any = None, authority: Path | None = None) -> bytes:
-    """Call a broker, follow its redirects, and return the answer; raise :class:`urllib.error.HTTPError`. ``authority``
-    is the certificate authority to trust.
+    """Call a broker, follow its redirects, and return the answer; raise :class:`urllib.error.HTTPError`, or another
+    :class:`OSError` if no whole answer comes. ``authority`` is the certificate authority to trust.
     """
     context = None if authority is None else ssl.create_default_context(cafile=authority)
     shown = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -158,6 +160,8 @@ def ask(url: str, token: str | None, method: str, body: Any = None, authority: P
             if error.code != HTTPStatus.TEMPORARY_REDIRECT:  # urllib itself follows only what reads
                 raise
             url = error.headers["Location"]
+        except http.client.HTTPException as error:  # a broker that is killed in its answer, as one that is away
+            raise ConnectionError(f"{method} {url}: {ENDED_EARLY} ({type(error).__name__})") from error
     raise PeerFailed(
         f"{method} {url}: the drill's Pulsar brokers redirected this request {REDIRECTS_MAX} times, the limit; see "
         "their logs in the drill's directory"

@@ -70,6 +70,14 @@ class GroupCommits:
         refused = self._beyond_limit
         return None if refused is None or self._store.has_room(refused) else self._limit_reached()
 
+    def note_beyond_limit(self, append_bytes: int) -> None:
+        """Note that an append of ``append_bytes`` was refused because of the limit. :meth:`beyond_limit` reports it.
+
+        An append that is larger than the whole store would never fit, so it is not noted.
+        """
+        if append_bytes <= self._store.size_max:
+            self._beyond_limit = append_bytes
+
     def _limit_reached(self) -> str:
         return f"the store has reached its limit of {self._store.size_max} bytes (store.size_max)"
 

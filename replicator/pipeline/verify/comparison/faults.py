@@ -177,9 +177,9 @@ def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int
             yield from ((group, at.entry + 1) for at in positions if at.ledger == ledger)
 
 
-def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
+def _excused(cells: _Cells, scope: Scope, cluster: int, *, kept: bool = False) -> tuple[Bools, Bools]:
     """Return which intervals a cluster need not have: those that are gone or left out, and those that are still to
-    come."""
+    come. With ``kept``, the cluster must have lives that their origin deleted, because a link forwards them."""
     cut = cells.cut
     groups = len(cells.topics)
     gone_below = np.zeros(groups, np.int64)
@@ -191,7 +191,9 @@ def _excused(cells: _Cells, scope: Scope, cluster: int) -> tuple[Bools, Bools]:
         standing = topic.standings.get(cluster, Standing())
         origin, ledger = cells.origins[group], int(cells.ledgers[group])
         incarnation = int(cells.incarnations[group])
-        gone_upto = max(standing.gone_upto(name, origin), topic.deleted_upto(origin, incarnation))
+        gone_upto = standing.gone_upto(name, origin)
+        if not kept:
+            gone_upto = max(gone_upto, topic.deleted_upto(origin, incarnation))
         gone_below[group] = within(ledger, gone_upto)
         if standing.is_without(name, origin, incarnation) or topic.deleted_at(cluster, name):
             gone_below[group] = ENTRY_ABOVE_ALL
@@ -231,6 +233,33 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
             for index in np.flatnonzero(lacks).tolist():
                 kind = BEHIND if behind[index] else "missing"
                 yield text.found(kind, index, int(weight[index]), cluster=lacking, other=having)
+    yield from _missing_of_kept(cells, scope, weight, text)
+
+
+def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
+    """Yield what is missing of lives that their origin does not have any more: a link that forwards carries them."""
+    cut = cells.cut
+    here = cut.first_cover >= 0
+    ways = {number: scope.topics[number].reachability.forwarded for number in np.unique(cells.topics).tolist()}
+    named: set[tuple[int, int]] = set()
+    for way in sorted({way for of_topic in ways.values() for way in of_topic}):
+        origin, source, destination = (scope.clusters.index(name) for name in way)
+        kept = np.zeros(len(cells.topics), bool)
+        for group, number in enumerate(cells.topics.tolist()):
+            standing = scope.topics[number].standings.get(origin, Standing())
+            of_life = cells.origins[group], int(cells.incarnations[group])
+            kept[group] = (
+                way in ways[number] and home_of(of_life[0]) == way[0] and standing.is_without(way[0], *of_life)
+            )
+        if not kept.any():
+            continue
+        gone, behind = _excused(cells, scope, destination, kept=True)
+        lacks = kept[cut.group] & here[:, source] & ~here[:, destination] & ~gone
+        for index in np.flatnonzero(lacks).tolist():
+            if (index, destination) not in named:
+                named.add((index, destination))
+                kind = BEHIND if behind[index] else "missing"
+                yield text.found(kind, index, int(weight[index]), cluster=destination, other=source)
 
 
 def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[Found]:

@@ -109,6 +109,12 @@ def _same_entries(digests: Mapping[str, TopicDigest], ways: Reachability) -> boo
             having.setdefault(each.key, {})[cluster] = each.digest
     if any(len(set(of_clusters.values())) > 1 for of_clusters in having.values()):
         return False
+    if any(
+        home_of(key[0]) == origin and source in of_clusters and destination not in of_clusters
+        for key, of_clusters in having.items()
+        for origin, source, destination in ways.forwarded
+    ):
+        return False
     return not any(
         home_of(key[0]) == origin and (origin in of_clusters) != (cluster in of_clusters)
         for key, of_clusters in having.items()

@@ -102,7 +102,7 @@ class TopicScope:
     def deleted_upto(self, origin: str, incarnation: int) -> Position:
         """Return the last position of a life that ``origin`` deleted; :data:`BEFORE_ALL` for any other life.
 
-        Clusters keep their copies of such a life, but no link carries them.
+        Clusters keep their copies of such a life. A cluster that lacks it must not get it from the origin.
         """
         told = (each.deleted.get(origin, {}).get(incarnation, BEFORE_ALL) for each in self.standings.values())
         return max(told, default=BEFORE_ALL)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from replicator.pipeline.backfill.phases import (
     CARRIER_SECONDS_MAX,
     EMPTY_SECONDS_MAX,
+    GOALS_SECONDS_MIN,
     PAUSE_SECONDS_MAX,
     SMALL_BYTES,
     STALL_SECONDS_MAX,
@@ -61,6 +62,26 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
     waited(backfill.on_states({"b": {"sub": "not yet"}}, 8), AskStates(("b",)))
     assert backfill.on_states({"b": {}}, 9) == Finish()
     assert (backfill.phase, backfill.reason) == (Phase.DONE, "")
+
+
+def test_a_source_in_use_that_always_has_more_is_handed_over_when_the_goals_are_reached() -> None:
+    backfill, asked, now = begun("a", "b"), 0, 0.0
+    action: Action = MakePlan()
+    while not isinstance(action, Release):
+        now += 1
+        assert now < 10 * GOALS_SECONDS_MIN
+        if isinstance(action, AskCopies):
+            asked += 1
+            missing = {"a": "it has less"} if asked < 3 else {}
+            action = backfill.on_copies({**missing, "b": "it has nothing"}, {"b": "trimmed"}, now)
+        else:
+            assert backfill.on_plan(LARGE, now) == RunJob()
+            action = backfill.on_job(None, now, moved=True)
+    assert asked == 3, "it is asked now and then"
+    assert now > 3 * GOALS_SECONDS_MIN
+    assert backfill.phase is Phase.HAND_OVER
+    backfill = begun("a")
+    waited(backfill.on_job("an executor was lost", GOALS_SECONDS_MIN, moved=True), MakePlan())
 
 
 def test_a_link_that_waits_for_its_driver_is_given_longer() -> None:

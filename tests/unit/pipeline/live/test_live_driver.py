@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import BadOption, PeerUnavailable, SparkFailed, error_of_job, reason_of
-from replicator.pipeline.live.driver import LANES_SETTING, SCRATCH_PREFIX, lanes_of, with_slots
+from replicator.pipeline.live import driver
+from replicator.pipeline.live.driver import LANES_SETTING, SCRATCH_PREFIX, LiveCopy, lanes_of, with_slots
 from replicator.pipeline.live.link_source import LANES_MAX, LinkOptions
 from replicator.pipeline.spark.scratch import make_scratch
+from replicator.worker.pipeline_driver import ALIVE
 
 OPTIONS = LinkOptions("http://here:1", "a>b#n", "a", "b", "there:2", "driver 1", "n", "zstd", 3, 0.5)
 
@@ -105,3 +110,137 @@ def test_scratch_directories_of_drivers_that_are_gone_are_removed_and_others_sta
         directory.mkdir()
     made = make_scratch(SCRATCH_PREFIX, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([of_a_living_one, other, made])
+
+
+class _OfPy4j(Exception):
+    """Error that py4j raises when its JVM is gone."""
+
+
+_OfPy4j.__module__ = "py4j.protocol"
+
+
+class _Spark:
+    """A session whose Spark may have ended by itself: then nothing can be asked of it, or it says that it stopped."""
+
+    def __init__(self) -> None:
+        self.stopped: bool | Exception = False
+
+    @property
+    def dataSource(self) -> Any:  # noqa: N802 - Spark's names
+        return self
+
+    def register(self, _: object) -> None: ...
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802
+        return self
+
+    @property
+    def _jsc(self) -> Any:
+        return self
+
+    def sc(self) -> Any:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802
+        if isinstance(self.stopped, Exception):
+            raise self.stopped
+        return self.stopped
+
+
+class _Query:
+    """A query that has failed, or that goes on until it is stopped."""
+
+    def __init__(self, active: bool) -> None:
+        self.isActive = active
+
+    def exception(self) -> Exception | None:
+        return None if self.isActive else _OfPy4j("no messages any more")
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class _Copying:
+    """A driver of one link over ``query``, which is called at each start of it; its worker lists the link only."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, scratch: Path, query: Callable[[], _Query]) -> None:
+        self.now_seconds, self.starts, self.signs = 0.0, 0, 0
+        self.links = [{"key": "a>b"}]
+        self.spark, self._query = _Spark(), query
+        patch.setattr(DataPlane, "call", self._answer)
+        patch.setattr(driver.time, "monotonic", lambda: self.now_seconds)  # type: ignore[attr-defined]
+        patch.setattr(LiveCopy, "_query", self._start)
+        self.copying = LiveCopy(self.spark, "http://127.0.0.1:1", 1, scratch, self._alive)  # type: ignore[arg-type]
+
+    def step(self) -> None:
+        """Look once, when a failed query is due again."""
+        self.now_seconds += 100
+        self.copying.step()
+
+    def _answer(self, _: str, path: str, *__: Any, **___: Any) -> dict[str, Any]:
+        if path == "/pipeline/v1/links":
+            return {"links": self.links}
+        raise PeerUnavailable("it has no plans")
+
+    def _start(self, *_: object) -> _Query:
+        self.starts += 1
+        return self._query()
+
+    def _alive(self) -> None:
+        self.signs += 1
+
+
+@pytest.mark.parametrize("at_the_start", [False, True])
+@pytest.mark.parametrize("stopped", [True, _OfPy4j("no connection to the JVM"), ConnectionRefusedError()])
+def test_a_driver_whose_spark_has_ended_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_the_start: bool, stopped: bool | Exception
+) -> None:
+    def failing() -> _Query:
+        if at_the_start:
+            raise _OfPy4j("cannot call methods on a stopped SparkContext")
+        return _Query(active=False)
+
+    made = _Copying(monkeypatch, tmp_path, failing)
+    while made.starts < 2:  # what fails for another reason is tried again
+        made.step()
+    made.spark.stopped = stopped
+    with pytest.raises(SparkFailed, match="Spark has ended by itself"):
+        made.step()
+
+
+def test_a_query_that_fails_again_and_again_leaves_no_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in memory, of which a pod has 64 MB for this: full, it would stop the other links too."""
+    ways: list[bool | Exception] = [False, _OfPy4j("no"), False, BadOption("where", "no"), True]
+
+    def failing() -> _Query:
+        way = ways.pop(0)
+        if isinstance(way, Exception):
+            raise way
+        return _Query(active=way)
+
+    made = _Copying(monkeypatch, tmp_path, failing)
+    while ways:
+        made.step()
+        assert len(list(tmp_path.iterdir())) <= 1
+    made.step()
+    assert made.starts == 5
+    made.links.clear()
+    made.step()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_gives_signs_of_life_between_its_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Starting one takes a while: a driver of many links is not taken for one that hangs."""
+    made = _Copying(monkeypatch, tmp_path, lambda: _Query(active=True))
+    made.links[:] = [{"key": f"a>{number}"} for number in range(20)]
+    made.step()
+    assert made.signs > 20
+    alive = driver._sayer_of_life()
+    for made.now_seconds in (1_000.0, 1_000.0 + driver.ALIVE_SECONDS / 2, 1_000.0 + driver.ALIVE_SECONDS):
+        alive()
+    assert capsys.readouterr().err == f"{ALIVE}\n" * 2

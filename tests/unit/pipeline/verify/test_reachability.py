@@ -38,3 +38,4 @@ def test_what_is_forwarded_round_a_ring_is_compared_with_its_origin_and_acknowle
     ways = reachability_of(TOPIC, ring, {})
     assert len(ways.messages) == 6
     assert ways.acks == {("a", "b"), ("b", "c"), ("c", "a")}
+    assert ways.forwarded == {("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")}

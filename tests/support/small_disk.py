@@ -1,4 +1,4 @@
-"""Small file systems of their own that a test fills: in memory, and ext4 in a file."""
+"""A small file system of a test's own, which is really full when it is filled."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ class Disk:
 
 
 @contextmanager
-def small_disk(kind: str, tmp_path: Path) -> Iterator[Disk]:
-    """Yield a mounted file system of a kind, ``tmpfs`` or ``ext4``. Skip the test where none can be mounted."""
-    place = tmp_path / "disk"
+def small_disk(kind: str, directory: Path) -> Iterator[Disk]:
+    """Mount a file system of a ``kind`` below ``directory``: ``tmpfs``, or ``ext4`` in a file. Skip if that cannot be
+    done here."""
+    place = directory / "disk"
     place.mkdir()
     if kind == "tmpfs":
         options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "full-disk"]
     else:
-        image = tmp_path / "image"
+        image = directory / "image"
         with image.open("wb") as file:
             file.truncate(DISK_BYTES)
         made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, capture_output=True, text=True)
