@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,9 +97,15 @@ class LiveCopy:
         link_source.register(spark)
 
     def run(self, ended: threading.Event) -> None:
-        """Copy until ``ended`` is set."""
+        """Copy until ``ended`` is set. Raise :class:`SparkFailed` if Spark has ended, so that no query can start any
+        more."""
         while not ended.is_set():
-            self.step()
+            try:
+                self.step()
+            except Exception as error:
+                if isinstance(error, OSError) or is_of_spark(error):  # a query was asked of a JVM that is gone
+                    self._check_spark(error)
+                raise
             ended.wait(POLL_SECONDS)
 
     def close(self) -> None:
@@ -107,10 +114,7 @@ class LiveCopy:
             self._stop(key)
 
     def step(self) -> None:
-        """Look once at the worker's links and at the queries, and start and stop queries accordingly.
-
-        Raises :class:`SparkFailed` if Spark has ended, so that no query can start any more.
-        """
+        """Look once at the worker's links and at the queries, and start and stop queries accordingly."""
         self._alive()
         try:
             with DataPlane(self._worker_url) as worker:
@@ -181,9 +185,8 @@ class LiveCopy:
 
     def _failed(self, key: str, error: BaseException | None) -> None:
         """Report the error, here and at the worker, whose link shows it. Raise :class:`SparkFailed` if Spark ended."""
+        self._check_spark(error)
         reason = reason_of(error)
-        if _has_ended(self._spark):
-            raise SparkFailed(f"Spark has ended by itself, so that this driver ends too; its last error: {reason}")
         _say(f"link {key}: {reason}; it is tried again")
         self._supervisor.on_ended(key, time.monotonic())
         try:
@@ -194,6 +197,13 @@ class LiveCopy:
                     plans.failed(plan.id, reason)
         except (PeerUnavailable, UnexpectedAnswer):
             return
+
+    def _check_spark(self, error: BaseException | None) -> None:
+        """Raise :class:`SparkFailed` if Spark has ended, which was noticed by ``error``."""
+        if _has_ended(self._spark):
+            reason = reason_of(error)
+            text = f"Spark has ended by itself, and this driver with it: start it again; the last error: {reason}"
+            raise SparkFailed(text) from None
 
     def _say_once(self, text: str) -> None:
         if text != self._unreachable:
@@ -280,7 +290,8 @@ def run(worker_url: str, master: str | None, ended: threading.Event) -> int:
             spark.sparkContext.setLogLevel("OFF")  # each task that is stopped says so, at length
             copying.close()
         finally:
-            spark.stop()
+            with suppress(OSError):  # its JVM is gone: what is said is the error that came of it
+                spark.stop()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0

@@ -237,9 +237,10 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
 
 
 def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
-    """Yield what is missing of lives that their origin does not have any more: a link that forwards carries them."""
+    """Yield messages that are missing of lives that their origin does not have any more: a link that forwards carries
+    them. Markers of such a life say nothing to anybody."""
     cut = cells.cut
-    here = cut.first_cover >= 0
+    here = (cut.first_cover >= 0) | (cells.interval_kind != MESSAGES)[:, np.newaxis]
     ways = {number: scope.topics[number].reachability.forwarded for number in np.unique(cells.topics).tolist()}
     named: set[tuple[int, int]] = set()
     for way in sorted({way for of_topic in ways.values() for way in of_topic}):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +208,28 @@ def test_a_driver_whose_spark_has_ended_ends(
     made.spark.stopped = stopped
     with pytest.raises(SparkFailed, match="Spark has ended by itself"):
         made.step()
+
+
+@pytest.mark.parametrize("error", [_OfPy4j("no connection to the JVM"), ConnectionRefusedError("no JVM")])
+def test_a_driver_whose_jvm_is_gone_while_its_queries_run_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Query(_Query):
+        @property
+        def isActive(self) -> bool:  # noqa: N802
+            if made.spark.stopped:
+                raise error
+            return True
+
+        @isActive.setter
+        def isActive(self, _: bool) -> None: ...  # noqa: N802
+
+    made = _Copying(monkeypatch, tmp_path, lambda: Query(active=True))
+    made.step()
+    made.step()
+    made.spark.stopped = error
+    with pytest.raises(SparkFailed, match=r"Spark has ended by itself.*JVM"):
+        made.copying.run(threading.Event())
 
 
 def test_a_query_that_fails_again_and_again_leaves_no_checkpoints(
