@@ -317,11 +317,12 @@ class Outgoing:
             version = await sending.schemas.there(marks.schema_version)
             absent = view.absent.get(index)
             messages = int(view.batch_sizes[index])
-            if absent is not None:
-                messages -= len(absent)
-                await asyncio.sleep(0)  # it is made anew, message by message: milliseconds for a thousand
             identity = Identity(header.origin, header.incarnation, at)
-            published = stamped(entry, identity, version, absent)
+            if absent is None:
+                published = stamped(entry, identity, version)
+            else:  # it is made anew, of up to 64 MiB
+                messages -= len(absent)
+                published = await asyncio.to_thread(stamped, entry, identity, version, absent)
             sent = _Sent(len(published), identity, messages)
             if reason := sending.limits.exceeded(published, marks.delay_ms, sending.channel.entry_bytes_max):
                 await flight.landed()  # a broker may refuse an entry before this one

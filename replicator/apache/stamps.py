@@ -54,6 +54,8 @@ def stamped(
 ) -> bytes:
     """Return the entry as it is published to a broker. ``absent`` has the indexes of messages that links left out.
 
+    With ``absent`` call it on a thread (:func:`~replicator.apache.dense_batches.dense`).
+
     Raises :class:`EntryCorrupt`, :class:`MessageTooLarge`.
     """
     metadata, payload = decode_entry(entry if absent is None else dense(entry, absent), check=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,6 +20,7 @@ from replicator import __version__
 from replicator.api.audit import OPERATOR, Audit
 from replicator.api.errors import BadRequest
 from replicator.api.frame_receiver import SILENCE_SECONDS_MAX
+from replicator.api.slices import in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreCopyFailed, TooBusy
 from replicator.engine.log.copy_stream import (
@@ -64,7 +66,10 @@ class BackupRoute:
         engine = self._engine
         began = time.monotonic()
         pieces = copy_pieces(engine.store, known)
-        before = [(topic, (topic.incarnation, topic.log.last), topic.origins.vector()) for topic in engine.topics()]
+        before = [
+            (topic, (topic.incarnation, topic.log.last), topic.origins.vector())
+            async for topic in in_slices(engine, engine.topics())
+        ]
         now_ms = engine.writer.wall_clock_ms()
         copied = sent = damaged = 0
         outcome = "the one who asked went away"
@@ -74,8 +79,8 @@ class BackupRoute:
             there = [each for each in before if not each[0].tail.deleted]
             ends = {topic.name: end for topic, end, _ in there}
             marks = {topic.name: mark for topic, _, mark in there}
-            head = copy_head(engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
-            await _write(response, encode_head(head))
+            head = partial(copy_head, engine.store, ends, version=__version__, made_at_ms=now_ms, marks=marks)
+            await _write(response, await asyncio.to_thread(lambda: encode_head(head())))
             if isinstance(piece, StoreCopyFailed):
                 raise piece
             while piece is not None:

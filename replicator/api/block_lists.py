@@ -7,22 +7,26 @@ docs/http.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+import pyarrow as pa
 from aiohttp import web
 
 from replicator.api import data_plane
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import READING, may
+from replicator.api.json_in_slices import json_in_slices
 from replicator.api.pages import check_room_for_page, send_page
 from replicator.engine.engine import Engine
 from replicator.engine.log.arrow import encode_block_list
 from replicator.engine.log.gathering import gather_blocks
+from replicator.running.pacing import Pace
 
 BLOCKS_MAX: Final = 20_000
 """Limit of blocks in one request. Its body stays below aiohttp's limit of 1 MiB, and looking them up takes some ten
-milliseconds.
+milliseconds of a thread.
 """
 NUMBER_MAX: Final = 2**64 - 1
 """Largest ledger or entry number, limited by the store's keys."""
@@ -38,15 +42,20 @@ async def read_block_list(request: web.Request) -> web.StreamResponse:
     """
     check_room_for_page(request.app)
     engine = request.app[data_plane.ENGINE]
-    wanted, notes = _wanted(engine, await _body(request), lambda topic: may(request, READING, topic))
+    pace = Pace(engine.turns)
+    wanted, notes = await _wanted(engine, await _body(request, pace), lambda topic: may(request, READING, topic), pace)
     # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
-    sizes, content = gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT, notes=notes)
-    return await send_page(request, encode_block_list(sizes, content), {})
+    found = await asyncio.to_thread(_gathered, engine, wanted, notes)
+    return await send_page(request, found, {})
 
 
-async def _body(request: web.Request) -> list[Any]:
+def _gathered(engine: Engine, wanted: list[tuple[int, int, int] | None], notes: set[int]) -> pa.Buffer:
+    return encode_block_list(*gather_blocks(engine.store, wanted, bytes_max=data_plane.PAGE_BYTES_DEFAULT, notes=notes))
+
+
+async def _body(request: web.Request, pace: Pace) -> list[Any]:
     try:
-        topics = (await request.json())["topics"]
+        topics = (await json_in_slices(await request.read(), pace))["topics"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRequest(f"the body must be a JSON object with the field topics: {error}") from None
     if not isinstance(topics, list):
@@ -54,8 +63,8 @@ async def _body(request: web.Request) -> list[Any]:
     return topics
 
 
-def _wanted(
-    engine: Engine, topics: list[Any], readable: Callable[[str], bool]
+async def _wanted(
+    engine: Engine, topics: list[Any], readable: Callable[[str], bool], pace: Pace
 ) -> tuple[list[tuple[int, int, int] | None], set[int]]:
     """Return topic id, ledger and first entry of each block; None for a block of an unknown topic. Also return the
     places of blocks for which the note that they are left out is wanted: their third number is not 0.
@@ -71,6 +80,8 @@ def _wanted(
                 if any(map(_number, note)):
                     notes.add(len(wanted))
                 wanted.append(None if topic is None else (topic.topic_id, _number(ledger), _number(first)))
+                if pace.due:
+                    await pace.pause()
     except (ValueError, TypeError) as error:
         raise BadRequest(f"field topics must be a list of [topic, [[ledger, first entry], …]]: {error}") from None
     if len(wanted) > BLOCKS_MAX:

@@ -81,8 +81,6 @@ def bound_roles(limits: ClientLimits) -> Middleware:
         route = canonical(request)
         shares = limits.sockets_of_role if route.startswith(SOCKETS) else limits.requests_of_role
         shares = limits.connections_of_role if route == STREAMS else shares
-        if (share := CLIENT.get()) is not None:
-            share.role = request.get(ROLE, "")
         return await _counted(shares, request.get(ROLE, ""), request, handler)
 
     return bounded

@@ -28,6 +28,7 @@ from replicator.peering.lineage import LINEAGE_ROUTE
 from replicator.peering.lives import COPIED_ANEW_ROUTE
 from replicator.peering.runs import RUNS_ROUTE
 from replicator.running.asking import ASKED_BY
+from replicator.running.pacing import CLIENT
 from replicator.security.errors import NotIdentified, NotPermitted
 from replicator.security.guard import EVERYBODY, Guard
 from replicator.security.identifying import Identifying
@@ -156,6 +157,8 @@ def guard_requests(guarding: Guarding) -> Middleware:
         certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
         token = request.query.get("token") if route.startswith(SOCKETS) else None
         identity = await guarding.identifying().of_request(shown_with(request), token, certificate)
+        if (share := CLIENT.get()) is not None:
+            share.role = identity.role  # also of a client whose requests are all refused
         _check_speaks_for_itself(request, identity.role)
         if request.match_info.http_exception is not None:  # there is no such path, or method
             guarding.guard.check_superuser(identity.role)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from replicator.api.admin.errors import Unprocessable
-from replicator.api.admin.requests import number_of, read_json
+from replicator.api.admin.requests import number_of, parsed, read_body
 from replicator.api.slices import in_slices
 from replicator.api.typed_payloads import encode_payload, key_value_schema, read_schema
 from replicator.api.websocket.fields import (
@@ -89,13 +89,13 @@ class RestProduce:
             self._requests -= 1
 
     async def _read_and_produce(self, request: web.Request) -> web.Response:
-        body = await read_json(request, max(BODY_BYTES_MAX, 2 * self._engine.admission.message_bytes_max))
+        body = await read_body(request, max(BODY_BYTES_MAX, 2 * self._engine.admission.message_bytes_max))
         transport, clients = request.transport, self._engine.unpacking.clients
-        if request.content.total_bytes < ASIDE_BYTES_MIN or transport is None:
-            return await self._produce(request, body)
-        claim = await clients.take(transport, request.content.total_bytes, transport.abort)
+        if len(body) < ASIDE_BYTES_MIN or transport is None:
+            return await self._produce(request, await parsed(request, body))
+        claim = await clients.take(transport, len(body), transport.abort)  # parsed, it takes several times as much
         try:
-            return await self._produce(request, body)
+            return await self._produce(request, await parsed(request, body))
         finally:
             clients.give_back(claim)
 

@@ -7,6 +7,7 @@ topics that a cluster has of it are among the first of that cluster's own.
 from __future__ import annotations
 
 import heapq
+import json
 from typing import Any, Final
 
 from aiohttp import web
@@ -14,10 +15,9 @@ from aiohttp import web
 from replicator.api.data_plane import ENGINE, number
 from replicator.api.errors import BadRequest
 from replicator.api.link_routes import LINKS
-from replicator.api.slices import topics_in_slices
+from replicator.api.slices import in_slices, json_list, topics_in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.peering.topic_summary import LIMIT, LIMIT_MAX, SUMMARY_ROUTE, Backlog, TopicSummary
 
 PAGE_TOPICS: Final = 50
@@ -61,42 +61,42 @@ async def topic_summary(request: web.Request) -> web.Response:
 
 
 async def topic_figures(request: web.Request) -> web.Response:
-    """Answer with a page of topics (``?search=&after=&before=&limit=``), or the named topics (``?topic=``)."""
+    """Answer with a page of topics (``?search=&after=&before=&limit=``), or the named topics (``?topic=``).
+
+    A page has the first topics after ``after``, or the last ones before ``before``, in which ``search`` is part of the
+    name or of a subscription's name. ``matching`` counts all such topics.
+    """
     engine = request.app[ENGINE]
     named = request.query.getall("topic", [])
     if len(named) > PAGE_TOPICS_MAX:
         raise BadRequest(f"at most {PAGE_TOPICS_MAX} topics can be named: ask in several requests")
     if named:
-        return web.json_response({"cluster": engine.cluster, **figures_of(engine, named)})
+        rows = await _figures_of(engine, named)
+        return json_list({"cluster": engine.cluster, "matching": len(rows)}, "topics", rows)
     limit = number(request, "limit", PAGE_TOPICS, PAGE_TOPICS_MAX)
     search = request.query.get("search", "")
     if len(search) > SEARCH_CHARS_MAX:
         raise BadRequest(f"parameter search has more than {SEARCH_CHARS_MAX} characters: shorten it")
-    page = figures_page(engine, search, request.query.get("after", ""), request.query.get("before", ""), limit)
-    return web.json_response({"cluster": engine.cluster, **page})
-
-
-def figures_of(engine: Engine, names: list[str]) -> dict[str, Any]:
-    """Return the figures of those named topics that exist here."""
-    found = [topic for name in names if (topic := engine.find(name)) is not None and topic.deleted is None]
-    return {"matching": len(found), "topics": [_figures(topic) for topic in found]}
-
-
-def figures_page(engine: Engine, search: str, after: str, before: str, limit: int) -> dict[str, Any]:
-    """Return the first topics after ``after``, or the last ones before ``before``, in which ``search`` is part of the
-    name or of a subscription's name. ``matching`` counts all such topics.
-    """
-    matching = [topic.name for topic in engine.topics() if _matches(topic, search.lower())]
+    matching = [topic.name async for topic in topics_in_slices(engine) if _matches(topic, search.lower())]
+    after, before = request.query.get("after", ""), request.query.get("before", "")
     if before:
         names = heapq.nlargest(limit, (name for name in matching if name < before))[::-1]
     else:
         names = heapq.nsmallest(limit, (name for name in matching if name > after))
-    return {**figures_of(engine, names), "matching": len(matching)}
+    rows = await _figures_of(engine, names)
+    return json_list({"cluster": engine.cluster, "matching": len(matching)}, "topics", rows)
+
+
+async def _figures_of(engine: Engine, names: list[str]) -> list[str]:
+    """Return the figures of those named topics that exist here, each as JSON text."""
+    return [
+        json.dumps(_figures(topic))
+        async for name in in_slices(engine, names)
+        if (topic := engine.find(name)) is not None and topic.deleted is None
+    ]
 
 
 def _matches(topic: Topic, search: str) -> bool:
-    if topic.deleted is not None or topic.name == EPOCHS_TOPIC:
-        return False
     if not search or search in topic.name.lower():
         return True
     return any(search in name.lower() for name in topic.subscriptions)

@@ -122,7 +122,7 @@ class Engine:
         index = CatalogIndex(changed)
         cache = BlockCache(settings.cache_bytes_max)
         self.loaded = LoadedTopics(
-            store, self.writer, index, self.admission, cache, settings.policies, self.tracing, changed
+            store, self.writer, index, self.admission, cache, settings.policies, self.turns, self.tracing, changed
         )
         self._by_id = self.loaded.by_id
         grants = GrantTable(store, self.writer, changes, changed)

@@ -45,8 +45,11 @@ class TopicListener(Generic[_Topic]):
     def on_partitions(self, topic_name: str, partitions: int) -> None:
         """Note that a topic is partitioned now, or has more partitions than before. They may not exist yet."""
 
+    def on_inherited_policies(self, topic: _Topic) -> None:
+        """Note that the policies of the topic's namespace have changed. This is called for one topic after another."""
+
     def on_namespace_policies(self, namespace: str) -> None:
-        """Note that the policies of ``tenant/namespace`` have changed."""
+        """Note that the policies of ``tenant/namespace`` have changed, and that all its topics were told."""
 
     def on_topic_created(self, topic_name: str) -> None:
         """Note that consumers can subscribe to the name ``topic_name`` from now on; see ``Catalog.subscribable``."""

@@ -430,8 +430,10 @@ class FailoverService:
             return switch
 
     def adopt(self, record: FailoverEpoch) -> None:
-        """Adopt a record that came by a marker, or from another worker or a coordinator."""
-        self._spawn(self._core.on_record(record))
+        """Adopt a record that another worker or a coordinator sent, if it is newer than the one here."""
+        if actions := self._core.on_record(record):
+            self._audit("failover adopt", record.target, source=record.source, epoch=record.epoch)
+            self._spawn(actions)
 
     def switches(self) -> list[dict[str, Any]]:
         """Return the newest switches to this cluster, newest first. Each has the former server's messages that were

@@ -267,9 +267,11 @@ class Link(TopicListener[Topic]):
         self._partitions.changed(topic_name)
         self._method.wake()
 
+    def on_inherited_policies(self, topic: Topic) -> None:
+        """Look again at the topic: the policies of its namespace say to which clusters it is copied."""
+        self._topics.look_again(topic.name)
+
     def on_namespace_policies(self, namespace: str) -> None:
-        """Look again at the topics of ``namespace``: its policies say to which clusters it is copied."""
-        self._topics.look_again(namespace)
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
         self._schemas.all_again()

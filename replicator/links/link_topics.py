@@ -155,23 +155,22 @@ class LinkTopics:
         if copy is not None and copy.sent:
             self._note_deleted(topic.name)
 
-    def look_again(self, namespace: str) -> None:
-        """Start or stop copying topics of ``namespace``, whose clusters may have changed.
+    def look_again(self, name: str) -> None:
+        """Start or stop copying the topic ``name``: the clusters of its namespace may have changed.
 
         A topic that starts waits until the destination has said how much of it is there.
         """
-        for name in self._engine.catalog.topics(namespace):
-            topic = self._engine.find(name)
-            self.carried.look_again(name)
-            if topic is None or self.carries(topic) is (name in self.copier.topics):
-                continue
-            if self.carries(topic):
-                self._take_up(topic)
-                self.ask([name])
-            else:
-                self._holding.release(topic)
-                self.copier.topic_gone(name)
-                self._drop(name)
+        topic = self._engine.find(name)
+        self.carried.look_again(name)
+        if topic is None or self.carries(topic) is (name in self.copier.topics):
+            return
+        if self.carries(topic):
+            self._take_up(topic)
+            self.ask([name])
+        else:
+            self._holding.release(topic)
+            self.copier.topic_gone(name)
+            self._drop(name)
 
     def _take_up(self, topic: Topic) -> None:
         self.lost_here.pop(topic.name, None)  # from now on the topic's gap reports the loss

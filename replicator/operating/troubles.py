@@ -45,6 +45,12 @@ def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"gives no summary of its topics, so none are shown: {reason}", style="red")
     if answer["database"]["state"] not in _DATABASE_WELL:
         yield Text(f"database {answer['database']['state']}: {answer['database'].get('detail') or ''}", style="yellow")
+    if refused_rows := answer["database"].get("rows_refused"):  # older workers do not report it
+        yield Text(
+            f"Postgres refused {refused_rows} rows since the worker's start, so the index lacks them: the worker's log "
+            "names them (row refused by the database)",
+            style="yellow",
+        )
     if start := answer.get("start"):  # older workers do not report it
         yield from _troubles_of_start(start)
     if (back := (answer.get("settings") or {}).get("taken_back")) is not None:  # older workers do not report it

@@ -248,9 +248,8 @@ class SubscriptionSync(TopicListener[Topic]):
             sync.discard()
         self._shared.index.topic_deleted(topic.name)
 
-    def on_namespace_policies(self, namespace: str) -> None:
-        for name in self._shared.engine.catalog.topics(namespace):
-            self._reroute(name)
+    def on_inherited_policies(self, topic: Topic) -> None:
+        self._reroute(topic.name)
 
     def _reroute(self, name: str) -> None:
         topic, sync = self._shared.engine.find(name), self._topics.get(name)

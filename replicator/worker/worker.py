@@ -105,7 +105,7 @@ class Worker:
         if parts.bridge is not None:
             parts.bridge.change(topology)
         await parts.driver.change(topology.pipeline, links=parts.links.carried_by_spark)
-        parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
+        await parts.engine.loaded.set_default_policies(cluster.policies.topic_policies())
         parts.sync.on_topology(topology)
         parts.use_elsewhere.change(addresses(topology), topology.sync.in_use_timeout_ms)
         if parts.traces is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,16 @@ class Admin:
 
 @asynccontextmanager
 async def administered(
-    path: Path, settings: EngineSettings | None = None, source: StatusSource | None = None
+    path: Path,
+    settings: EngineSettings | None = None,
+    source: StatusSource | None = None,
+    routes: Callable[[web.Application, Engine], None] = lambda app, engine: None,
 ) -> AsyncIterator[Admin]:
-    """Yield a worker's application over an engine, on a port of its own."""
+    """Yield a worker's application over an engine, on a port of its own. ``routes`` adds further routes to it."""
     async with opened(path, settings=settings) as engine:
-        runner = web.AppRunner(make_app(engine, source or NoStatus(), LinkedSources()), shutdown_timeout=0.2)
+        app = make_app(engine, source or NoStatus(), LinkedSources())
+        routes(app, engine)
+        runner = web.AppRunner(app, shutdown_timeout=0.2)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

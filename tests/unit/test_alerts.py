@@ -24,6 +24,7 @@ HEALTHY: Final = {
     'replicator_event_loop_lag_max_seconds{cluster="a"}': "0.9",
     'replicator_database_up{cluster="a"}': "1",
     'replicator_audit_entries_dropped_total{cluster="a"}': "7",
+    'replicator_index_rows_refused_total{cluster="a"}': "3",
     'replicator_metrics_summed_topics{cluster="a"}': "0",
     'replicator_store_failed{cluster="a"}': "0",
     'replicator_store_disk_full{cluster="a"}': "0",
@@ -55,6 +56,7 @@ FIRES: Final[dict[str, dict[str, str]]] = {
     "ReplicatorEventLoopLate": {'replicator_event_loop_lag_max_seconds{cluster="a"}': "1.1"},
     "ReplicatorDatabaseDown": {'replicator_database_up{cluster="a"}': "0"},
     "ReplicatorAuditDropped": {'replicator_audit_entries_dropped_total{cluster="a"}': "0+1"},
+    "ReplicatorRowsRefused": {'replicator_index_rows_refused_total{cluster="a"}': "0+1"},
     "ReplicatorSeriesSummed": {'replicator_metrics_summed_topics{cluster="a"}': "5"},
     "ReplicatorStoreFailed": {'replicator_store_failed{cluster="a"}': "1"},
     "ReplicatorDiskFull": {

@@ -122,6 +122,11 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
     """Return the parsed body, or None without one; raise :class:`BadRequest` if it is not JSON. A large body is read
     with pauses, in which other requests have their turn.
     """
+    return await parsed(request, await read_body(request, bytes_max))
+
+
+async def read_body(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> bytearray:
+    """Return the body of a request. Raise :class:`aiohttp.web.HTTPRequestEntityTooLarge` if it is too large."""
     if request.content_length is not None and request.content_length > bytes_max:
         raise web.HTTPRequestEntityTooLarge(bytes_max, request.content_length)
     body = bytearray()
@@ -129,6 +134,11 @@ async def read_json(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> An
         body += piece
         if len(body) > bytes_max:
             raise web.HTTPRequestEntityTooLarge(bytes_max, len(body))
+    return body
+
+
+async def parsed(request: web.Request, body: bytearray) -> Any:
+    """Return the JSON of a body as :func:`read_json` does."""
     if not body.strip():
         return None
     try:

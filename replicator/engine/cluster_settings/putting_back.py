@@ -191,7 +191,7 @@ async def _put_back(
     for tenant in read.tenants:
         index.add_tenant(tenant)
     for name, policies in read.namespaces.items():
-        engine.loaded.namespace_changed(index.add_namespace(name, policies))
+        await engine.loaded.namespace_changed(index.add_namespace(name, policies))
     for each in grown:
         engine.loaded.tell(index.set_partitioned(each))
     grants.replace_all(read.grants)

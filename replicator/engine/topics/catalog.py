@@ -66,7 +66,7 @@ class Catalog:
         index: CatalogIndex,
         changes: Changes,
         deleting: Deleting,
-        namespace_changed: Callable[[Namespace], None],
+        namespace_changed: Callable[[Namespace], Awaitable[None]],
         grants: GrantTable,
     ) -> None:
         """Load tenants and namespaces into ``index``, which must be empty. ``namespace_changed`` is called when the
@@ -185,7 +185,7 @@ class Catalog:
         await self._changes.alone(create)
 
     async def set_namespace(self, name: str, policies: NamespacePolicies) -> None:
-        """Replace the policies of a namespace. They take effect at once for its topics without own policies.
+        """Replace the policies of a namespace. When this returns, topics without own policies have them.
 
         Raises :class:`NamespaceNotFound`, :class:`InvalidPolicies`.
         """
@@ -194,7 +194,7 @@ class Catalog:
         async def replace() -> None:
             self._namespace(name)
             await self._store_namespace(name, policies)
-            self._namespace_changed(self._namespace(name))
+            await self._namespace_changed(self._namespace(name))
 
         await self._changes.alone(replace)
 

@@ -22,7 +22,8 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Namespace
-from replicator.running.pacing import turns_of_this_loop
+from replicator.running.pacing import Pace, turns_of_this_loop
+from replicator.running.turns import Turns
 from replicator.tracing.tracing import Tracing
 
 
@@ -38,6 +39,7 @@ class LoadedTopics:
         "_index",
         "_store",
         "_tracing",
+        "_turns",
         "_writer",
         "by_id",
         "by_name",
@@ -55,6 +57,7 @@ class LoadedTopics:
         admission: Admission,
         cache: BlockCache,
         default_policies: TopicPolicies,
+        turns: Turns,
         tracing: Tracing | None = None,
         changed: ChangedSettings | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class LoadedTopics:
         self._index = index
         self._admission = admission
         self._tracing = tracing
+        self._turns = turns
         self.cache = cache
         """Cache of the most recently read blocks of all topics."""
         self._failover = FailoverRegistry()
@@ -115,18 +119,29 @@ class LoadedTopics:
         if topic.policies.own is not None:
             self._changed("policies", topic.name)
 
-    def set_default_policies(self, policies: TopicPolicies) -> None:
-        """Set the policies of topics for which neither they nor their namespaces set any. They take effect at once."""
+    async def set_default_policies(self, policies: TopicPolicies) -> None:
+        """Set the policies of topics for which neither they nor their namespaces set any.
+
+        They are in effect for all topics when this returns. Clients have their turn meanwhile.
+        """
         if policies == self.default_policies:
             return
         self.default_policies = policies
-        for topic in self.by_name.values():
+        pace = Pace(self._turns)
+        for topic in list(self.by_name.values()):
             topic.policies.set_default(policies)
+            await pace.step()
 
-    def namespace_changed(self, namespace: Namespace) -> None:
-        """Apply changed policies of a namespace to its topics at once."""
-        for name in namespace.topics:
-            self.by_name[name].policies.apply()
+    async def namespace_changed(self, namespace: Namespace) -> None:
+        """Apply changed policies of a namespace to its topics. Clients have their turn meanwhile."""
+        pace = Pace(self._turns)
+        for name in list(namespace.topics):
+            if (topic := self.by_name.get(name)) is None:
+                continue  # deleted meanwhile
+            topic.policies.apply()
+            for listener in list(self.listeners):
+                listener.on_inherited_policies(topic)
+            await pace.step()
         for listener in list(self.listeners):
             listener.on_namespace_policies(namespace.name)
 

@@ -8,29 +8,41 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from admin_support import NoStatus, administered
+from admin_support import Admin, NoStatus, administered
 from aiohttp import web
 from asynchronous import asynchronous
-from engine_support import opened
+from engine_support import Inbox, eventually, opened
 from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
-from replicator.api import rest_produce
+from replicator.api import block_lists, reading, rest_produce, topic_figures, verifying
+from replicator.api.admin import figures
 from replicator.api.app import make_app
+from replicator.api.backup import add_backup
 from replicator.api.linked_sources import LinkedSources
+from replicator.api.store_of import add_store_of, store_known
+from replicator.api.websocket import consuming, producing
 from replicator.engine.engine import Engine
+from replicator.engine.layered_policies import LayeredPolicies
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.origins import Origins
+from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.topic import Topic
-from replicator.gateway.connection import Addresses
+from replicator.engine.topics.namespace_policies import NamespacePolicies
+from replicator.engine.types import SubscribeOptions
+from replicator.gateway.connection import Addresses, Connection
 from replicator.gateway.server import Gateway
-from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect
+from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect, CommandPing
 from replicator.protocol.frames import encode
 
 
@@ -195,3 +207,159 @@ async def test_pipelined_requests_are_served_in_slices_and_beside_others(
         busiest = worker.engine.turns.busiest(1)
         assert busiest[0][0].address == "{}:{}".format(*writer.get_extra_info("sockname"))
         writer.close()
+
+
+ALL_TOPICS = 300
+
+
+def without_http(work: Callable[[Engine], Awaitable[None]]) -> Callable[[Admin], Awaitable[None]]:
+    return lambda admin: work(admin.engine)
+
+
+def requested(method: str, path: str, body: str = "") -> Callable[[Admin], Awaitable[None]]:
+    async def ask(admin: Admin) -> None:
+        async with admin.session.request(method, admin.url + path, data=body.encode()) as response:
+            assert response.status in (200, 204), await response.text()
+            await response.read()
+
+    return ask
+
+
+FIGURES = "/replication/v1/topic-figures"
+BLOCKS = json.dumps({"topics": [["public/default/whole-partition-0", [[1, 0]] * ALL_TOPICS]]})
+NAMESPACE = "/admin/v2/namespaces/public/default"
+
+
+@pytest.mark.parametrize(
+    ("owner", "looked_at", "ask"),
+    [
+        (topic_figures, "_matches", requested("GET", f"{FIGURES}?search=whole&limit=1")),
+        (topic_figures, "_figures", requested("GET", f"{FIGURES}?limit={ALL_TOPICS}")),
+        (Origins, "vector", requested("POST", "/replication/v1/backup")),
+        (Origins, "high_water", requested("GET", "/replication/v1/store-of?cluster=us-west&messages=true")),
+        (reading, "_row", requested("GET", "/replication/v1/positions")),
+        (block_lists, "_number", requested("POST", "/replication/v1/blocks", BLOCKS)),
+        (verifying, "_cut", requested("GET", "/replication/v1/cuts")),
+        (figures, "topic_stats", requested("GET", "/admin/v2/persistent/public/default/whole/partitioned-stats")),
+        (PositionMoves, "clear_backlog", requested("POST", f"{NAMESPACE}/clearBacklog")),
+        (Engine, "find", requested("POST", f"{NAMESPACE}/unsubscribe/absent")),
+        (
+            LayeredPolicies,
+            "apply",
+            without_http(lambda engine: engine.catalog.set_namespace("public/default", NamespacePolicies())),
+        ),
+        (
+            LayeredPolicies,
+            "apply",
+            without_http(lambda engine: engine.loaded.set_default_policies(TopicPolicies(max_consumers=3))),
+        ),
+    ],
+    ids=[
+        "figures",
+        "page of figures",
+        "backup",
+        "store-of",
+        "positions",
+        "block list",
+        "cuts",
+        "partitioned-stats",
+        "clearBacklog",
+        "unsubscribe",
+        "namespace policies",
+        "default policies",
+    ],
+)
+@asynchronous
+async def test_requests_about_all_topics_let_others_have_their_turn(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    looked_at: str,
+    ask: Callable[[Admin], Awaitable[None]],
+) -> None:
+    def routes(app: web.Application, engine: Engine) -> None:
+        add_backup(app, engine, lambda *entry: None)
+        add_store_of(app, partial(store_known, engine), engine)
+
+    async with administered(tmp_path / "data", routes=routes) as admin:
+        engine = admin.engine
+        await engine.partitioned.create("public/default/whole", ALL_TOPICS)
+        for number in range(ALL_TOPICS):
+            topic = await engine.topic(f"public/default/whole-partition-{number}")
+            await topic.subscribe("there", SubscribeOptions(), Inbox())
+        engine.turns.clock = Ticking(STEP_SECONDS)
+        looked = Counted(asyncio.get_running_loop())
+        original = getattr(owner, looked_at)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            looked.add()
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, looked_at, counted)
+        await ask(admin)
+        assert looked.total >= ALL_TOPICS
+        assert looked.most <= IN_A_TURN_MAX
+
+
+PERMIT = '{"type": "permit", "permitMessages": 1}'
+
+
+@pytest.mark.parametrize(
+    ("path", "reader", "said"),
+    [
+        ("producer/persistent/public/default/t", (producing, "read_message"), '{"payload": 1}'),
+        ("consumer/persistent/public/default/t/s", (consuming, "read_command"), PERMIT),
+    ],
+    ids=["producer", "consumer"],
+)
+@asynchronous
+async def test_floods_by_every_door_share_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reader: tuple[Any, str], said: str
+) -> None:
+    """Commands of the binary protocol, pipelined requests and frames of a WebSocket are counted together."""
+    count = 2_000
+    async with shared(tmp_path / "data") as worker, aiohttp.ClientSession() as session:
+        worker.engine.turns.clock = Ticking(STEP_SECONDS)
+        done = Counted(asyncio.get_running_loop())
+        by_door: Counter[str] = Counter()
+
+        def count_calls(owner: Any, name: str) -> None:
+            original = getattr(owner, name)
+
+            def counted(*arguments: Any, **named: Any) -> Any:
+                done.add()
+                by_door[name] += 1
+                return original(*arguments, **named)
+
+            monkeypatch.setattr(owner, name, counted)
+
+        count_calls(Connection, "carry_out")
+        count_calls(web, "json_response")
+        count_calls(*reader)
+        async with session.ws_connect(f"{worker.url}/ws/v2/{path}", params={"pullMode": "true"}) as opened:
+            binary, requests = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
+            ping = encode(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
+            hello = encode(BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="x")))
+            binary[1].write(hello + ping * count)
+            requests[1].write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * count)
+            draining = [asyncio.ensure_future(drained(each)) for each, _ in (binary, requests)]
+            hearing = asyncio.ensure_future(heard(opened))
+            for _ in range(count):
+                await opened.send_str(said)
+            name = reader[1]
+            await eventually(lambda: min(by_door[each] for each in ("carry_out", "json_response", name)) >= count)
+            assert done.most <= IN_A_TURN_MAX
+            for task in (*draining, hearing):
+                task.cancel()
+            for _, writer in (binary, requests):
+                writer.close()
+
+
+async def drained(stream: asyncio.StreamReader) -> None:
+    while await stream.read(65_536):
+        pass
+
+
+async def heard(opened: aiohttp.ClientWebSocketResponse) -> None:
+    async for _ in opened:
+        pass

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import forked_commands
+import psycopg
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -99,3 +101,25 @@ async def test_a_change_with_a_body_that_is_no_json_is_noted_and_one_that_is_too
                 assert response.status == status, body[:10]
     assert len(carried_out) == len(noted) == 4
     assert noted[1] == {"asked": {"left out": "1 bytes that are no JSON"}}
+
+
+def test_properties_of_a_subscription_that_postgres_cannot_hold_are_noted_with_escapes(worker: ServedWorker) -> None:
+    """The rows of the subscription and of the audit log are there, and none was refused."""
+    topic = "persistent/public/default/with-nul"
+    changed = f"{topic}/subscription/s/properties"
+    assert worker.ask("PUT", topic).status == 204
+    assert worker.ask("PUT", f"{topic}/subscription/s?replicated=true").status == 204
+    body = json.dumps({"k\0": "half a character \ud800"})
+    assert worker.ask("PUT", changed, body).status == 204
+    noted = entries(worker)[0]
+    assert (noted["action"], noted["subject"]) == (
+        "PUT persistent/subscription/properties",
+        changed,
+    )
+    assert noted["detail"]["after"] == {"k\\u0000": "half a character \\ud800"}
+    with psycopg.connect(f"postgresql://postgres@/postgres?host={worker.data / 'postgres'}", autocommit=True) as index:
+        states = "SELECT count(*) FROM subscription_states WHERE topic LIKE '%with-nul' AND subscription = 's'"
+        deadline = time.monotonic() + 30
+        while index.execute(states).fetchone() != (1,):
+            assert time.monotonic() < deadline
+    assert worker.ask("GET", "/replication/v1/status?topics=false").json["database"]["rows_refused"] == 0

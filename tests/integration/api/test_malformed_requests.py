@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from malformed_support import HEAD, MALFORMED, answer_to
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
 
+from replicator.protocol.commands_pb2 import AuthData, BaseCommand, CommandAuthResponse
 from replicator.protocol.errors import NotAuthenticated
 from replicator.running.limited_log import LINES_MAX
 
@@ -40,6 +42,10 @@ def test_a_malformed_request_is_told_neither_to_the_log_nor_to_its_sender(
     capfd.readouterr()
     answered = answer_to(worker.port, request)
     assert any(status in answered for status in (b" 400 ", b" 401 ", b" 417 ")), answered
+    head, _, body = answered.partition(b"\r\n\r\n")
+    assert b"\r\ncontent-type: application/json" in head.lower()
+    told, _ = json.JSONDecoder().raw_decode(body.decode())  # another answer may follow
+    assert {"error", "message"} <= told.keys()
     assert token[:40] not in answered
     assert b"Traceback" not in answered
     said = "".join(capfd.readouterr()) + caplog.text
@@ -63,8 +69,9 @@ def test_white_space_around_a_token_is_ignored_at_every_door(
     worker: ServedWorker, secrets: Secrets, space: str
 ) -> None:
     token = secrets.token("operator")
-    with BareClient(worker.port, token=f"{space}{token}{space}"):
-        pass
+    with BareClient(worker.port, token=f"{space}{token}{space}") as client:
+        client.send(shown_again(f"{space}{token}{space}"))
+        client.ping()
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Authorization": ""}  # fmt: skip
     escaped = "".join(f"%{ord(each):02X}" for each in space)
@@ -79,8 +86,17 @@ def test_white_space_around_a_token_is_ignored_at_every_door(
         assert worker.ask("GET", "tenants", headers=padded).status == 200
 
 
+def shown_again(token: str) -> BaseCommand:
+    """Return the command by which a client shows a new token."""
+    response = CommandAuthResponse(response=AuthData(auth_method_name="token", auth_data=token.encode()))
+    return BaseCommand(type=BaseCommand.AUTH_RESPONSE, authResponse=response)
+
+
 def test_a_token_with_something_else_around_it_is_refused(worker: ServedWorker, secrets: Secrets) -> None:
     token = secrets.token("operator")
+    with BareClient(worker.port, token=token) as client:
+        client.send(shown_again(f"{token}x"))
+        assert client.closed_by_server()
     with pytest.raises(NotAuthenticated), BareClient(worker.port, token=f"{token}x"):
         pass
 

@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from admin_support import administered
 from asynchronous import asynchronous
+from engine_support import eventually
 from gateway_support import BareClient
 from served_worker import ServedWorker, served_worker
 
@@ -35,6 +38,7 @@ LARGE = 10 * 1024 * 1024
 SMALL = 512 * 1024
 WAIT_SECONDS = 30.0
 NAMESPACE = "persistent/public/default"
+EARLIEST = '{"ledgerId": -1, "entryId": -1}'
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,23 @@ async def publish(worker: ServedWorker, topic: str, *payloads: bytes, batched: b
 def used(worker: ServedWorker) -> dict[str, int]:
     found: dict[str, int] = worker.ask("GET", "/replication/v1/status?topics=false").json["unpacking"]
     return found
+
+
+@pytest.mark.parametrize(("more", "status"), [("", 200), ("]", 400)], ids=["JSON", "no JSON"])
+@asynchronous
+async def test_a_large_body_is_parsed_only_once_it_fits_into_the_budget(tmp_path: Path, more: str, status: int) -> None:
+    """Parsed, it takes several times as much memory. So a body that is not JSON waits, too."""
+    async with administered(tmp_path / "data") as admin:
+        budget = admin.engine.unpacking.clients
+        held = await budget.take("another client", budget.bytes_max, lambda: None)
+        body = json.dumps({"messages": [{"payload": "x" * 1000} for _ in range(1000)]}) + more
+        posting = asyncio.ensure_future(admin.session.post(f"{admin.url}/topics/{NAMESPACE}/by-rest", data=body))
+        await eventually(lambda: budget.waiting or posting.done())
+        assert budget.waiting == 1
+        budget.give_back(held)
+        async with await posting as response:
+            assert response.status == status
+        await eventually(lambda: not budget.used_bytes)
 
 
 def until_given_back(worker: ServedWorker) -> None:
@@ -212,12 +233,18 @@ async def test_a_size_that_is_not_true_ends_the_decompression_of_its_message_alo
     until_given_back(worker)
 
 
+@pytest.mark.parametrize(
+    "place", ["examinemessage?initialPosition=earliest&messagePosition=1", "subscription/s/position/1"]
+)
 @asynchronous
 async def test_messages_that_are_looked_at_are_decompressed_on_threads(
-    worker: ServedWorker, threads_of: set[str]
+    worker: ServedWorker, threads_of: set[str], place: str
 ) -> None:
-    await publish(worker, "looked-at", bytes(LARGE))
-    path = f"{NAMESPACE}/looked-at/examinemessage?initialPosition=earliest&messagePosition=1"
+    topic = f"looked-at-{place.partition('?')[0].replace('/', '-')}"
+    await publish(worker, topic, bytes(LARGE))
+    made = await asyncio.to_thread(worker.ask, "PUT", f"{NAMESPACE}/{topic}/subscription/s", EARLIEST)
+    assert made.status == 204, made
+    path = f"{NAMESPACE}/{topic}/{place}"
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(worker.ask, "GET", path) for _ in range(8)]
         answers = [await asyncio.wrap_future(each) for each in asked]

@@ -16,10 +16,15 @@ from typing import Any
 import aiohttp
 import pytest
 from asynchronous import asynchronous
+from gateway_support import BareClient
 from served_worker import ServedWorker, served_worker
 
 from replicator.api.websocket.sockets import FRAME_ROOM_BYTES
-from replicator.protocol.commands_pb2 import MessageIdData
+from replicator.engine.log.entry import encode_entry
+from replicator.metadata.metadata_pb2 import MessageMetadata
+from replicator.protocol.commands_pb2 import BaseCommand, CommandProducer, CommandSend, MessageIdData
+from replicator.protocol.frames import encode_head
+from replicator.running.limited_log import LINES_MAX
 
 WAIT_SECONDS = 20.0
 QUIET_SECONDS = 0.2
@@ -519,3 +524,38 @@ def test_the_docs_example_for_a_shell_runs(worker: ServedWorker, tmp_path: Path)
     results, heard = json.loads(answer.removesuffix("hello"))["messagePublishResults"], [*heard]
     assert [each["errorCode"] for each in results] == [0, 0]
     assert (answer.endswith("hello"), heard) == (True, ["world"])
+
+
+def publish_unfinished(worker: ServedWorker, topic: str, count: int) -> None:
+    """Publish ``count`` first halves of messages whose second halves never come, and a whole message."""
+    with BareClient(worker.port) as client:
+        client.request(
+            lambda number: BaseCommand(
+                type=BaseCommand.PRODUCER, producer=CommandProducer(topic=topic, producer_id=1, request_id=number)
+            )
+        )
+        for number in range(count + 1):
+            metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+            if number < count:
+                metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = f"u{number}", 0, 2
+                metadata.total_chunk_msg_size = 2
+            entry = encode_entry(metadata, b"x")
+            command = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=number))
+            client.socket.sendall(encode_head(command, len(entry)) + entry)
+        for _ in range(count + 1):
+            assert (
+                client.next(BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR).command.type == BaseCommand.SEND_RECEIPT
+            )
+
+
+@asynchronous
+async def test_unfinished_chunks_that_one_websocket_reads_write_few_lines(
+    worker: ServedWorker, topic: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.to_thread(publish_unfinished, worker, topic.replace("persistent/", "persistent://", 1), 2_000)
+    capfd.readouterr()
+    async with opened(worker) as api:
+        reader = await api.open("reader", topic, messageId="earliest")
+        assert base64.b64decode((await reader.hear())["payload"]) == b"x"
+    said = "".join(capfd.readouterr()) + caplog.text
+    assert said.count("\n") <= 4 * LINES_MAX

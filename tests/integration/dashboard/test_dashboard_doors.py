@@ -55,3 +55,11 @@ def test_a_stream_of_changes_ends_when_its_browser_signs_out(closed: ServedWorke
             assert not line.startswith(b"data: ")
     finally:
         connection.close()
+
+
+def test_white_space_around_a_token_does_not_keep_anybody_from_signing_in(
+    closed: ServedWorker, secrets: Secrets
+) -> None:
+    answer, _ = signed_in(closed, token=f" \t{secrets.token('operator')}\r\n")
+    page = closed.ask("GET", "/dashboard/topics", headers={**PAGE, **cookie_of(answer)})
+    assert page.status == 200

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from asynchronous import asynchronous
-from engine_support import entries_of, eventually, make_block, message
+from engine_support import PUBLISH_TIME_MS, entries_of, eventually, make_block, message
 from publishing_support import NOTHING_STORED, Publishing, publishing
 
 from replicator.apache.errors import BridgeHalted
@@ -19,8 +21,11 @@ from replicator.apache.stamps import Identity, marks_of
 from replicator.client import NotAllowedError
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
-from replicator.engine.log.entry import decode_entry, encode_entry
+from replicator.engine import unpacking
+from replicator.engine.log.compression import Buffer, compress, decompress
+from replicator.engine.log.entry import append_to_batch, decode_entry, encode_entry
 from replicator.engine.log.requests import CopiedBlock
+from replicator.metadata.metadata_pb2 import ZSTD, CompressionType, MessageMetadata, SingleMessageMetadata
 from snapshots.position import BEFORE_ALL, Position
 
 LARGE = 4
@@ -263,3 +268,34 @@ async def test_the_first_entry_of_an_origin_can_be_passed_over(tmp_path: Path) -
         await leave_out(made)
         await eventually(lambda: published(made) == [2])
         await eventually(lambda: not made.outgoing.waiting())
+
+
+@asynchronous
+async def test_a_batch_in_part_is_made_anew_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes may become 64 MiB. Decompressing them on the event loop would stop every client."""
+    threads: list[int] = []
+
+    def noted(payload: Buffer, codec: CompressionType, size_bytes: int) -> bytes:
+        threads.append(threading.get_ident())
+        return decompress(payload, codec, size_bytes)
+
+    monkeypatch.setattr(unpacking, "decompress", noted)
+    body = bytearray()
+    for _ in range(3):
+        append_to_batch(body, SingleMessageMetadata(), bytes(100_000))
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=PUBLISH_TIME_MS)
+    metadata.num_messages_in_batch, metadata.compression, metadata.uncompressed_size = 3, ZSTD, len(body)
+    part = make_block(
+        Position(1, 0), [encode_entry(metadata, compress(body, ZSTD))], origin="c", batch_sizes=[3], absent={0: {1}}
+    )
+    brokers, said = Brokers(), Halts()
+    async with publishing(tmp_path, brokers.answer, brokers_by=brokers.by, **said.how()) as made:
+        await made.topic.writing.copy([CopiedBlock(BEFORE_ALL, part)])
+        made.entries.copied("c", Position(1, 0), made.topic.log.last, 3, incarnation=1)
+        made.outgoing.wake()
+        await eventually(lambda: published(made) == [0])
+        assert decode_entry(entries_of(made.at_brokers, "b")[0])[0].num_messages_in_batch == 2
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads

@@ -31,7 +31,8 @@ LINK: dict[str, Any] = {
 STATUS: dict[str, Any] = {
     "version": "1.0", "started_at_ms": 1_700_000_000_500,
     "database": {"state": "down", "rows_refused": 1},
-    "unpacking": {"bytes_max": 8, "bytes": 4, "waiting": 2, "internal_bytes_max": 8, "internal_bytes": 0},
+    "unpacking": {"bytes_max": 8, "bytes": 4, "waiting": 2, "internal_bytes_max": 6, "internal_bytes": 5,
+        "links_bytes_max": 9, "links_bytes": 7},
     "audit": {"waiting": 1, "dropped": 2},
     "store": {
         "bytes": 10, "bytes_max": 100, "commits": 5, "failed": None, "full": "it is", "damaged": [{}], "mended": 4,
@@ -127,6 +128,20 @@ def test_topics_that_differ_from_the_brokers_are_counted_and_the_oldest_comparis
     found = samples(exported(status=status))
     assert found["replicator_apache_differing_topics", ()] == 2
     assert found["replicator_apache_comparison_age_max_seconds", ()] == 70.5
+
+
+def test_refused_rows_and_each_share_of_uncompressed_bytes_have_the_value_of_the_status() -> None:
+    found = samples(exported())
+    assert found["replicator_index_rows_refused_total", ()] == 1
+    shares = {
+        share: (
+            found["replicator_unpacked_bytes", (share,)],
+            found["replicator_unpacked_limit_bytes", (share,)],
+        )
+        for share in ("clients", "internal", "links")
+    }
+    assert shares == {"clients": (4, 8), "internal": (5, 6), "links": (7, 9)}
+    assert found["replicator_unpacked_waiting", ()] == 2
 
 
 def test_the_page_lists_the_metrics_as_they_are() -> None:

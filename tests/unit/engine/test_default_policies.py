@@ -21,12 +21,12 @@ def test_default_policies_that_change_hold_at_once_for_topics_there_and_to_come(
         async with opened(tmp_path) as engine:
             there = await engine.topic("there")
             await there.publish([message(b"x" * 200)])
-            engine.loaded.set_default_policies(SMALL)
+            await engine.loaded.set_default_policies(SMALL)
             to_come = await engine.topic("to-come")
             for topic in (there, to_come):
                 with pytest.raises(EngineError, match="limit"):
                     await topic.publish([message(b"x" * 200)])
-            engine.loaded.set_default_policies(TopicPolicies())
+            await engine.loaded.set_default_policies(TopicPolicies())
             await there.publish([message(b"x" * 200)])
 
     asyncio.run(main())
@@ -40,7 +40,7 @@ def test_what_a_topic_or_its_namespace_sets_stands_over_defaults_that_change(tmp
             overrides = PolicyOverrides({"max_message_bytes": 2_000})
             await engine.catalog.create_namespace("acme/home", NamespacePolicies(topic_policies=overrides))
             of_namespace = await engine.topic("acme/home/orders")
-            engine.loaded.set_default_policies(replace(SMALL, max_consumers=3))
+            await engine.loaded.set_default_policies(replace(SMALL, max_consumers=3))
             assert (own.policies.effective.max_message_bytes, own.policies.effective.max_consumers) == (1_000, 3)
             assert (
                 of_namespace.policies.effective.max_message_bytes,

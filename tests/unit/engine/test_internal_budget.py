@@ -1,4 +1,4 @@
-"""Compaction and the SQL of links decompress within a budget of their own: one entry of the largest size."""
+"""The worker decompresses for itself within a budget of one entry of the largest size: for compaction and for links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from engine_support import PUBLISH_TIME_MS
+from pyroaring import BitMap
 
+from replicator.apache.dense_batches import dense
 from replicator.engine import unpacking
 from replicator.engine.compaction.compactor import Compactor
 from replicator.engine.errors import EntryCorrupt, MessageTooLarge
@@ -46,7 +48,11 @@ def masked() -> None:
     rewrite_entry(entry(), [True, False, True], {0: Masked(payload=b"new")}, frozenset({"payload"}))
 
 
-@pytest.mark.parametrize("work", [compacted, masked])
+def shortened() -> None:
+    dense(entry(), BitMap([1]))
+
+
+@pytest.mark.parametrize("work", [compacted, masked, shortened])
 def test_an_entry_counts_while_it_is_looked_into_and_not_afterwards(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
 ) -> None:

@@ -91,6 +91,15 @@ def test_a_worker_that_is_ready_names_its_tasks_that_end_again_and_again() -> No
     assert "ready; failing: link us-east>eu-west (RuntimeError: a defect)" in text_of({"us-east": worker}, 200)
 
 
+def test_a_worker_whose_database_refused_rows_says_how_many() -> None:
+    worker = answer_with("orders")
+    assert "refused" not in text_of({"us-east": worker}, 200)
+    worker["database"]["rows_refused"] = 3
+    shown = text_of({"us-east": worker}, 200)
+    assert "ready, but see below" in shown
+    assert "Postgres refused 3 rows since the worker's start" in shown
+
+
 def test_a_worker_that_did_not_take_its_topology_file_says_why() -> None:
     worker = answer_with("orders")
     problems = ["/topology.yaml:3: clusters.a.adress: unknown key", "/topology.yaml:9: links: missing"]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.metadata.metadata_pb2 import KeyValue
+from replicator.protocol import frames as frames_module
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
     CommandFlow,
     CommandPing,
+    CommandProducer,
     CommandSend,
     MessageIdData,
 )
-from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
+from replicator.protocol.errors import BadFrame, FrameTooLarge, ProtocolError, TooManyParts
 from replicator.protocol.frames import (
+    PARTS_MAX,
     FrameDecoder,
     encode,
     encode_broker_metadata,
@@ -165,3 +170,20 @@ def test_numbers_are_those_of_the_public_protocol() -> None:
     for kind, number in BaseCommand.Type.items():
         fields = [field for field in BaseCommand.DESCRIPTOR.fields if field.number == number]
         assert len(fields) == 1, kind
+
+
+def test_a_command_with_many_properties_is_looked_through_only_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    check_texts = frames_module._check_texts
+
+    def counted(message: Any, parts_left: int) -> int:
+        nonlocal looked_at
+        looked_at += 1
+        return check_texts(message, parts_left)
+
+    monkeypatch.setattr(frames_module, "_check_texts", counted)
+    many = [KeyValue(key="k", value="v")] * 100_001
+    command = CommandProducer(topic="t", producer_id=1, request_id=1, metadata=many)
+    with pytest.raises(TooManyParts):
+        list(FrameDecoder().receive(encode(BaseCommand(type=BaseCommand.PRODUCER, producer=command))))
+    assert looked_at <= PARTS_MAX + 1
