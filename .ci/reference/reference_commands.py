@@ -79,7 +79,7 @@ def page() -> str:
     for verb, command in commands.items():
         group, _, name = verb.rpartition(" ")
         same.setdefault((name, _section(command, common)), []).append(group)
-    sections = "".join(f"\n### replicator {_verb(groups, name)}\n{text}" for (name, text), groups in same.items())
+    sections = "".join(f"\n### {_verb(groups, name)}\n{text}" for (name, text), groups in same.items())
     return f"{_HEAD}{''.join(sorted(common.values()))}\n## Commands\n{sections}"
 
 

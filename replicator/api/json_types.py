@@ -22,7 +22,7 @@ class RebuildAnswer(TypedDict):
     """How far the rebuilding of a cluster's index is."""
 
     state: Annotated[str, "`idle`, `running`, `done` or `failed`"]
-    detail: Annotated[str, "why it failed; empty if it did not"]
+    detail: Annotated[str, "why it failed"]
     topics: Annotated[int, "to be looked at", "topics"]
     topics_done: Annotated[int, "looked at", "topics"]
     blocks: Annotated[int, "whose headers were read", "blocks"]

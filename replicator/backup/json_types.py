@@ -35,7 +35,7 @@ class BackupsVerified(TypedDict):
     """Result of reading backups."""
 
     sound: Annotated[list[SoundBackup], "those that are as they were made"]
-    problems: Annotated[list[str], "what is wrong with others, in words"]
+    problems: Annotated[list[str], "what is wrong with others"]
 
 
 class BackupsPruned(TypedDict):
@@ -62,7 +62,7 @@ class ReclaimedTopic(TypedDict):
 class SettingsTakenBack(TypedDict):
     """Policies and permissions that a reclaim took back."""
 
-    peer: Annotated[str, "the cluster that kept them; empty if nobody did"]
+    peer: Annotated[str, "the cluster that kept them"]
     version: Annotated[int, "their version; 0 if nobody kept any"]
     silent: Annotated[list[str], "clusters that did not say what they keep"]
     missing: Annotated[list[str], "namespaces with messages whose settings nobody kept"]
@@ -75,9 +75,9 @@ class ReclaimAnswer(TypedDict):
     topics: Annotated[list[ReclaimedTopic], "lives of topics whose messages came back"]
     epoch_before: Annotated[int, "the failover epoch that the store had before"]
     epoch: Annotated[int, "the failover epoch now"]
-    lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
-    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
-    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]
+    lost: Annotated[list[str], "what is known to be lost, or was not asked for"]
+    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have"]
+    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted"]
     settings: Annotated[
         SettingsTakenBack | None, "policies and permissions that came back; null: the store has the newest"
     ]
@@ -103,9 +103,9 @@ class ReclaimPlanAnswer(TypedDict):
     """Plan of a reclaim: what it would take back. Nothing was changed."""
 
     topics: Annotated[list[PlannedTopic], "lives of topics whose messages would come back"]
-    lost: Annotated[list[str], "what is known to be lost, or would not be asked for, in words"]
-    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have, in words"]
-    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted, in words"]
+    lost: Annotated[list[str], "what is known to be lost, or would not be asked for"]
+    deleted: Annotated[list[str], "lives of topics that were deleted on purpose and that others still have"]
+    begun: Annotated[list[str], "topics that begin a new life, as a later one than theirs was deleted"]
 
 
 class RestoreAnswer(TypedDict):
@@ -124,5 +124,5 @@ class RepairAnswer(TypedDict):
 
     blocks: Annotated[int, "that were mended", "blocks"]
     rows: Annotated[int, "other rows that were gone, and were made again", "rows"]
-    left: Annotated[list[str], "what is damaged still, in words"]
-    lost: Annotated[list[str], "what no cluster has and `--accept-loss` gave up, in words"]
+    left: Annotated[list[str], "what is damaged still"]
+    lost: Annotated[list[str], "what no cluster has and `--accept-loss` gave up"]

@@ -19,14 +19,14 @@ class Done(TypedDict):
 class Unanswered(TypedDict):
     """A worker that does not answer, or refuses."""
 
-    error: Annotated[str, "why, in words"]
+    error: Annotated[str, "why"]
     status: Annotated[int | None, "of HTTP, if it refuses; null: it does not answer"]
 
 
 class StoreUnknown(TypedDict):
     """The store of a worker that does not answer, or refuses."""
 
-    error: Annotated[str, "why, in words"]
+    error: Annotated[str, "why"]
 
 
 class ClientsClosed(TypedDict):
@@ -67,7 +67,7 @@ class AcknowledgedTopic(TypedDict):
 
     cluster: Annotated[str, "at whose brokers"]
     topic: Annotated[str, "the topic"]
-    places: Annotated[list[dict[str, Any]], "each place, as `may_be_missing` had it; empty if there was none"]
+    places: Annotated[list[dict[str, Any]], "each place, as `may_be_missing` had it"]
 
 
 class AuditEntry(AuditAnswer):
@@ -98,13 +98,13 @@ class RoundtripAnswer(TypedDict):
 
     cluster: Annotated[str, "where they were published"]
     messages: Annotated[int, "how many", "messages"]
-    seen: Annotated[list[str], "what was seen, in words"]
+    seen: Annotated[list[str], "what was seen"]
 
 
 class DatabaseRevision(TypedDict):
     """The schema of a database."""
 
-    revision: Annotated[str | None, "its revision; null: it has none"]
+    revision: Annotated[str | None, "its revision"]
 
 
 class TokenAnswer(TypedDict):
@@ -126,7 +126,7 @@ class StoreChecked(TypedDict):
 
     topics: Annotated[int, "in it", "topics"]
     blocks: Annotated[int, "that were checked", "blocks"]
-    problems: Annotated[list[str], "what is wrong, in words"]
+    problems: Annotated[list[str], "what is wrong"]
 
 
 class StoreCompacted(TypedDict):

@@ -53,7 +53,7 @@ class DrilledFailover(TypedDict):
     at_seconds: Annotated[float | None, "when it was begun"]
     returned_at_seconds: Annotated[float | None, "when the old one was back"]
     rpo_messages: Annotated[int, "stranded", "messages"]
-    rto_seconds: Annotated[float | None, "until traffic elsewhere; null: there was none"]
+    rto_seconds: Annotated[float | None, "until traffic elsewhere"]
     first_confirm_seconds: Annotated[float | None, "until the first confirmation there"]
     first_delivery_seconds: Annotated[dict[str, float | None], "by subscription, until its first delivery there"]
 
@@ -116,7 +116,7 @@ class DrillReport(TypedDict):
     """The report of one drill: `report.json`."""
 
     passed: Annotated[bool, "whether all promises held"]
-    failures: Annotated[list[str], "which did not, in words"]
+    failures: Annotated[list[str], "which did not"]
     id: NotRequired[Annotated[str, "of the run in the database"]]
     kept: NotRequired[Annotated[str, "where that is, or why it was not kept"]]
     scenario: Annotated[str, "what was done"]
@@ -177,7 +177,7 @@ class DrillReport(TypedDict):
     connections: Annotated[dict[str, int] | None, "by cluster, connections that its worker accepted", "connections"]
     databases: Annotated[dict[str, str] | None, "by cluster, the state of its database at the end"]
     worker_tracebacks: Annotated[dict[str, int] | None, "by cluster, unexpected errors in its log", "errors"]
-    not_checked: Annotated[list[str], "what a one-way link makes impossible, in words"]
+    not_checked: Annotated[list[str], "what a one-way link makes impossible"]
     tasks_ended: Annotated[str | None, "`REPLICATOR_END_TASKS`, if it was set"]
     unsettled: Annotated[str | None, "what had not settled in time"]
 

@@ -35,7 +35,7 @@ class SubscriptionStatus(TypedDict):
     individually_deleted_entries: Annotated[int, "acknowledged beyond it", "entries"]
     backlog_entries: Annotated[int, "not consumed yet", "entries"]
     backlog_messages: Annotated[int, "not consumed yet; a partly acknowledged batch counts whole", "messages"]
-    error: Annotated[str | None, "why nothing is given out, if that is so"]
+    error: Annotated[str | None, "why nothing is given out"]
     active_consumer: Annotated[str | None, "Exclusive and Failover: who is given messages"]
     consumers: Annotated[list[ConsumerStatus], "those that are connected"]
     unacked_messages: NotRequired[Annotated[int, "Shared and Key_Shared: given out, not acknowledged", "messages"]]
@@ -91,7 +91,7 @@ class DiskStatus(TypedDict):
 
     free_bytes: Annotated[int, "free on it"]
     reserve_bytes: Annotated[int, "set aside for the store"]
-    full: Annotated[str | None, "why messages are refused, if they are"]
+    full: Annotated[str | None, "why messages are refused"]
 
 
 class StagingStatus(TypedDict):
@@ -125,7 +125,7 @@ class RestoredStatus(TypedDict):
     settled_at_ms: Annotated[int | None, "when the other clusters had been asked; null: the worker may not start yet"]
     reclaimed_messages: Annotated[int, "that came back from other clusters", "messages"]
     reclaimed_topics: Annotated[int, "topics of these messages; each counts once", "topics"]
-    lost: Annotated[list[str], "what is known to be lost, or was not asked for, in words"]
+    lost: Annotated[list[str], "what is known to be lost, or was not asked for"]
 
 
 class Retention(TypedDict):

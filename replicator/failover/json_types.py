@@ -12,7 +12,7 @@ class SubscriptionSwitch(TypedDict):
     """A replicated subscription at the source and at the target of a switch."""
 
     name: Annotated[str, "its name"]
-    equal: Annotated[bool | None, "whether both have the same state; null: they were not compared"]
+    equal: Annotated[bool | None, "whether both have the same state"]
     evidence: Annotated[str, "how that is known"]
     may_be_repeated: Annotated[int | None, "acknowledged at the source and not known so at the target", "messages"]
     held_entries: Annotated[int, "given out and not acknowledged: they are given out again", "entries"]
@@ -25,7 +25,7 @@ class TopicSwitch(TypedDict):
     carried: Annotated[bool, "whether a link copies it to the target"]
     source_last: Annotated[str | None, "the position of the source's last message", "ledger:entry"]
     target_has: Annotated[str | None, "the position of the source up to which the target has all", "ledger:entry"]
-    missing_messages: Annotated[int | None, "that the target does not have; null: not known", "messages"]
+    missing_messages: Annotated[int | None, "that the target does not have", "messages"]
     exact: Annotated[bool, "whether that is a count; else it is an upper bound"]
     subscriptions: Annotated[list[SubscriptionSwitch], "its replicated subscriptions"]
 
@@ -49,17 +49,17 @@ class SwitchAnswer(_SwitchEnds):
     kind: Annotated[str, "`planned`, `unplanned`, `failback` or `promote`"]
     homes: Annotated[list[str], "the clusters whose clients move"]
     outcome: Annotated[str, "`done`, `dry run` or `refused`"]
-    reason: Annotated[str, "why it was refused; empty if it was not"]
+    reason: Annotated[str, "why it was refused"]
     epoch_before: Annotated[int, "the number of the assignment before"]
     epoch: Annotated[int | None, "its number now; null: nothing was changed"]
     source_answers: Annotated[bool, "whether the source could be asked"]
     unknown_since_ms: Annotated[int | None, "if not: when the target heard of it last"]
-    not_received: Annotated[int | None, "that the target does not have (RPO); null: not known", "messages"]
-    may_be_repeated: Annotated[int | None, "acknowledged, and not known so at the target; null: not known", "messages"]
+    not_received: Annotated[int | None, "that the target does not have (RPO)", "messages"]
+    may_be_repeated: Annotated[int | None, "acknowledged, and not known so at the target", "messages"]
     told: Annotated[dict[str, str], "by cluster, how it learned of the switch"]
     steps: Annotated[list[SwitchStep], "the steps that were begun"]
-    notes: Annotated[list[str], "what else there is to know, in words"]
-    differences: Annotated[list[str] | None, "what clients find otherwise at the target; null: not compared"]
+    notes: Annotated[list[str], "what else there is to know"]
+    differences: Annotated[list[str] | None, "what clients find otherwise at the target"]
     topics: Annotated[list[TopicSwitch], "all topics"]
 
 
@@ -92,13 +92,13 @@ class ClusterServing(TypedDict):
     switching_to: Annotated[str | None, "the target of a planned switch that is being made"]
     heard_ms: Annotated[dict[str, int], "by cluster, when it was heard of last", "ms since 1970"]
     silent: Annotated[dict[str, str], "by cluster, why it cannot be asked"]
-    clients_unknown: Annotated[str, "why it may lack what its clients did while it was away; empty if it has all"]
+    clients_unknown: Annotated[str, "why it may lack what its clients did while it was away"]
 
 
 class UnansweredCluster(TypedDict):
     """A cluster whose worker does not answer, or refuses."""
 
-    error: Annotated[str, "why, in words"]
+    error: Annotated[str, "why"]
     status: NotRequired[Annotated[int | None, "of HTTP, if it refuses; null: it does not answer"]]
 
 
@@ -118,6 +118,6 @@ class FailoverStatus(TypedDict):
     writer: Annotated[str, "the cluster that wrote it"]
     agreed: Annotated[bool, "whether all that answer know the same one"]
     clusters: Annotated[dict[str, ClusterServing | UnansweredCluster], "by cluster, its worker's own word"]
-    switch: Annotated[EpochRecord | None, "the newest switch; null: there was none"]
+    switch: Annotated[EpochRecord | None, "the newest switch"]
     stranded: Annotated[list[StrandedMessages] | None, "null: there was no switch, or one of the two does not answer"]
     stranded_unknown: Annotated[str, "why that is not known, or not all of it; empty otherwise"]

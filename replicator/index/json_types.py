@@ -22,7 +22,7 @@ class KeptDrill(TypedDict):
 class ComparedFigure(TypedDict):
     """A figure of two drills."""
 
-    first: Annotated[Any, "of the first one; null: not measured"]
+    first: Annotated[Any, "of the first one"]
     second: Annotated[Any, "of the second one"]
 
 

@@ -13,7 +13,7 @@ class LinkGap(TypedDict):
     origin: Annotated[str, "whose messages"]
     detail: Annotated[str, "in words"]
     policies: NotRequired[
-        Annotated[list[str], "those that end it, the one that loses nothing first; empty if none does"]
+        Annotated[list[str], "those that end it, the one that loses nothing first"]
     ]
 
 
@@ -38,7 +38,7 @@ class LinkStatus(TypedDict):
     origins: Annotated[list[str], "whose messages it copies"]
     state: Annotated[str, "`idle`, `copying`, `backfilling`, `paused`, `connecting`, or what keeps it from copying"]
     backfill: Annotated[LinkBackfill | None, "the backfill that has the link"]
-    detail: Annotated[str, "what is wrong, in words; empty if nothing is"]
+    detail: Annotated[str, "what is wrong"]
     paused: Annotated[bool, "whether an operator paused it"]
     topics: Annotated[int, "that it copies", "topics"]
     halted: Annotated[dict[str, str], "by topic, why it stands still; the first 1,000"]
@@ -55,7 +55,7 @@ class LinkStatus(TypedDict):
     backlog_entries: Annotated[int, "not copied yet", "entries"]
     lag_ms: Annotated[int, "the age of the oldest block that the destination has not confirmed"]
     in_flight_frames: Annotated[int, "sent and not confirmed", "frames"]
-    rate_bytes: Annotated[int | None, "the limit of its rate; null: none", "bytes/s"]
+    rate_bytes: Annotated[int | None, "the limit of its rate", "bytes/s"]
     compression: Annotated[str, "of frames: `none`, `lz4` or `zstd`"]
     blocks: Annotated[int, "copied since the worker started", "blocks"]
     entries: Annotated[int, "in these", "entries"]

@@ -48,8 +48,8 @@ class RolloutAnswer(TypedDict):
 class ReloadOutcome(TypedDict):
     """Answer of a worker to a reload."""
 
-    changed: Annotated[list[str], "what it changed, in words"]
-    problems: Annotated[list[str], "why it refuses; empty if it does not"]
+    changed: Annotated[list[str], "what it changed"]
+    problems: Annotated[list[str], "why it refuses"]
 
 
 class ApplyAnswer(RolloutAnswer):
@@ -57,7 +57,7 @@ class ApplyAnswer(RolloutAnswer):
 
     applied: Annotated[bool, "whether all workers run it"]
     workers: Annotated[dict[str, ReloadOutcome], "by cluster, what its worker said; empty where none was asked"]
-    problems: Annotated[list[str], "why it was not applied, in words"]
+    problems: Annotated[list[str], "why it was not applied"]
 
 
 class PlannedCluster(TypedDict):
@@ -69,7 +69,7 @@ class PlannedCluster(TypedDict):
     database: Annotated[str, "its Postgres, without its password"]
     database_file: NotRequired[Annotated[str, "the file that has the database's URL"]]
     pulsar: Annotated[str | None, "where Pulsar's clients connect"]
-    reachable: Annotated[bool | None, "whether its worker answers; null: not asked"]
+    reachable: Annotated[bool | None, "whether its worker answers"]
     detail: Annotated[str | None, "what it says, or why it does not answer"]
 
 

@@ -20,7 +20,7 @@ class FaultFound(TypedDict):
     """A kind of fault in a topic."""
 
     count: Annotated[int, "how often it was found"]
-    examples: Annotated[list[str], "the first ten, in words"]
+    examples: Annotated[list[str], "the first ten"]
 
 
 class UnreadableBlock(TypedDict):
@@ -59,7 +59,7 @@ class VerifyAnswer(TypedDict):
     brokers: Annotated[dict[str, BrokersRead], "by cluster whose brokers were read, with `--brokers`"]
     behind: Annotated[int, "on their way to a destination", "messages"]
     unreachable: Annotated[dict[str, str], "by cluster that was not compared, why"]
-    remarks: Annotated[list[str], "what else there is to know, in words"]
+    remarks: Annotated[list[str], "what else there is to know"]
     damaged: Annotated[list[UnreadableBlock], "blocks that cannot be read"]
     fix: Annotated[list[str], "what `--fix` did, and what it leaves to you"]
     seconds: Annotated[float, "how long it took"]
@@ -76,7 +76,7 @@ class BackfilledTopic(TypedDict):
     carried_bytes: Annotated[int, "that this run brought"]
     subscriptions: Annotated[int, "replicated ones at the source", "subscriptions"]
     transferred: Annotated[int, "of these, whose whole state is at the destination", "subscriptions"]
-    missing: Annotated[str | None, "why it is not there in full; null if it is"]
+    missing: Annotated[str | None, "why it is not there in full"]
 
 
 class SubscriptionLeft(TypedDict):
@@ -94,13 +94,13 @@ class BackfillAnswer(TypedDict):
     destination: Annotated[str, "the cluster that joins"]
     link: Annotated[str, "the key of the link between them"]
     outcome: Annotated[str, "`done` or `incomplete`"]
-    reason: Annotated[str, "why it is incomplete; empty if it is not"]
+    reason: Annotated[str, "why it is incomplete"]
     unavailable: Annotated[bool, "whether that is because a worker did not answer"]
     seconds: Annotated[float, "how long it took"]
     carrying_seconds: Annotated[float, "of these, in which history was carried"]
     jobs: Annotated[int, "Spark jobs that carried", "jobs"]
     carried_bytes: Annotated[int, "that this run brought"]
-    bytes_per_second: Annotated[float | None, "while history was carried; null: nothing was", "bytes/s"]
+    bytes_per_second: Annotated[float | None, "while history was carried", "bytes/s"]
     subscriptions: Annotated[int, "replicated ones at the source", "subscriptions"]
     subscriptions_transferred: Annotated[int, "whose whole state is at the destination", "subscriptions"]
     topics: Annotated[list[BackfilledTopic], "all topics"]
@@ -128,7 +128,7 @@ class ReportAnswer(TypedDict):
     topics: Annotated[int, "that were read", "topics"]
     messages: Annotated[int, "that were read; each counts in each cluster", "messages"]
     since: Annotated[str | None, "what `--since` said", "ISO 8601"]
-    first: Annotated[str | None, "the earliest publish time; null: there is no message", "ISO 8601"]
+    first: Annotated[str | None, "the earliest publish time", "ISO 8601"]
     last: Annotated[str | None, "the latest", "ISO 8601"]
     bucket_seconds: Annotated[int, "the width of a bucket of time"]
     repeat_window_seconds: Annotated[int, "how close equal contents are to count as repeated"]

@@ -16,7 +16,7 @@ class DatabaseStatus(TypedDict):
     """The worker's Postgres."""
 
     state: Annotated[str, "`up`, `starting` or `down`"]
-    detail: Annotated[str, "why it is away; empty if it is not"]
+    detail: Annotated[str, "why it is away"]
     rows_refused: NotRequired[
         Annotated[int, "rows that it did not take since the worker started; they are not in the index", "rows"]
     ]
@@ -40,7 +40,7 @@ class DamagedBlock(TypedDict):
 class StoreStatus(TypedDict):
     """The store of a worker."""
 
-    failed: Annotated[str | None, "why it writes nothing any more, if that is so"]
+    failed: Annotated[str | None, "why it writes nothing any more"]
     bytes: Annotated[int, "its size"]
     bytes_max: Annotated[int, "how large it may get"]
     commits: Annotated[int, "since the start", "commits"]
@@ -90,7 +90,7 @@ class DriverStatus(TypedDict):
     """The driver of live copy."""
 
     driver: Annotated[str, "its state"]
-    detail: Annotated[str, "what is wrong; empty if nothing is"]
+    detail: Annotated[str, "what is wrong"]
     pid: Annotated[int | None, "its process, where the worker runs it"]
     starts: Annotated[int, "since the worker started", "starts"]
     master: Annotated[str, "the Spark that it runs on"]
@@ -195,7 +195,7 @@ class ToldStatus(TypedDict):
     """Policies and permissions of this cluster that one other worker keeps."""
 
     kept: Annotated[bool, "whether it has the newest version"]
-    reason: Annotated[str, "why it was not told; empty if nothing is wrong"]
+    reason: Annotated[str, "why it was not told"]
 
 
 class NewerSettings(TypedDict):
@@ -212,7 +212,7 @@ class TakenBackStatus(TypedDict):
     """Policies and permissions that a new store took back from other clusters."""
 
     at_ms: Annotated[int, "when"]
-    peer: Annotated[str, "the cluster that kept them; empty if none did"]
+    peer: Annotated[str, "the cluster that kept them"]
     store: Annotated[str, "the earlier store that they are of"]
     version: Annotated[int, "their version"]
     set_at: NotRequired[Annotated[int, "version in which somebody last set something; 0: nobody did"]]
@@ -239,7 +239,7 @@ class SettingsStatus(TypedDict):
     version: Annotated[int, "of this cluster's own; 0: nothing was ever set"]
     told: Annotated[dict[str, ToldStatus], "by other cluster, what it keeps of them"]
     kept_of: Annotated[dict[str, int], "by other cluster, the newest version that is kept here"]
-    taken_back: Annotated[TakenBackStatus | None, "what was taken back after a lost disk; null: nothing was"]
+    taken_back: Annotated[TakenBackStatus | None, "what was taken back after a lost disk"]
 
 
 class UntoldSubscription(TypedDict):
@@ -264,8 +264,8 @@ class StartStatus(TypedDict):
     state: Annotated[str, "`serving`; `replaced` if another store took the place of its store, so that it ends"]
     how: Annotated[str, "`usual`; with a new store `first`, `empty` (an operator said so) or `reclaimed`"]
     database: Annotated[str, "rows of an earlier store in Postgres: `none`, `earlier`, or `away`"]
-    first_at_ms: Annotated[int | None, "when a worker first served on this store; null: before it was noted"]
-    lost: Annotated[list[str], "what the first start found to be lost, in words"]
+    first_at_ms: Annotated[int | None, "when a worker first served on this store"]
+    lost: Annotated[list[str], "what the first start found to be lost"]
     topics_taken_back: NotRequired[Annotated[int, "topics here that have `taken_back`", "topics"]]
     unasked: Annotated[dict[str, str], "clusters that have not answered since the start, each with the reason"]
     nobody_asked: Annotated[bool, "whether no cluster has answered since the start"]
@@ -275,7 +275,7 @@ class SeenStore(TypedDict):
     """Newest store of another cluster that links announced."""
 
     store: Annotated[str, "its id"]
-    since_ms: Annotated[int | None, "when it was first heard of; null: before it was noted"]
+    since_ms: Annotated[int | None, "when it was first heard of"]
     earlier: Annotated[list[str], "stores that were the newest before, the last one first"]
 
 
@@ -295,7 +295,7 @@ class WorkerStatus(TypedDict):
     states: NotRequired[Annotated[StatesStatus, "states of subscriptions that others have to tell; missing if none"]]
     start: NotRequired[Annotated[StartStatus, "how it began"]]
     stores: NotRequired[Annotated[dict[str, SeenStore], "by cluster"]]
-    restored: Annotated[RestoredStatus | None, "the last restore from a backup; null: there was none"]
+    restored: Annotated[RestoredStatus | None, "the last restore from a backup"]
     exposed: Annotated[list[str], "where others reach it although it asks nobody who they are"]
     topology: Annotated[TopologyStatus, "the topology that it runs"]
     failover: Annotated[ClusterServing, "whom it serves"]

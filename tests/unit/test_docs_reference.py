@@ -37,7 +37,7 @@ def test_the_fields_of_the_topology_are_current() -> None:
 def test_the_commands_are_current_and_all_there() -> None:
     text = commands.page()
     assert reference_support.is_current(commands.PAGE, text) is None
-    headings = [heading.rpartition(" ") for heading in re.findall(r"\n### replicator ([^\n]+)\n", text)]
+    headings = [heading.rpartition(" ") for heading in re.findall(r"\n### ([^\n]+)\n", text)]
     assert set(VERBS) == {f"{group} {name}".strip() for groups, _, name in headings for group in groups.split("|")}
 
 

@@ -218,7 +218,7 @@ class CompactionStatus(TypedDict):
     """Progress of a compaction."""
 
     status: Annotated[str, "`NOT_RUN`, `RUNNING`, `SUCCESS` or `ERROR`"]
-    lastError: Annotated[str, "why it failed; empty if it did not"]
+    lastError: Annotated[str, "why it failed"]
 
 
 class PulsarMessageId(TypedDict):
