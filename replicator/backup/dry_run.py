@@ -135,7 +135,9 @@ def _planned(
     begun: list[str] = []
     for topic, lives in found.items():
         here = None if engine is None else engine.find(topic)
-        new = None if engine is None or here is None else new_lives.new_life(engine, here, peers, lives)
+        new = None
+        if engine is not None and here is not None:
+            new = new_lives.new_life(engine, here, peers, lives, whole=not lives.plans)
         if isinstance(new, str):
             lost.append(new)
         elif new is not None:

@@ -59,10 +59,11 @@ class NewLife:
     """Position above which this cluster's blocks belong to the new life."""
 
 
-def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) -> NewLife | str | None:
+def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives, *, whole: bool) -> NewLife | str | None:
     """Return the plan of the new life that ``topic`` must begin, or None if it needs none.
 
-    Return a text with the reason if no life can begin. ``lives`` is the plan of the reclaim, which was carried out.
+    Return a text with the reason if no life can begin. ``lives`` is the plan of the reclaim. ``whole`` says that the
+    plan was carried out, or has nothing to do, and that nothing was missed.
     """
     name, known = topic.name, dict[int, Position]()
     for peer in peers:
@@ -96,7 +97,7 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
         where = "there is no id between the two"
         if has:
             where = f"{', '.join(peer.name for peer in has)} has copies of them"
-        way = "".join(_way_on(engine, topic, peer) for peer in has)
+        way = "".join(_way_on(engine, topic, peer, whole=whole) for peer in has)
         return (
             f"{name}: other clusters know another life ({later}) that reaches up to ledger {above}, and messages of "
             f"{engine.cluster} from {first} on lie above it here. No new life can begin, as {where}. Nothing was "
@@ -105,21 +106,22 @@ def new_life(engine: Engine, topic: Topic, peers: Sequence[Peer], lives: Lives) 
     return NewLife(later, above, incarnation, Position(above + 1, -1))
 
 
-def _way_on(engine: Engine, topic: Topic, peer: Peer) -> str:
+def _way_on(engine: Engine, topic: Topic, peer: Peer, *, whole: bool) -> str:
     """Return the way on where ``peer`` copied messages that would belong to a new life.
 
-    It deletes the peer's copy. So it is named only if nothing is trimmed here, and the peer has no messages of others.
+    It deletes the peer's copy. So it is named only if nothing is trimmed here, this store has all that others have
+    (``whole``), and the peer has no more messages than this store and none of others.
     """
-    cluster, held = engine.cluster, peer.held.get(topic.name)
+    cluster, held, here = engine.cluster, peer.held.get(topic.name), topic.reading.messages_stored()
     others = [] if held is None else sorted(set(held.of) - {cluster})
-    if held is None or others or topic.log.trimmed > BEFORE_ALL:
+    if held is None or others or held.messages > here or not whole or topic.log.trimmed > BEFORE_ALL:
         what = "can be the only ones" if held is None else f"of {', '.join(held.of)} can be the only ones"
         count = "The" if held is None else f"The {held.messages}"
         return f". {count} messages that {peer.name} has in it {what}: keep them (docs/backup.md, other ways back)"
     return (
         f". `replicator topics delete {shlex.quote(topic.name)} -f FILE --cluster {peer.name} --force` deletes the "
         f"copy of {peer.name}: {held.messages} messages, all of {cluster}, which has "
-        f"{topic.reading.messages_stored()} here and trimmed none, and {held.subscriptions} subscriptions. Then run "
+        f"{here} here and trimmed none, and {held.subscriptions} subscriptions. Then run "
         f"`{reclaim_command(cluster)}` again, and the link copies the topic there anew"
     )
 

@@ -355,7 +355,8 @@ class _Run:
 
     async def _begin_life(self, topic: Topic | None, lives: Lives, peers: Sequence[Peer]) -> None:
         """Begin a new life of ``topic`` if a later one than its own was deleted (:mod:`.new_lives`)."""
-        new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives)
+        whole = not self._done.lost
+        new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives, whole=whole)
         if isinstance(new, str):
             self._loses_for_now(new)
         elif topic is not None and new is not None:

@@ -18,6 +18,7 @@ from test_reclaim_keeps_what_is_here import give_life, here
 from test_reclaim_lives import both, published
 from test_ways_on import OWN, Lives, short_pauses
 
+from replicator.backup.dry_run import plan_reclaim
 from replicator.engine.lineage import Deletion
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
@@ -92,18 +93,28 @@ def test_own_messages_above_a_deleted_later_life_that_a_peer_copied_get_a_new_li
             shutil.move(tmp_path / "snapshot", found.data)
             async with opened(found.data) as engine:
                 await (await engine.topic(TOPIC)).publish([message(b"since")])
+            shutil.copytree(found.data, tmp_path / "shorter")
+            async with opened(found.data) as engine:
+                await (await engine.topic(TOPIC)).publish([message(b"since then")])
             since, _ = await here(found)
             await give(copied, since)
+            shutil.move(found.data, tmp_path / "whole")
+            shutil.move(tmp_path / "shorter", found.data)
+            plan = await plan_reclaim(found.topology, OWN)
+            assert "topics delete" not in str(plan), "the copy has a message that is not here"
+            assert "The 6 messages that ap-south has in it of us-east can be the only ones: keep them" in str(plan)
+            shutil.rmtree(found.data)
+            shutil.move(tmp_path / "whole", found.data)
             done = await found.reclaim()
             command = f"`replicator topics delete {TOPIC} -f FILE --cluster ap-south --force`"
-            assert f"{command} deletes the copy of ap-south: 5 messages, all of us-east, which has 5 here" in str(
+            assert f"{command} deletes the copy of ap-south: 6 messages, all of us-east, which has 6 here" in str(
                 done.lost
             )
             assert done.begun == []
             await (await copied.engine.topic(TOPIC)).publish([message(b"of its own")])
             kept = str((await found.reclaim()).lost)
             assert "delete" not in kept
-            assert "The 6 messages that ap-south has in it of ap-south, us-east can be the only ones: keep them" in kept
+            assert "The 7 messages that ap-south has in it of ap-south, us-east can be the only ones: keep them" in kept
             await copied.engine.deleting.delete(TOPIC, force=True)
             done = await found.reclaim()
             assert len(done.begun) == 1

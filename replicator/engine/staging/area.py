@@ -10,6 +10,7 @@ Functions block, so call them on threads.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -199,6 +200,13 @@ class StagingFiles:
                         f"{path} is gone, and a commit that is decided needs it: see that nobody deletes files in "
                         "the data directory, and run the batch again"
                     ) from None
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    raise BlockCorrupt(
+                        f"{path} cannot be read, because the disk has an error there, and a commit that is decided "
+                        "needs it: run the batch again"
+                    ) from error
             if offset >= receipt.bytes:
                 at, offset = at + 1, 0
             if taken >= STEP_BYTES_MAX:

@@ -384,11 +384,18 @@ class StagingCore:
             self.fences.check(AttemptKey(request.key, receipt.partition, receipt.attempt))
 
     def undecided(self, key: EpochKey) -> None:
-        """Cancel the decision of a commit that could not be made durable, or whose files are lost."""
+        """Cancel the decision of a commit that could not be made durable."""
         state = self.writers[key.writer]
         state.pending, state.progress = None, Progress()
         if not state.facts.commits:
             del self.writers[key.writer]
+
+    def lost(self, commit: PendingCommit) -> list[AttemptKey]:
+        """Cancel the decision of a commit whose files are lost or damaged. Return its attempts, whose files can be
+        deleted: who asks for the same commit again must hear that it cannot be published."""
+        self.undecided(commit.key)
+        chosen = [AttemptKey(commit.key, receipt.partition, receipt.attempt) for receipt in commit.receipts]
+        return self._drop(key for key in chosen if key in self._attempts)
 
     def moved(self, key: EpochKey, progress: Progress) -> None:
         """Record that a step is durable."""

@@ -364,6 +364,9 @@ class StagingService:
                     f"{error}. Up to {progress.messages_max(commit)} of the commit's {commit.messages} messages are "
                     "published already, and come twice when the batch runs again"
                 ) from None
+            except OSError as error:  # such as too many open files: the supervisor tries again
+                self.obstacles[key] = f"a staged file cannot be read: {error}"
+                raise
             await self._publish_step(commit, step, outcome)
         if not self._is_done(key):
             raise StoreFailed(f"the commit of {key} was not stored: send the commit again")
@@ -398,10 +401,12 @@ class StagingService:
         return self.files.read_step(commit, progress)
 
     async def _take_back(self, commit: PendingCommit) -> None:
-        """Cancel the decision of a commit whose files are lost. Otherwise its writer could never commit again."""
+        """Cancel the decision of a commit whose files are lost or damaged. Otherwise its writer could never commit
+        again."""
         await self._engine.writer.put_many(rows.rows_without_decision(commit.key.writer))
-        self.core.undecided(commit.key)
+        dropped = self.core.lost(commit)
         self._decided.discard(commit.key)
+        await self._delete(dropped)
 
     async def _publish_step(self, commit: PendingCommit, step: Step, outcome: Outcome) -> None:
         """Publish one step, with as many tries as needed."""

@@ -164,8 +164,9 @@ async def provider_of_a_client(url: str, _: Path) -> None:
 
 async def marks_of_a_drill(url: str, path: Path) -> None:
     topology = default_topology(path, (int(url.rpartition(":")[2]), 1))
+    name = topology.clusters[0].name
     drilled: Any = SimpleNamespace(_topology=topology, topics=[TOPIC])
-    await OwnSystem._marks(drilled, topology.clusters[0].name, "us-east", "position")
+    await OwnSystem.high_waters(drilled, drilled, name, origin=name)
 
 
 def told(cluster: str) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_support import TOPIC, batch, eventually, marker, message, opened
@@ -689,6 +691,9 @@ def test_a_commit_whose_files_are_lost_in_its_middle_ends_and_says_what_may_come
             with pytest.raises(StagedMissing, match="Up to 1 of the commit's 2 messages are published already"):
                 await asked
             assert (service.core.pending(), service.status()["torn_commits"]) == ([], 1)
+            with pytest.raises(StagedMissing, match="run the batch again"):  # who lost the answer asks again
+                await commit(service, *receipts)
+            assert payloads_of(service._engine, TOPIC) == [], "the first part is not published once more"
             outcome = await commit(service, await stage(service, b"a"), await stage(service, b"b", partition=1))
             assert outcome is not None
             assert outcome.messages == 2
@@ -697,6 +702,39 @@ def test_a_commit_whose_files_are_lost_in_its_middle_ends_and_says_what_may_come
         async with staging_over(tmp_path) as service:
             assert service.core.pending() == []
             assert service.core.writers["w"].facts.commits == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_a_staged_file_that_cannot_be_read_ends_its_commit_or_is_shown_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A bad sector stays bad, so the commit ends. Too many open files pass."""
+
+    async def main() -> None:
+        async with staging_over(tmp_path) as service:
+            receipt = await stage(service, b"a")
+            path_open, failing = Path.open, [True]
+
+            def opened_file(path: Path, mode: str = "r", *arguments: Any, **more: Any) -> Any:
+                if mode == "rb" and failing and path.parent == service.files.path:
+                    raise OSError(number, "the disk says so", str(path))
+                return path_open(path, mode, *arguments, **more)
+
+            monkeypatch.setattr(Path, "open", opened_file)
+            asked = asyncio.ensure_future(commit(service, receipt))
+            if number == errno.EIO:
+                with pytest.raises(BlockCorrupt, match="the disk has an error there"):
+                    await asked
+                assert (service.core.pending(), service.status()["publishing"]) == ([], [])
+                failing.clear()
+            else:
+                await eventually(lambda: "the disk says so" in str(service.status()["publishing"]))
+                failing.clear()
+                await asked
+                assert service.status()["publishing"] == []
+                assert payloads_of(service._engine, TOPIC) == [b"a"]
 
     asyncio.run(main())
 
