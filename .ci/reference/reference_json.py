@@ -63,9 +63,9 @@ earlier version may lack some. With `--watch` JSON is one line for each state.
 
 * A type stands behind the name: int, number, any, or an object, whose fields follow, or which stands below under that
   name. Without one it is bool where the meaning begins with "whether", int where the name ends in a unit, else text.
-  int[] is a list, int{} an object whose values are such. null, or an empty text or list, stands where there is no value,
-  it is not known, or nothing is wrong. A unit stands behind the type where neither the name nor the meaning says it;
-  alone, the type is int. `NAME`? is left out where there is nothing to say.
+  int[] is a list, int{} an object whose values are such. null, or an empty text or list, stands where there is no
+  value, it is not known, or nothing is wrong. A unit stands behind the type where neither the name nor the meaning
+  says it; alone, the type is int. `NAME`? is left out where there is nothing to say.
 * A position is `LEDGER:ENTRY`, a time in text ISO 8601. Names that end in `at_ms` or `since_ms` are in ms since 1970,
   others in `_ms` in ms, `seconds` in s, `bytes` in bytes.
 * Fields that are there for Pulsar's tools alone, not counted or always the same, are left out here.

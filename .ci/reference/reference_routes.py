@@ -1,7 +1,8 @@
 """docs/reference/http.md: every route of a running worker, who may use it, and what it does.
 
 The routes are those of a worker that runs, with all its parts. Who may is asked of the rules that guard them. What a
-route does is the first sentence of its handler's docstring; the page that explains it follows from the path.
+route does is the first sentence of its handler's docstring; the page that explains it follows from the path. Where that
+page names the route, it says more, and the sentence is left out.
 """
 
 from __future__ import annotations
@@ -167,20 +168,25 @@ def page(routes: list[Route], docs: Path) -> str:
         raise Undocumented(
             f"PAGES in .ci/reference/reference_routes.py names {', '.join(gone)}, which docs/ does not have"
         )
+    texts = {name: (docs / name).read_text() for names in pages.values() for name in names}
     return _HEAD + "".join(
-        f"\n## {title}\n\n{_section(those, pages[title])}" for title, those in sections.items() if those
+        f"\n## {title}\n\n{_section(those, {name: texts[name] for name in pages[title]})}"
+        for title, those in sections.items()
+        if those
     )
 
 
-def _section(routes: list[Route], pages: set[str]) -> str:
-    """Return a list of routes. Above it stands how they begin, and who may use most of them."""
+def _section(routes: list[Route], pages: dict[str, str]) -> str:
+    """Return a list of routes, explained by ``pages``. Above it stands how they begin, and who may use most of them."""
     start = posixpath.commonpath([route.path for route in routes]) if len(routes) > 1 else ""
     start = start if start.count("/") > 1 or start == "/dashboard" else ""
     methods: dict[tuple[str, str, str], list[str]] = {}
     for route in routes:
         rest = route.path.removeprefix(start) if start else route.path
         method = "" if route.method == "*" else route.method
-        methods.setdefault((_short(who_may(route)), _said(route), rest), []).append(method)
+        told = any(is_explained(method, rest, page) for page in pages.values())
+        told = told and not route.does.startswith(NOTHING)
+        methods.setdefault((_short(who_may(route)), "" if told else _said(route), rest), []).append(method)
     rows: dict[tuple[str, str], list[str]] = {}
     for (rule, does, rest), verbs in methods.items():
         path = f"{'|'.join(verbs)} {rest}".strip()
@@ -195,6 +201,20 @@ def _section(routes: list[Route], pages: set[str]) -> str:
         for (rule, does), paths in rows.items()
     )
     return f"{' '.join(lead)}\n\n{items}"
+
+
+def is_explained(method: str, path: str, page: str) -> bool:
+    """Return whether a page's tables name a route: by the end of its path, with its method or without one."""
+    parts = [each for each in path.split("/") if each]
+    if all("{" in each for each in parts):
+        return False
+    end = "/".join(r"(?:\{[^/\s]+\}|…)" if "{" in each else re.escape(each) for each in parts)
+    for span in re.findall(r"`([^`\n]+)`", "\n".join(line for line in page.splitlines() if line.startswith("| "))):
+        methods = re.findall(r"\b(?:GET|POST|PUT|DELETE)\b", span)
+        named = methods or "/" in span
+        if named and re.search(rf"(?:^|[\s/]){end}(?=[?\s]|$)", span) and (not methods or method in methods):
+            return True
+    return False
 
 
 def _short(rule: str) -> str:
@@ -223,5 +243,6 @@ Every path that a worker serves at its `address`. A path without a method takes 
 route is for counts where [`auth`](../security.md) is set; superusers may do everything. A is the action `admin`, C
 `consume`, P `produce`, R `replicate`, on the topic or the namespace that the path or `?topic=` names; with "each topic"
 it is needed somewhere, and each topic inside is checked. The dashboard acts in the name of who signed in.
-Errors are `{"error": code, "message": text}`: [all of them](errors.md).
+Errors are `{"error": code, "message": text}`: [all of them](errors.md). A route without a description here has
+one on the page that explains its section, or says by its path what it does.
 """

@@ -65,8 +65,7 @@ class TopicStatus(TypedDict):
     taken_back: NotRequired[
         Annotated[
             str,
-            "after a lost disk, the newest of the cluster's own messages that came back; all that it confirmed after "
-            "this position is lost, because no cluster that was asked had it",
+            "after a lost disk, its cluster's newest own message that came back; what it confirmed later is lost",
             "ledger:entry",
         ]
     ]

@@ -12,9 +12,7 @@ class LinkGap(TypedDict):
     kind: Annotated[str, "what is missing, in the words of links.md"]
     origin: Annotated[str, "whose messages"]
     detail: Annotated[str, "in words"]
-    policies: NotRequired[
-        Annotated[list[str], "those that end it, the one that loses nothing first"]
-    ]
+    policies: NotRequired[Annotated[list[str], "those that end it, the one that loses nothing first"]]
 
 
 class LinkBackfill(TypedDict):

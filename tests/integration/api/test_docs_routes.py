@@ -28,6 +28,14 @@ def test_a_route_that_nobody_placed_is_for_superusers_and_stands_at_the_end(runn
     assert "## Other paths\n\nFor superusers." in page
 
 
+def test_a_route_that_a_table_of_its_page_names_is_not_described_again() -> None:
+    page = "| `GET blocks?topic=` · `…/{topic}/trim`, `stats` | text |\nas `POST /spoken`\n"
+    explained = [("GET", "/blocks"), ("POST", "/{name}/trim")]
+    others = [("POST", "/blocks"), ("GET", "/stats"), ("POST", "/spoken"), ("GET", "/{name}"), ("GET", "/block")]
+    assert [each for each in explained if not routes.is_explained(*each, page)] == []
+    assert [each for each in others if routes.is_explained(*each, page)] == []
+
+
 def test_who_may_is_what_the_rules_say() -> None:
     rules = {
         ("GET", "/healthz"): "anybody",
