@@ -186,10 +186,12 @@ class TopicSync:
     async def stop(self) -> None:
         self._end()
         await self._queue.stop()
+        handled = self._checkpoint.handled  # markers that come while it saves are handled after the next start
         if self._queue.is_empty:
             with contextlib.suppress(EngineError):  # then the markers are only handled again
+                await self._queue.save_noted()
                 await self._state.save_pending()
-                if await self._checkpoint.save_now():
+                if await self._checkpoint.save_now(handled):
                     self._forget_trimmed()
 
     def discard(self) -> None:
