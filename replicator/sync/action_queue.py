@@ -186,7 +186,7 @@ class ActionQueue:
                 while self._actions:
                     await self._carry_out_some()
                     self._repeating = False
-                await self._save_first()
+                await self.save_noted()
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):
                     self._on_saved()
@@ -262,7 +262,7 @@ class ActionQueue:
             writer = self._shared.engine.writer
             writer.latencies.sync[origin].observe((writer.wall_clock_ms() - announced_ms) / 1000)
 
-    async def _save_first(self) -> None:
+    async def save_noted(self) -> None:
         """Save what :meth:`save_first` was given. Raises the store's errors; then it is saved at the next try."""
         while taken := self._to_save_first:
             self._to_save_first = None

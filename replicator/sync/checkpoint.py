@@ -100,10 +100,10 @@ class Checkpoint:
             self._saved = handled
         return True
 
-    async def save_now(self) -> bool:
-        """Save all that was handled, at the end. Raises the store's errors."""
+    async def save_now(self, handled: Position) -> bool:
+        """Save that markers up to ``handled`` were handled, as :meth:`save` does, but whether it is time or not."""
         self._due_ms = 0
-        return await self.save(self.handled)
+        return await self.save(handled)
 
     def close(self) -> None:
         """Stop the timer. ``on_due`` is not called any more."""

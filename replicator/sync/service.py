@@ -91,7 +91,8 @@ class SubscriptionSync(TopicListener[Topic]):
         """Start the sync of every topic: read back what was known, and handle what was left unhandled.
 
         Topics with few markers come first, so that the others can share what is left of the limit. Other tasks run
-        meanwhile. An event of a topic whose turn has not come is handled after what was left unhandled of it.
+        meanwhile. An event of a topic whose turn has not come is handled after what was left unhandled of it. Until
+        then the topic announces nothing.
         """
         engine, routes = self._shared.engine, self._shared.routes
         starting = engine.loaded.starting
@@ -107,7 +108,7 @@ class SubscriptionSync(TopicListener[Topic]):
                 self._shared.peers(topic), partial(routes.relays, topic.name), markers_max, pace
             )
             left = max(0, left - recalled.markers)
-            self._topics[topic.name] = TopicSync(self._shared, topic, recalled.mappings)
+            self._topics[topic.name] = TopicSync(self._shared, topic, recalled.mappings, held=True)
             unresumed[topic.name] = recalled.unannounced
         engine.add_listener(self)
         self._unresumed = unresumed

@@ -46,6 +46,7 @@ class TopicSync:
         "_applier",
         "_changed_at",
         "_checkpoint",
+        "_held",
         "_ignored",
         "_loop",
         "_markers",
@@ -60,8 +61,13 @@ class TopicSync:
         "controller",
     )
 
-    def __init__(self, shared: Shared, topic: Topic, mappings: Sequence[SnapshotMapping] = ()) -> None:
-        """Make it, with the ``mappings`` that the topic's log has."""
+    def __init__(
+        self, shared: Shared, topic: Topic, mappings: Sequence[SnapshotMapping] = (), *, held: bool = False
+    ) -> None:
+        """Make it, with the ``mappings`` that the topic's log has.
+
+        If it is ``held``, it announces nothing before :meth:`resume`, which finds out what was announced already.
+        """
         self._shared = shared
         self._topic = topic
         self._loop = asyncio.get_running_loop()
@@ -99,6 +105,7 @@ class TopicSync:
         """Time of the first acknowledgement that is not announced yet."""
         self._announcing_since: float | None = None
         """Time of the first acknowledgement in the markers that are not in the log yet."""
+        self._held = held
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -113,7 +120,7 @@ class TopicSync:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done, now or later."""
-        return self._queue.is_idle and self._timer is None
+        return self._queue.is_idle and self._timer is None and not self._held
 
     # Starting and stopping.
 
@@ -122,6 +129,7 @@ class TopicSync:
 
         ``unannounced`` are the deleted subscriptions whose deletion is not announced in the log.
         """
+        self._held = False
         topic = self._topic
         self._state.note_kept_lives()
         self._checkpoint.load()
@@ -186,10 +194,12 @@ class TopicSync:
     async def stop(self) -> None:
         self._end()
         await self._queue.stop()
+        handled = self._checkpoint.handled  # markers that come while it saves are handled after the next start
         if self._queue.is_empty:
             with contextlib.suppress(EngineError):  # then the markers are only handled again
+                await self._queue.save_noted()
                 await self._state.save_pending()
-                if await self._checkpoint.save_now():
+                if await self._checkpoint.save_now(handled):
                     self._forget_trimmed()
 
     def discard(self) -> None:
@@ -413,7 +423,7 @@ class TopicSync:
 
     def _settle(self) -> None:
         """Set the timer to when the controller wants to be woken."""
-        if self._stopped or self._queue.is_paused:
+        if self._stopped or self._held or self._queue.is_paused:
             return
         now_ms = monotonic_ms()
         if self._timer is not None and self._timer_ms <= now_ms:

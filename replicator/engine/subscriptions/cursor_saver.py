@@ -55,8 +55,8 @@ class CursorSaver:
         """Error for callers while the subscription is being deleted, and after that."""
         self._refusal: EngineError | None = None
         """Error for callers after :meth:`refuse`."""
-        self._next: CursorState | None = None
-        """State that the next save writes in place of the present one."""
+        self._next: tuple[CursorState, Told] | None = None
+        """State that the next save writes in place of the present one, and the only caller whom that save is for."""
         self._writes_next = False
         """Whether the save under way writes :attr:`_next`."""
         self._was_refused = False
@@ -75,10 +75,10 @@ class CursorSaver:
         """Return a future that is done when ``state`` is durable in place of the present state.
 
         ``move`` is called as soon as it is, before anything else is saved, and must make it the present state. It is
-        not called if the store refuses. Only one such save may be under way.
+        not called if the store refuses. Only one such save may be under way. Other callers wait for the save after it,
+        because ``state`` lacks what changed since it was made.
         """
         assert self._next is None
-        self._next = state
         future: asyncio.Future[None] = self._loop.create_future()
 
         def told(error: EngineError | None) -> None:
@@ -88,6 +88,7 @@ class CursorSaver:
             finally:
                 complete(future, error)
 
+        self._next = state, told
         self.tell_when_saved(told)
         return future
 
@@ -122,7 +123,11 @@ class CursorSaver:
 
         Raises the error of :meth:`refuse` or :meth:`delete` if the state may not be saved any more.
         """
-        self._being_saved, self._waiting = self._waiting, []
+        if self._next is None:
+            self._being_saved, self._waiting = self._waiting, []
+        else:
+            self._being_saved = [self._next[1]]
+            self._waiting.remove(self._next[1])
         self._since = self._waiting_since
         self._writes_next = self._next is not None
         if self._deleting is not None:
@@ -131,7 +136,7 @@ class CursorSaver:
             self._was_refused = True
             raise self._refusal.with_traceback(None)
         self._was_refused = False
-        changes = self._rows.changes(self._next or self._state())
+        changes = self._rows.changes(self._state() if self._next is None else self._next[0])
         self._begun = True
         if changes and not self.stored:
             return [*changes.writes, *self._with_first_save], changes.cleared

@@ -48,10 +48,10 @@ class PositionMoves:
             nonlocal moved
             if cursor.generation < state.generation:  # else another cluster sought meanwhile
                 cursor.restart(position, starts=starts)
+                moved = True
                 subscription.backlog.moved()
                 subscription.dispatching.restart()
                 subscription.changed(None, local=True)
-                moved = True
 
         while not moved:
             await self.sought()

@@ -15,6 +15,7 @@ import pytest
 from engine_support import batch, eventually, make_block, message, opened, serving, settled
 from sync_node_support import TOPIC, Node, agree, backlog, consuming, mesh, synced
 
+from replicator.engine.errors import StoreFull
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.requests import CopiedBlock
@@ -473,6 +474,40 @@ def test_a_whole_state_that_a_cluster_lacks_is_announced_or_asked_for_also_after
         monkeypatch.undo()
         async with alone(copied) as node:
             await eventually(lambda: node.sync.counters()["updates_sent"] == 1, "the announcement")
+
+    asyncio.run(main())
+
+
+def test_invariant_12_a_question_outlives_an_orderly_stop_while_the_store_refuses_to_note_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with alone(tmp_path / "b") as node:
+            topic = await node.engine.topic(TOPIC)
+            await topic.publish([message()])
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await eventually(lambda: not subscription.cursor.state.to_announce, "the first announcement")
+        async with alone(tmp_path / "b") as node:  # which announces nothing before it is asked
+            topic, full = node.topic(), asyncio.Event()
+            put_many, queue = node.engine.writer.put_many, node.sync._topics[TOPIC]._queue
+            await eventually(lambda: queue.is_idle, "the end of the start")
+            assert node.sync.counters()["updates_sent"] == 0
+
+            async def refusing(writes: Sequence[RowWrite], **options: Any) -> None:
+                if full.is_set() and any(table == "cursors" for table, _, _ in writes):
+                    raise StoreFull("in this test")
+                await put_many(writes, **options)
+
+            monkeypatch.setattr(node.engine.writer, "put_many", refusing)
+            # Many topics announce something, so this one waits for its turn.
+            monkeypatch.setattr(UpdateBudget, "reserve", lambda _, earliest_ms, __: earliest_ms + 600_000)
+            full.set()
+            await topic.writing.copy([sent(SubscriptionUpdate("sub", {}, 1, AckVector(), asks=True))])
+            await eventually(lambda: queue.is_paused, "a store that refuses")
+            full.clear()
+        monkeypatch.undo()
+        async with alone(tmp_path / "b") as node:
+            await eventually(lambda: node.sync.counters()["updates_sent"] == 1, "the answer")
 
     asyncio.run(main())
 

@@ -145,6 +145,34 @@ def test_many_topics_that_move_write_few_markers_and_cost_nothing_when_they_rest
     asyncio.run(main())
 
 
+def test_invariant_7_a_start_that_takes_many_turns_announces_nothing_that_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Node.start
+
+    async def paced(node: Node, addresses: dict[str, str]) -> None:
+        monkeypatch.setattr(node.engine.turns, "clock", Ticking(1.0))  # each step has a turn of its own
+        await start(node, addresses)
+
+    async def main() -> None:
+        async with mesh(tmp_path, "us-east", "eu-west", settings=SETTINGS) as nodes:
+            topics = [await nodes["us-east"].engine.topic(name) for name in NAMES]
+            for topic in topics:
+                await acknowledging(topic)
+                await topic.publish([message()])
+            await eventually(lambda: not any(map(backlogs, nodes.values())), "all that was acknowledged, everywhere")
+            await eventually(lambda: all(map(at_rest, nodes.values())), "rest")
+        sent = []
+        for starting in (start, paced):  # the first restart may tell what had no mapping before
+            monkeypatch.setattr(Node, "start", starting)
+            async with mesh(tmp_path, "us-east", "eu-west", settings=SETTINGS) as nodes:
+                await eventually(lambda: all(map(at_rest, nodes.values())), "rest after a restart")
+                sent.append(totals(nodes)["updates_sent"])
+        assert sent[1] == 0
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("limit", [100_000, 400])
 def test_invariant_11_a_start_reads_markers_in_many_turns_of_the_event_loop_and_no_more_than_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int

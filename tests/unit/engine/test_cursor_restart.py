@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import PUBLISH_TIME_MS, TOPIC, batch, message, opened, subscribed
+from engine_support import PUBLISH_TIME_MS, TOPIC, batch, eventually, message, opened, subscribed
 
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import InvalidSeek, StoreFull
+from replicator.engine.subscriptions.cursor_rows import load_cursors
+from replicator.engine.subscriptions.dispatching import Dispatching
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.types import Ack, SubscriptionType
 from snapshots.position import BEFORE_ALL, Position
@@ -198,6 +200,57 @@ def test_a_seek_during_which_another_cluster_seeks_comes_after_it(
             cursor = (await subscription_of(engine)).cursor
             assert cursor.generation == generation + 2
             assert [at for at in range(6) if cursor.is_consumed(positions[at])] == [0, 1, 2, 3, 5]
+
+    asyncio.run(main())
+
+
+def test_invariant_1_what_changes_while_a_seek_waits_for_its_save_is_durable_when_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message()] * 6)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
+            put_many, held = engine.writer.put_many, asyncio.Event()
+
+            async def slow(*writes: Any, **cleared: Any) -> None:
+                await held.wait()
+                await put_many(*writes, **cleared)
+
+            monkeypatch.setattr(engine.writer, "put_many", slow)
+            acknowledging = asyncio.create_task(subscription.acknowledge([Ack(positions[1])]))
+            await eventually(lambda: subscription._saver._being_saved is not None, "an earlier save")
+            seeking = asyncio.create_task(subscription.moves.seek(positions[3]))
+            await eventually(lambda: subscription._saver._next is not None, "a seek that waits for its save")
+            changing = asyncio.gather(subscription.set_properties({"owner": "me"}), subscription.set_replicated(True))
+            await asyncio.sleep(0)
+            held.set()
+            await changing
+            state, _ = load_cursors(engine.store, topic.topic_id)["sub"]
+            assert (state.properties, state.replicated) == ({"owner": "me"}, True)
+            await asyncio.gather(acknowledging, seeking)
+            assert (state.mark_delete, subscription.mark_delete) == (positions[2], positions[2])
+
+    asyncio.run(main())
+
+
+def test_a_seek_ends_though_the_dispatching_fails_to_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            positions = await topic.publish([message()] * 2)
+            subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
+            generation = subscription.cursor.generation
+
+            def failing(_: Dispatching) -> None:
+                if subscription.cursor.generation > generation + 10:  # else it would go on for ever
+                    return
+                raise ValueError("in this test")
+
+            monkeypatch.setattr(Dispatching, "restart", failing)
+            await subscription.moves.seek(positions[1])
+            assert (subscription.cursor.generation, subscription.mark_delete) == (generation + 1, positions[0])
 
     asyncio.run(main())
 
