@@ -33,8 +33,8 @@ from bench.browser import browser_missing, first_paints_ms
 from bench.measurement import Measurement
 from replicator.api.data_plane import ENGINE
 from replicator.api.topic_figures import add_topic_figures, figures_page
-from replicator.dashboard.asking import Asking
 from replicator.dashboard.drilling import Drilling
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import TOPICS_SHOWN, Views
 from replicator.drills.ports import free_ports
@@ -99,7 +99,7 @@ async def _measure_views(directory: Path) -> list[Measurement]:
         await runner.setup()
         for port in ports:
             await web.TCPSite(runner, "127.0.0.1", port).start()
-        asking = Asking(lambda: topology)
+        asking = FanOut(lambda: topology)
         views = Views(asking, Switches(asking), Drilling(asking, asking.clusters[0]))
         measured = []
         for name, view in VIEWS.items():

@@ -76,7 +76,7 @@ class LogState:
             and self.earlier_lives.get(origin, self.vector.get(origin, BEFORE_ALL)) < reached
         }
 
-    def lost_some_of(self, response: SnapshotResponse) -> bool:
+    def may_lack_messages_of(self, response: SnapshotResponse) -> bool:
         """Return whether the cluster that gave ``response`` may have messages that this log passed over and never had.
 
         It may if messages of any origin in ``response`` were left out here. It also may if the newest message of an

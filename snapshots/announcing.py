@@ -88,7 +88,7 @@ class AckSource(Protocol):
     def describe(self, name: str) -> Description: ...
 
 
-class _Buried(NamedTuple):
+class _Deletion(NamedTuple):
     """Tombstone of a deleted subscription. ``unless_in_use`` tells that the deletion was not forced, and ``again`` that
     it is not new: it was announced before."""
 
@@ -151,7 +151,7 @@ class UpdateAnnouncer:
         self._starts = starts or _unknown
         self._peers = peers
         self._subscriptions: dict[str, _Subscription] = {}
-        self._buried: dict[str, _Buried] = {}
+        self._buried: dict[str, _Deletion] = {}
         """Tombstones of deleted subscriptions, by name, the oldest deletion first."""
         self._unknown: dict[str, None] = {}  # a set that is empty takes three times as much, for each topic
         """Subscriptions that are being created because of an announced change. Their whole state must be asked for."""
@@ -233,7 +233,7 @@ class UpdateAnnouncer:
         self._coarse.pop(name, None)
         if generation is not None:
             self._buried.pop(name, None)
-            self._buried[name] = _Buried(generation, unless_in_use, again or announced)
+            self._buried[name] = _Deletion(generation, unless_in_use, again or announced)
             if not announced:
                 self._add(name, now_ms)
             while len(self._buried) > BURIED_MAX and (oldest := next(iter(self._buried))) not in self._changed:
@@ -417,7 +417,7 @@ class UpdateAnnouncer:
 
     def _on_update(self, update: SubscriptionUpdate, origin: str, lac: Position, now_ms: int) -> ApplyUpdate | None:
         name, known = update.subscription, self._subscriptions.get(update.subscription)
-        newest = self._buried.get(name, _Buried()).generation if known is None else known.generation
+        newest = self._buried.get(name, _Deletion()).generation if known is None else known.generation
         if newest > update.generation or (known is None and newest == update.generation):
             if not update.deleted or newest > update.generation:
                 self._answer(name, now_ms)

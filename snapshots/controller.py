@@ -27,8 +27,8 @@ Algorithm, in cluster A with peer B:
    Where snapshots are thinned, it waits for the next change of the exact state, as long as a snapshot would wait.
 6. Messages of a peer A need no request of B's own: A asks behind them, and all answers come to B too. B only waits
    until, for each peer, an answer *covers* all messages that B has: the answer's vector is not below B's. If none
-   comes, B asks in the end (:mod:`snapshots.asking`). So N clusters write about N markers for messages of one of them.
-   If each asked each, they would write N * N.
+   comes, B asks in the end (:mod:`snapshots.scheduling`). So N clusters write about N markers for messages of one of
+   them. If each asked each, they would write N * N.
 7. With three or more clusters, a message of C may reach A, be consumed, and be asked about before it reaches B; then
    the topic is idle in A, and B would never cover it. So when B gets messages of others after its last answer, and
    nobody asks soon, B answers unasked (the *follow-up*). It does so once, so idle stays idle.
@@ -55,7 +55,6 @@ from snapshots.actions import (
     WriteResponse,
 )
 from snapshots.announcing import AckSource, UpdateAnnouncer
-from snapshots.asking import Asking, UnansweredRequests, patience_ms
 from snapshots.mapping import MappingTable, SnapshotMapping
 from snapshots.markers import (
     LocalSnapshot,
@@ -67,6 +66,7 @@ from snapshots.markers import (
 from snapshots.pacing import SnapshotBudget, UpdateBudget
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.recording import MappingRecorder
+from snapshots.scheduling import SnapshotScheduler, UnansweredRequests, request_delay_ms
 from snapshots.starts import Starts
 
 WAITING_ANSWERS_MAX: Final = 16
@@ -121,7 +121,7 @@ class SnapshotController:
         self._last = BEFORE_ALL
         self._last_message: Position | None = None
         """Position at or above the last message; None if it is not known yet."""
-        self._asking = Asking(self._budget)
+        self._scheduler = SnapshotScheduler(self._budget)
         self._unanswered = UnansweredRequests()
         self._waiting: dict[str, list[SnapshotResponse]] = {}
         self._waiting_may_end = False
@@ -142,7 +142,7 @@ class SnapshotController:
         if self._waiting_may_end:
             return now_ms
         deadline_ms = self.updates.due_ms
-        if self._asking.wanted and self._wants_request():
+        if self._scheduler.wanted and self._wants_request():
             request_ms = self._request_ms(now_ms)
             deadline_ms = request_ms if deadline_ms is None else min(deadline_ms, request_ms)
         if (snapshot_ms := self._recorder.due_ms) is not None:
@@ -167,11 +167,11 @@ class SnapshotController:
             self._last_message = last
             self._recorder.on_messages()
             interval_ms = self._settings.snapshot_interval_ms
-            self._asking.on_messages(messages, self._asked, now_ms, interval_ms, others_ask=origin in self._peers)
+            self._scheduler.on_messages(messages, self._asked, now_ms, interval_ms, others_ask=origin in self._peers)
             if self._follow_up_ms is None and origin != self._local and self._peers:
                 third = self._reachable if origin is None else {origin}
                 if any(third - {peer} for peer in self._peers):
-                    self._follow_up_ms = now_ms + patience_ms(self._budget, interval_ms)
+                    self._follow_up_ms = now_ms + request_delay_ms(self._budget, interval_ms)
         elif self._recorder.has_beyond(before):
             # A mapping was recorded ahead of this event: what is at the end of the log may reach it only now.
             self.updates.note_all(now_ms)
@@ -253,7 +253,7 @@ class SnapshotController:
         self._reachable = _others(reachable_origins, self._local)
         self._asked = _common(self._peers, self._reachable)
         self._follow_up_ms = self._follow_up_ms if self._peers else None
-        self._asking.on_peers(self._asked, ask=bool(added) and self._last_message is not None)
+        self._scheduler.on_peers(self._asked, ask=bool(added) and self._last_message is not None)
         self._waiting_may_end = any(self._waiting.values())
         self.updates.on_peers(self._peers, now_ms, announce_all=bool(added))
 
@@ -310,15 +310,15 @@ class SnapshotController:
     # ---- asking (steps 1 and 6) -------------------------------------------------------------------------
 
     def _wants_request(self) -> bool:
-        return self._asking.wanted and bool(self._asked) and self.updates.has_subscriptions
+        return self._scheduler.wanted and bool(self._asked) and self.updates.has_subscriptions
 
     def _request_ms(self, now_ms: int) -> int:
-        return self._asking.due_ms(now_ms, self._settings.snapshot_interval_ms)
+        return self._scheduler.due_ms(now_ms, self._settings.snapshot_interval_ms)
 
     def _request(self, now_ms: int, log: LogState) -> WriteRequest:
         snapshot_id = self._next_id()
         self.stats.timeouts += self._unanswered.note(snapshot_id, self._asked, now_ms)
-        self._asking.on_request(now_ms)
+        self._scheduler.on_request(now_ms)
         self._follow_up_ms = None
         self.stats.requests += 1
         return WriteRequest(SnapshotRequest(snapshot_id, self._local, log.lac, log.said()))
@@ -330,7 +330,7 @@ class SnapshotController:
         if asked_by in self._peers:
             actions.append(self._answer(request.snapshot_id, asked_by, log))
         if request.vector:
-            self._asking.on_asked(now_ms, self._settings.snapshot_timeout_ms)
+            self._scheduler.on_peer_request(now_ms, self._settings.snapshot_timeout_ms)
             said = SnapshotResponse(request.snapshot_id, asked_by, request.position, request.vector, "")
             actions += self._on_answer(position, said, log, now_ms)
         return actions
@@ -370,7 +370,7 @@ class SnapshotController:
                 waiting.pop()
             waiting.append(response)
             return []
-        if log.lost_some_of(response):
+        if log.may_lack_messages_of(response):
             self.stats.skipped += 1
             return []
         # With third origins the log reached the vector at some place up to its LAC, which need not be `position`.
@@ -386,7 +386,7 @@ class SnapshotController:
             fulfilled: SnapshotResponse | None = None
             while waiting and not log.lacking(waiting[0], self._local):
                 answer = waiting.pop(0)
-                if log.lost_some_of(answer):
+                if log.may_lack_messages_of(answer):
                     self.stats.skipped += 1
                 else:
                     fulfilled = answer
@@ -399,7 +399,7 @@ class SnapshotController:
         covers = all(response.vector.get(origin, BEFORE_ALL) >= at for origin, at in log.reached().items())
         covers_first = covers and not self._recorder.is_covered(peer)
         if covers:
-            self._asking.on_covered((peer,))
+            self._scheduler.on_covered((peer,))
         interval_ms = self._settings.snapshot_interval_ms
         asked_here = response.requested_by == self._local
         if not asked_here and not covers_first and self._recorder.recorded_within(peer, interval_ms, now_ms):
@@ -436,20 +436,20 @@ class SnapshotController:
             case SnapshotRequest():
                 if self._last_message is not None and self._last_message < position:
                     about_all = not marker.vector or self._last_message <= marker.position
-                    self._asking.on_request_stands(about_all=about_all)
+                    self._scheduler.on_request_stands(about_all=about_all)
                 if marker.vector:
-                    self._note_said(marker.position)
+                    self._note_announced(marker.position)
             case LocalSnapshot():
                 self._recorder.recall(marker)
                 if marker.covers and self._last_message is not None and self._last_message <= marker.local:
-                    self._asking.on_covered(marker.clusters)
+                    self._scheduler.on_covered(marker.clusters)
             case SubscriptionsUpdate():
                 for update in marker.updates:
                     self.updates.recall(update)
             case SnapshotResponse():
-                self._note_said(marker.position)
+                self._note_announced(marker.position)
 
-    def _note_said(self, lac: Position) -> None:
+    def _note_announced(self, lac: Position) -> None:
         """Record that peers were told the vector of the log up to ``lac``. A follow-up is not needed if that covers all
         messages."""
         if self._last_message is not None and self._last_message <= lac:

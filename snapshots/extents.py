@@ -373,7 +373,7 @@ class ExtentTable:
             elif len(bitmap) <= FEW_POSITIONS:
                 self._few(here, there, rank, bitmap, result)
             else:
-                self._scattered(here, there, rank, bitmap, result)
+                self._translate_scattered(here, there, rank, bitmap, result)
         return result
 
     def _range(self, here: _Side, there: _Side, rank: int, first: int, last: int, result: PositionSet) -> None:
@@ -427,7 +427,7 @@ class ExtentTable:
             if key < end:
                 result.add(there.position(to + key - start))
 
-    def _scattered(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
+    def _translate_scattered(self, here: _Side, there: _Side, rank: int, bitmap: BitMap, result: PositionSet) -> None:
         for begin in range(0, len(bitmap), SLICE_POSITIONS):
             part: Any = bitmap[begin : begin + SLICE_POSITIONS]
             keys = np.frombuffer(part.to_array(), np.uint32).astype(np.uint64) | np.uint64(rank << ENTRY_BITS)

@@ -39,7 +39,7 @@ Starts = Mapping[str, Start]
 """Start of one subscription, by origin. Nothing is known about an origin that is not named."""
 
 
-class Reached(Protocol):
+class OriginProgress(Protocol):
     """Progress of an origin's messages in this cluster."""
 
     @property
@@ -109,7 +109,7 @@ def is_anything_before(starts: Starts) -> bool:
     return any(start.position > BEFORE_ALL for start in starts.values())
 
 
-def may_come_before(starts: Starts, reached: Mapping[str, Reached]) -> bool:
+def may_come_before(starts: Starts, reached: Mapping[str, OriginProgress]) -> bool:
     """Return whether messages that lie before the start may still arrive. ``reached`` is how far each origin is
     here."""
     return any(

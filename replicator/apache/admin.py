@@ -1,7 +1,7 @@
 """The admin REST API of Apache Pulsar's brokers, as far as the bridge asks it.
 
 ``docs/pulsar-fidelity.md`` lists each request with what is relied on in its answer. Requests are bounded in number and
-time. Where the brokers limit them they wait (:mod:`replicator.apache.request_turns`); else they are not tried again
+time. Where the brokers limit them they wait (:mod:`replicator.apache.rate_limiter`); else they are not tried again
 here: whoever asks does so periodically.
 """
 
@@ -19,12 +19,12 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import aiohttp
 
-from replicator.apache.credentials import BASIC, TOKEN, TlsOfFiles, showing_of
+from replicator.apache.credentials import BASIC, TOKEN, TlsFiles, showing_of
 from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.errors import AdminFailed, AdminLimited
 from replicator.apache.names import RESERVED
-from replicator.apache.request_turns import REQUESTS_AT_ONCE_MAX, RequestTurns, retry_after, tells_to_wait
-from replicator.apache.shown import ConsumersShown, SeenEntry, SubscriptionShown, TopicInternals, internals_of
+from replicator.apache.rate_limiter import REQUESTS_AT_ONCE_MAX, RateLimiter, is_rate_limited, retry_after
+from replicator.apache.shown import ConsumersShown, EntryProperties, SubscriptionShown, TopicInternals, internals_of
 from replicator.client.authentication import AuthenticationTLS
 from replicator.client.closing import ClosedAtExit
 from replicator.client.errors import AuthenticationError
@@ -49,7 +49,7 @@ class _Unreachable(Exception):
     """Error before any request was sent: the host could not be reached."""
 
 
-class _Broken(Exception):
+class _NoResponse(Exception):
     """Error after a host took a request: it did not answer."""
 
 
@@ -70,8 +70,8 @@ class BrokerAdmin(ClosedAtExit):
         """Number of the host that answered last."""
         showing = showing_of(settings)
         self._shown = showing.authentication
-        self._tls = TlsOfFiles(showing) if settings.admin_url.startswith("https") else None
-        self._turns = RequestTurns()
+        self._tls = TlsFiles(showing) if settings.admin_url.startswith("https") else None
+        self._turns = RateLimiter()
         try:
             self._headers()
             self._context()
@@ -189,7 +189,7 @@ class BrokerAdmin(ClosedAtExit):
                 return False
         return True
 
-    async def seen_entry(self, topic: str, at: Position) -> SeenEntry | None:
+    async def seen_entry(self, topic: str, at: Position) -> EntryProperties | None:
         """Return what the brokers show of an entry; None if they show the worker no entries."""
         try:
             headers = await self._headers_of(f"{_path(topic)}/ledger/{at.ledger}/entry/{at.entry}")
@@ -197,7 +197,7 @@ class BrokerAdmin(ClosedAtExit):
             if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED):
                 return None
             raise
-        return SeenEntry(
+        return EntryProperties(
             bool(headers), headers.get("X-Pulsar-publish-time", ""), headers.get("X-Pulsar-sequence-id", "")
         )
 
@@ -351,7 +351,7 @@ class BrokerAdmin(ClosedAtExit):
                 answer = await self._send_to(self._urls[number % count], method, path, body)
             except _Unreachable as error:
                 errors.append(str(error))
-            except _Broken as error:
+            except _NoResponse as error:
                 self._asked = (number + 1) % count
                 raise AdminFailed(str(error)) from None
             else:
@@ -366,7 +366,7 @@ class BrokerAdmin(ClosedAtExit):
         for sent_on in range(REDIRECTS_MAX + 1):
             sent = f"{request} (sent on to {url})" if sent_on else request
             # Another host would send on to the same one.
-            over: type[Exception] = AdminFailed if sent_on else _Broken
+            over: type[Exception] = AdminFailed if sent_on else _NoResponse
             try:
                 async with self._session.request(
                     method,
@@ -417,7 +417,7 @@ class BrokerAdmin(ClosedAtExit):
             return _Answer(dict(response.headers), said)
         text = f"{request}: {status} {_reason(said, response.reason)}"
         said_seconds = retry_after(response.headers)
-        if tells_to_wait(status, said_seconds):
+        if is_rate_limited(status, said_seconds):
             raise AdminLimited(text, status, said_seconds)
         if status == HTTPStatus.UNAUTHORIZED:
             text += f" ({self._named('the brokers refuse what the worker shows')})"

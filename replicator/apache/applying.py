@@ -82,7 +82,7 @@ class Applying:
         applied: dict[str, Applied] = {}
         for some in _in_parts(wanted):
             held = [name for name in some if self._fence.holder(name) is not None]
-            applied.update(await _each(held, lambda name: self._through_holder(name, wanted[name].positions)))
+            applied.update(await _each(held, lambda name: self._acknowledge_by_holder(name, wanted[name].positions)))
             beside = [name for name in some if name not in applied]
             if not beside:
                 continue
@@ -93,7 +93,7 @@ class Applying:
                 applied.update(dict.fromkeys(beside, error))
         return applied
 
-    async def _through_holder(self, name: str, positions: PositionSet) -> list[Position]:
+    async def _acknowledge_by_holder(self, name: str, positions: PositionSet) -> list[Position]:
         holder = self._fence.holder(name)
         if holder is None:
             raise BridgeError(f"the consumer that keeps others out of {name} has just gone; the bridge tries again")

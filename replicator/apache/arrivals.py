@@ -1,7 +1,7 @@
 """Queue of the entries that one consumer has received and the bridge has not taken yet.
 
 Invariant (DESIGN §3): 11, what is sent by a broker and not taken here is bounded: by permits
-(:mod:`replicator.apache.permits`), and where a broker does not keep to them, by leaving it.
+(:mod:`replicator.apache.flow_control`), and where a broker does not keep to them, by leaving it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Arrivals:
         self._news.set()
 
 
-class Silence:
+class StallDetector:
     """Tells when brokers have entries and send none of them. Sans-IO.
 
     A broker that loads a topic anew may forget a consumer that has just subscribed, and tell neither the consumer nor

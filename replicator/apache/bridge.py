@@ -21,10 +21,10 @@ from replicator.apache.broker_clients import BrokerClients
 from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
+from replicator.apache.flow_control import read_budget
 from replicator.apache.native_replication import NativeOrigins, NativeReplication
-from replicator.apache.permits import read_room
-from replicator.apache.publish_room import publish_room
-from replicator.apache.renewing import Renewal, Way
+from replicator.apache.publish_budget import publish_budget
+from replicator.apache.renewing import Renewal, ResumeMode
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.apache.topic_watches import TopicWatches
 from replicator.client.errors import PulsarException
@@ -82,8 +82,8 @@ class ApacheBridge(TopicListener[Topic]):
         self._elsewhere = elsewhere
         self._natives = natives
         self._topics: dict[str, TopicBridge] = {}
-        self._publish_room = publish_room()
-        self._read_room = read_room()
+        self._publish_room = publish_budget()
+        self._read_room = read_budget()
         self.clients = BrokerClients(
             engine,
             broker_origin,
@@ -117,7 +117,7 @@ class ApacheBridge(TopicListener[Topic]):
         self._sizes: dict[str, int] = {}
         """Number of topics of each namespace."""
         self._hearing: SupervisedTask = engine.supervisor.task(
-            "apache-bridge", "hearing of new topics from the brokers", self._hear
+            "apache-bridge", "hearing of new topics from the brokers", self._watch_namespaces
         )
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class ApacheBridge(TopicListener[Topic]):
         """
         bridged = self._bridged(topic)
         renewal = await bridged.renewal()
-        if dry_run or renewal.way is Way.NOTHING or self._topics.get(topic) is not bridged:
+        if dry_run or renewal.way is ResumeMode.NOTHING or self._topics.get(topic) is not bridged:
             return renewal
         self._renewing.add(topic)
         del self._topics[topic]
@@ -354,9 +354,9 @@ class ApacheBridge(TopicListener[Topic]):
         if seconds is not None:
             log.info("the Apache Pulsar brokers answer again", failed_seconds=seconds)
             for each in self._topics.values():
-                each.hurry()
+                each.retry_now()
 
-    async def _hear(self) -> None:
+    async def _watch_namespaces(self) -> None:
         """Watch namespaces, in a task of its own: the binary protocol may hang while the admin API answers."""
         while True:
             await self._watches.keep([name for name, size in self._sizes.items() if size <= WATCHED_TOPICS_MAX])

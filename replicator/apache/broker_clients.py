@@ -16,7 +16,7 @@ from replicator.apache.errors import BridgeError, ClientsRemain
 from replicator.apache.fence import Fence
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.engine.engine import Engine
-from replicator.engine.errors import MovedTo
+from replicator.engine.errors import Redirect
 from replicator.engine.gate import Gate
 from replicator.engine.topic import Topic
 from replicator.running.timeouts import timeout
@@ -60,7 +60,7 @@ class BrokerClients:
         self.origin = origin
         self._fence = Fence()
 
-    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
+    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, Redirect]) -> None:
         """Do nothing: brokers redirect nobody to other clusters. Clients ask a worker."""
 
     def set_gate(self, gate: Gate) -> None:

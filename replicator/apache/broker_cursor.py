@@ -96,7 +96,7 @@ class BrokerCursor:
         return cls(Position(*stored["mark_delete"]), beyond)
 
 
-class ShownCursors:
+class CursorCache:
     """Cache of a topic's parsed cursors. In most comparisons only the engine's state has changed, not the brokers'."""
 
     __slots__ = ("_known", "_last_entries")

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.apache.passed_over import Gap, runs_in
 from replicator.apache.shown import TopicInternals
+from replicator.apache.skipped_messages import Gap, runs_in
 from snapshots.position import BEFORE_ALL, Position
 
 STANDS_STILL_SECONDS: Final = 15.0
@@ -27,7 +27,7 @@ this time. A minute is promised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class WorkerProgress:
     """State of one topic in the worker. It must be older than the statistics that it is compared with."""
 
     read: Position
@@ -45,7 +45,7 @@ class _Moving:
         self._figure: Position | None = None
         self._since = 0.0
 
-    def stands_still(self, figure: Position | None, now: float) -> float:
+    def unchanged_seconds(self, figure: Position | None, now: float) -> float:
         """Return for how many seconds ``figure`` has been the same; 0 if not for :data:`STANDS_STILL_SECONDS`."""
         if figure != self._figure:
             self._figure, self._since = figure, now
@@ -64,7 +64,7 @@ class Comparison:
         self._publishing: defaultdict[str, _Moving] = defaultdict(_Moving)
         self._differences: list[str] = []
 
-    def look(self, internals: TopicInternals, own: Own, passed: Position, now: float) -> None:
+    def look(self, internals: TopicInternals, own: WorkerProgress, passed: Position, now: float) -> None:
         """Compare. ``passed`` is the mark-delete position of the bridge's cursor in ``internals``."""
         self._at, self._end = now, internals.last
         there = {ledger: last for ledger, last in internals.last_entries.items() if ledger in internals.ledgers}
@@ -72,7 +72,7 @@ class Comparison:
         runs = runs_in(Gap(reached, internals.last), there)
         self._unread = sum(last.entry - first.entry + 1 for first, last in runs)
         self._differences = []
-        seconds = self._reading.stands_still(reached if self._unread else None, now)
+        seconds = self._reading.unchanged_seconds(reached if self._unread else None, now)
         if seconds and self._unread:
             self._differences.append(
                 f"{self._unread} entries at the brokers, up to {internals.last}, are not read: reading has stood at "
@@ -81,7 +81,7 @@ class Comparison:
         for origin in self._publishing.keys() - own.to_publish.keys():
             del self._publishing[origin]
         for origin, (through, here) in own.to_publish.items():
-            if seconds := self._publishing[origin].stands_still(through, now):
+            if seconds := self._publishing[origin].unchanged_seconds(through, now):
                 self._differences.append(
                     f"messages of {origin} up to {here} are not at the brokers: publishing has stood at {through} for "
                     f"{seconds:.0f} s"

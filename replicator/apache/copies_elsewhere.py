@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from replicator.apache.shown import SeenEntry
+from replicator.apache.shown import EntryProperties
 from replicator.engine.log.store_tables import HighWater
 from snapshots.position import BEFORE_ALL, Position
 
 
-class Expected(NamedTuple):
+class EntryFingerprint(NamedTuple):
     """Values that tell a known entry from others."""
 
     publish_time_ms: int
     sequence_id: int
 
-    def is_same(self, found: SeenEntry | None) -> bool:
+    def is_same(self, found: EntryProperties | None) -> bool:
         """Return whether ``found`` can be this entry. The brokers show nobody an entry if it is None."""
         return found is None or found.may_be(self.publish_time_ms, self.sequence_id)
 
@@ -33,7 +33,7 @@ class Copy(NamedTuple):
     """The life of the topic, and the position up to which the cluster has it."""
     newest: Position = BEFORE_ALL
     """Position of the newest message there."""
-    content: Expected | None = None
+    content: EntryFingerprint | None = None
     """The message at :attr:`newest`; None if the cluster does not say."""
     untold: bool = False
     """Whether the cluster cannot say it, such as because it has trimmed that message. False for a cluster of an earlier

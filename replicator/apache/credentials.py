@@ -11,7 +11,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from replicator.client.authentication import Authentication, AuthenticationTLS, Showing
+from replicator.client.authentication import Authentication, AuthenticationTLS, ConnectionSecurity
 from replicator.client.errors import AuthenticationError
 from replicator.topology.apache import ApacheSettings
 
@@ -19,7 +19,7 @@ TOKEN: Final = "token"  # noqa: S105 - the name of a method
 BASIC: Final = "basic"
 
 
-class _OfFile(Authentication):
+class _FileAuthentication(Authentication):
     """Credentials from the file that a field of ``auth`` names."""
 
     field = ""
@@ -40,14 +40,14 @@ class _OfFile(Authentication):
         return found
 
 
-class BrokerToken(_OfFile):
+class BrokerToken(_FileAuthentication):
     """Token from a file."""
 
     method = TOKEN
     field = "token_file"
 
 
-class BrokerPassword(_OfFile):
+class BrokerPassword(_FileAuthentication):
     """Name and password from a file."""
 
     method = BASIC
@@ -69,7 +69,7 @@ class BrokerCertificate(AuthenticationTLS):
         self.source = f"apache.auth.certificate and .key, {certificate}, {key}"
 
 
-def showing_of(settings: ApacheSettings) -> Showing:
+def showing_of(settings: ApacheSettings) -> ConnectionSecurity:
     """Return the credentials that the worker shows to the brokers. Files are read when they are shown."""
     auth = settings.auth
     shown = Authentication()
@@ -80,13 +80,13 @@ def showing_of(settings: ApacheSettings) -> Showing:
     elif auth.certificate is not None and auth.key is not None:
         shown = BrokerCertificate(auth.certificate, auth.key)
     ca = None if settings.tls.ca is None else str(settings.tls.ca)
-    return Showing(shown, ca, validate_hostname=settings.tls.check_hostname)
+    return ConnectionSecurity(shown, ca, validate_hostname=settings.tls.check_hostname)
 
 
-class TlsOfFiles:
+class TlsFiles:
     """TLS context of ``showing``. It is made anew when one of its files was replaced."""
 
-    def __init__(self, showing: Showing) -> None:
+    def __init__(self, showing: ConnectionSecurity) -> None:
         self._showing = showing
         self._files = [Path(each) for each in showing.files()]
         self._made_of: list[tuple[int, int, int]] | None = None

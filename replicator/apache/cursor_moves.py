@@ -18,9 +18,9 @@ from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed
-from replicator.apache.reconciling import Seen, acknowledged_at_broker, before
-from replicator.apache.seen import SeenStates
+from replicator.apache.reconciling import SyncState, acknowledged_at_broker, before
 from replicator.apache.shown import TopicInternals
+from replicator.apache.sync_states import SyncStateTable
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class CursorMoves:
-    """Moves the cursors of one topic's subscriptions, and keeps :class:`Seen` of each in step."""
+    """Moves the cursors of one topic's subscriptions, and keeps :class:`SyncState` of each in step."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class CursorMoves:
         entries: EntryMap,
         fence: ConsumerFence,
         side: EngineSide,
-        states: SeenStates,
+        states: SyncStateTable,
         applying: Applying,
         merge: Callable[[Subscription, PositionSet], None],
     ) -> None:
@@ -89,9 +89,11 @@ class CursorMoves:
         self.counters["resets"] += 1
         state = subscription.cursor.state
         start = max(broker.mark_delete, internals.gone)
-        self._seen[subscription.name] = Seen(state.generation, broker, internals.load, start=start, starts=state.starts)
+        self._seen[subscription.name] = SyncState(
+            state.generation, broker, internals.load, start=start, starts=state.starts
+        )
 
-    async def put_back_at_broker(self, subscription: Subscription, seen: Seen, internals: TopicInternals) -> None:
+    async def put_back_at_broker(self, subscription: Subscription, seen: SyncState, internals: TopicInternals) -> None:
         """Move the broker's cursor back to ``seen.returning``, and repeat the acknowledgements after that entry.
 
         The broker disconnects the subscription's consumers, which reconnect by themselves. Until the acknowledgements
@@ -122,7 +124,7 @@ class CursorMoves:
         engines = self._side.engines(subscription)
         # Not where the cursor stands now: consumers may have acknowledged messages since the reset.
         start = min(seen.start, max(before(first), put.gone))
-        seen = self._seen[name] = Seen(engines.generation, cursor, put.load, start=start, starts=engines.starts)
+        seen = self._seen[name] = SyncState(engines.generation, cursor, put.load, start=start, starts=engines.starts)
         # At once: a killed worker could not tell that it did this, once consumers went on.
         await self._states.note()
         self.counters["put_back"] += 1
@@ -145,4 +147,4 @@ class CursorMoves:
             subscription.merging.acks(acknowledged, {}, announce=True)
             await subscription.saved()
         self.counters["resets"] += 1
-        self._seen[subscription.name] = Seen(subscription.cursor.generation, broker, internals.load)
+        self._seen[subscription.name] = SyncState(subscription.cursor.generation, broker, internals.load)

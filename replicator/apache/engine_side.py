@@ -16,7 +16,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.reconciling import InEngine, Seen
+from replicator.apache.reconciling import InEngine, SyncState
 from replicator.engine.log.store import Store
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
@@ -62,7 +62,7 @@ class EngineSide:
         opened = self._topic.log.messages_after(state.mark_delete, state.individually_deleted)
         return Engines(state.generation, opened, dict(state.starts), self._entries.changes)
 
-    def in_engine(self, name: str, engines: Engines, seen: Seen | None, beyond: Position) -> InEngine:
+    def in_engine(self, name: str, engines: Engines, seen: SyncState | None, beyond: Position) -> InEngine:
         """Translate the state ``engines`` of subscription ``name`` to positions of the brokers.
 
         Acknowledged entries at or below ``beyond``, a position of the brokers, are left out. ``seen`` is the state of

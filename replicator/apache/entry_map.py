@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from replicator.apache.broker_lives import BrokerLives
-from replicator.apache.left_out import LeftOut
+from replicator.apache.left_out import RefusedEntry
 from replicator.apache.published_runs import PublishedRuns
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
@@ -38,7 +38,7 @@ _NONE: Final = PositionSet()
 """Empty set that must not be changed."""
 
 
-class _Both(NamedTuple):
+class _CommonEntries(NamedTuple):
     """Cache of the entries that both the engine and the brokers have, after a position of the brokers.
 
     All subscriptions of a topic share it.
@@ -88,13 +88,13 @@ class EntryMap:
         """By origin: the newest incarnation in the engine's log, and its first position there."""
         self._unwanted: dict[str, PositionSet] = {}
         """By origin: what a broker dropped as a duplicate, and what an operator passed over."""
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[RefusedEntry] = []
         self._lives: dict[str, list[tuple[Position, int]]] = {}
         """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
         incarnation."""
         self.changes = 0
         """Number that changes whenever the set of entries that both sides have may change."""
-        self._both = _Both(0, BEFORE_ALL, PositionSet())
+        self._both = _CommonEntries(0, BEFORE_ALL, PositionSet())
         self.doubled = 0
         """Entries that stand at the brokers although they did before. Nobody's acknowledgements of them travel."""
 
@@ -114,7 +114,7 @@ class EntryMap:
         self.changes += messages
         if incarnation > self._newest.get(origin, (0, BEFORE_ALL))[0]:
             self._newest[origin] = incarnation, origin_first
-            self._leave_earlier_life(origin)
+            self._drop_earlier_life(origin)
         table = self._copied.setdefault(origin, ExtentTable())
         last = table.last
         if last is None or origin_first > last.origin_last:
@@ -185,7 +185,7 @@ class EntryMap:
         if (missing := self._missing.get(identity.origin)) is not None:
             missing.discard(identity.position)
 
-    def leave_out(self, left_out: LeftOut) -> None:
+    def leave_out(self, left_out: RefusedEntry) -> None:
         """Note that an operator passed over an entry that brokers refuse: it is not to be published any more."""
         origin, incarnation, position = left_out.identity
         if self._is_of_earlier_life(origin, incarnation, position):
@@ -272,7 +272,7 @@ class EntryMap:
         duplicate, or an operator passed over it."""
         return self._unwanted.get(origin, _NONE)
 
-    def left_out(self) -> list[LeftOut]:
+    def left_out(self) -> list[RefusedEntry]:
         """Return what an operator passed over, except entries that stand at the brokers all the same."""
         return [
             each
@@ -386,10 +386,10 @@ class EntryMap:
     def beyond(self, mark_delete: Position) -> PositionSet:
         """Return all entries after ``mark_delete`` that lie on both sides; all positions are those of the brokers."""
         if self._both.changes != self.changes or mark_delete < self._both.beyond:
-            self._both = _Both(self.changes, mark_delete, self._on_both_sides(mark_delete))
+            self._both = _CommonEntries(self.changes, mark_delete, self._common_entries(mark_delete))
         return self._both.at_brokers.after(mark_delete)
 
-    def _on_both_sides(self, mark_delete: Position) -> PositionSet:
+    def _common_entries(self, mark_delete: Position) -> PositionSet:
         found = PositionSet()
         own = self._copied.get(self.broker_origin)
         if own is not None:
@@ -427,7 +427,7 @@ class EntryMap:
         newest, first = self._newest.get(origin, (0, BEFORE_ALL))
         return incarnation < newest and position >= first
 
-    def _leave_earlier_life(self, origin: str) -> None:
+    def _drop_earlier_life(self, origin: str) -> None:
         """Forget what of an earlier life stands at the brokers, if the new one does not begin behind it."""
         runs, lives = self._published.get(origin), self._lives.get(origin)
         if runs is None or not lives or self.seen_through(origin) < self._newest[origin][1]:

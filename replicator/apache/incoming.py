@@ -8,12 +8,13 @@ appended again; 11, what is read and not yet stored is bounded by permits.
 
 1. Whole entries come through a durable Exclusive subscription with a reserved name: as one consumer gets all of them,
    they come in order, and without delay.
-2. Nothing is stored behind what the brokers have passed over (:mod:`replicator.apache.passed_over`).
+2. Nothing is stored behind what the brokers have passed over (:mod:`replicator.apache.skipped_messages`).
 3. Runs of entries without a stamp become blocks of the brokers' own origin. Its positions are the broker's. What its
    producer wants in some clusters only lies in blocks of its own, which links leave out for the others (ADR 47). So
    does what native replication brought and other links bring to some clusters, too (ADR 111).
 4. Entries with a stamp are the bridge's own. They tell where what it published lies; that is stored as well. One that
-   is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed`): the confirmation tells the same.
+   is confirmed to be the very next is not read (:mod:`replicator.apache.confirmed_entries`): the confirmation tells the
+   same.
 5. The version of an entry's schema is put into the engine's terms, and that schema is durable first.
 6. When all is durable, the broker's cursor is moved, cumulatively.
 """
@@ -28,16 +29,16 @@ from typing import Final, NamedTuple
 import structlog
 
 from replicator.apache.arrivals import Arrivals
-from replicator.apache.confirmed import Confirmed
+from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError
+from replicator.apache.flow_control import FlowControl
 from replicator.apache.names import reading_subscription
 from replicator.apache.native_replication import NativeOrigins
-from replicator.apache.passed_over import Gap, gaps_among
-from replicator.apache.permits import Permits
-from replicator.apache.published import FIRST_READ, read_row, write_of
+from replicator.apache.published_extents import FIRST_READ, read_row, write_of
 from replicator.apache.schemas import BrokerSchemas
-from replicator.apache.shared_room import SharedRoom
+from replicator.apache.shared_budget import SharedBudget
+from replicator.apache.skipped_messages import Gap, gaps_among
 from replicator.apache.stamps import Identity, Marks, marks_of, with_schema_version
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
@@ -79,8 +80,8 @@ class Incoming:
         topic: Topic,
         entries: EntryMap,
         schemas: BrokerSchemas,
-        confirmed: Confirmed,
-        room: SharedRoom,
+        confirmed: ConfirmedEntries,
+        room: SharedBudget,
         *,
         incarnation: int,
         reached: Position,
@@ -134,7 +135,7 @@ class Incoming:
         )
         channel.start(events)
         self._confirmed.open(events.wake)
-        permits = Permits(channel.flow, self._room)
+        permits = FlowControl(channel.flow, self._room)
         self.open = True
         try:
             await self._read(channel, events, permits)
@@ -149,7 +150,7 @@ class Incoming:
         if self._events is not None:
             self._events.on_lost(error)
 
-    async def _read(self, channel: ConsumerChannel, events: Arrivals, permits: Permits) -> None:
+    async def _read(self, channel: ConsumerChannel, events: Arrivals, permits: FlowControl) -> None:
         requests = count(1)
         acknowledged = BEFORE_ALL
         held = others = begun = False
@@ -219,7 +220,7 @@ class Incoming:
                     delivery = delivery._replace(entry=entry)
                 only = None if clusters is None else self._only(clusters)
                 if replicated_from:
-                    only = self._not_brought_elsewhere(only, replicated_from)
+                    only = self._clusters_to_copy_to(only, replicated_from)
                 blocks.add(delivery, only)
             elif identity is not None:
                 found(identity, delivery.position)
@@ -267,7 +268,7 @@ class Incoming:
                 yield read_row(topic_id, gone, None, FIRST_READ)
             yield read_row(topic_id, ledger, read)
 
-    def _not_brought_elsewhere(self, only: frozenset[str] | None, replicated_from: str) -> frozenset[str] | None:
+    def _clusters_to_copy_to(self, only: frozenset[str] | None, replicated_from: str) -> frozenset[str] | None:
         """Return the clusters of ``only`` that get an entry brought by native replication. None stands for all.
 
         Clusters that get it by a link of their own are left out. If links cannot keep to that, all get it: twice rather

@@ -21,15 +21,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from replicator.apache.passed_over import Gap
 from replicator.apache.shown import TopicInternals
+from replicator.apache.skipped_messages import Gap
 from snapshots.position import BEFORE_ALL, Position
 
 MAY_BE_MISSING_MAX: Final = 100
 """Places that are kept where messages may be missing; later ones stand in the log only."""
 
 
-class MayBeMissing(NamedTuple):
+class PossibleGap(NamedTuple):
     """Between these two positions of the brokers messages may be missing, since ``at_ms``."""
 
     after: Position
@@ -44,7 +44,7 @@ class MayBeMissing(NamedTuple):
         return {"after": str(self.after), "before": str(self.before), "entries": self.entries, "at_ms": self.at_ms}
 
 
-def noted(places: Sequence[MayBeMissing], place: MayBeMissing) -> list[MayBeMissing]:
+def noted(places: Sequence[PossibleGap], place: PossibleGap) -> list[PossibleGap]:
     """Return ``places`` with one more, which is joined with the last one if it follows that one."""
     if any(each.after == place.after for each in places):
         return list(places)
@@ -55,7 +55,7 @@ def noted(places: Sequence[MayBeMissing], place: MayBeMissing) -> list[MayBeMiss
     return [*places, place]
 
 
-def acknowledged(places: Sequence[MayBeMissing], now_ms: int) -> list[MayBeMissing]:
+def acknowledged(places: Sequence[PossibleGap], now_ms: int) -> list[PossibleGap]:
     """Return what is kept of ``places`` after an operator has acknowledged them: the last one.
 
     The same place may be found again as long as nothing behind it was read.
@@ -99,7 +99,7 @@ class LedgerEnds:
         return seen
 
 
-def to_json(places: Sequence[MayBeMissing]) -> bytes:
+def to_json(places: Sequence[PossibleGap]) -> bytes:
     kept = [
         [*each.after, *each.before, each.at_ms, each.entries, each.acknowledged_ms]
         for each in places[:MAY_BE_MISSING_MAX]
@@ -107,7 +107,7 @@ def to_json(places: Sequence[MayBeMissing]) -> bytes:
     return json.dumps(kept).encode()
 
 
-def from_json(stored: bytes) -> list[MayBeMissing]:
+def from_json(stored: bytes) -> list[PossibleGap]:
     """Return the places where messages may be missing, as :func:`to_json` wrote them."""
     rows = json.loads(stored)  # those of earlier versions have no acknowledgement
-    return [MayBeMissing(Position(row[0], row[1]), Position(row[2], row[3]), *row[4:7]) for row in rows]
+    return [PossibleGap(Position(row[0], row[1]), Position(row[2], row[3]), *row[4:7]) for row in rows]

@@ -12,7 +12,7 @@ from replicator.topology.apache import BROKER_SUFFIX
 from snapshots.position import Position
 
 
-class LeftOut(NamedTuple):
+class RefusedEntry(NamedTuple):
     """An entry that the brokers refuse. ``at_ms`` is the time when an operator passed over it; 0 if nobody did."""
 
     identity: Identity

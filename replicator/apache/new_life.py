@@ -29,10 +29,10 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_lives import BrokerLife
-from replicator.apache.copies_elsewhere import Expected
+from replicator.apache.copies_elsewhere import EntryFingerprint
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeHalted, BrokersPutBack, entries_hidden
-from replicator.apache.published import FIRST_READ, lives_row, read_row, removal_of, write_of
+from replicator.apache.published_extents import FIRST_READ, lives_row, read_row, removal_of, write_of
 from replicator.apache.shown import TopicInternals
 from replicator.engine.errors import EngineError
 from replicator.engine.log.entry import decode_entry
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 _ItemT = TypeVar("_ItemT")
 
 
-class Standing(NamedTuple):
+class ReadState(NamedTuple):
     """The state in which reading goes on."""
 
     incarnation: int
@@ -61,7 +61,7 @@ class Standing(NamedTuple):
 class Cursor(Protocol):
     """The cursor by which the bridge reads (:class:`replicator.apache.reading_cursor.ReadingCursor`)."""
 
-    async def standing(self) -> Standing: ...
+    async def standing(self) -> ReadState: ...
 
 
 class States(Protocol):
@@ -87,13 +87,13 @@ def copy_of(topic: Topic, entries: EntryMap, place: Position) -> MessageMetadata
         return None
 
 
-def expected(topic: Topic, entries: EntryMap, place: Position) -> Expected | None:
+def expected(topic: Topic, entries: EntryMap, place: Position) -> EntryFingerprint | None:
     """Return what the entry at ``place`` was when it was read; None if that is not known any more."""
     for known in (entries.read, entries.first_read):
         if (read := known.get(place.ledger)) is not None and read.entry == place.entry:
-            return Expected(read.publish_time_ms, read.sequence_id)
+            return EntryFingerprint(read.publish_time_ms, read.sequence_id)
     copy = copy_of(topic, entries, place)
-    return None if copy is None else Expected(copy.publish_time, copy.sequence_id)
+    return None if copy is None else EntryFingerprint(copy.publish_time, copy.sequence_id)
 
 
 async def last_common(admin: BrokerAdmin, topic: Topic, entries: EntryMap, internals: TopicInternals) -> Position:
@@ -179,7 +179,7 @@ class NewLife:
         self._states = states
         self._unstored: list[RowWrite] = []
 
-    async def standing(self, cursor: Cursor) -> Standing:
+    async def standing(self, cursor: Cursor) -> ReadState:
         """Return where reading goes on after the brokers were put back. Call it while nothing is read.
 
         The brokers are asked again first, so that one odd answer begins no life. Raises :class:`BridgeError`, and the

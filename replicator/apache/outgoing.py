@@ -11,7 +11,7 @@ it (:mod:`replicator.apache.incoming`). So nothing here is remembered but for th
 2. Wait until the entries under way are stored, and ask for the last one. Wait until the bridge has read up to there.
    What it did not find by then is not there, and never comes.
 3. Publish what was not found, of each origin. An answer makes room for more, and tells who reads the topic where the
-   entry lies (:mod:`replicator.apache.confirmed`).
+   entry lies (:mod:`replicator.apache.confirmed_entries`).
 4. Whatever goes wrong ends the producer, and it begins anew at 1.
 5. An entry that exceeds a limit of the brokers (:mod:`replicator.apache.entry_limits`) is not sent, and nothing behind
    it: the topic halts, and goes on when the entry is let in. The limits are asked for at 3, and every
@@ -36,16 +36,16 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.awaited_names import AwaitedNames
-from replicator.apache.confirmed import LEDGERS_END, Confirmed
+from replicator.apache.confirmed_entries import LEDGERS_END, ConfirmedEntries
 from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
-from replicator.apache.left_out import LeftOut
+from replicator.apache.left_out import RefusedEntry
+from replicator.apache.missing_names import MissingNames
 from replicator.apache.names import publishing_producer
-from replicator.apache.publish_room import UnderWay
+from replicator.apache.publish_budget import InFlightEntries
 from replicator.apache.schemas import BrokerSchemas
-from replicator.apache.shared_room import SharedRoom
+from replicator.apache.shared_budget import SharedBudget
 from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity, marks_of, stamped
 from replicator.client.errors import IncompatibleSchema, PulsarException
@@ -89,8 +89,8 @@ class Outgoing:
         topic: Topic,
         entries: EntryMap,
         registry: SchemaRegistry,
-        confirmed: Confirmed,
-        room: SharedRoom,
+        confirmed: ConfirmedEntries,
+        room: SharedBudget,
         *,
         ensure: Callable[[], Awaitable[None]],
         begins: Callable[[], None],
@@ -117,11 +117,11 @@ class Outgoing:
         self._fails = fails
         self._missing = missing
         self._has_read = has_read
-        self._awaited = AwaitedNames(SUBSCRIPTIONS_SECONDS_MAX)
+        self._awaited = MissingNames(SUBSCRIPTIONS_SECONDS_MAX)
         self._news = asyncio.Event()
         self._fencing = False
         self._renewals = 0
-        self.refused: LeftOut | None = None
+        self.refused: RefusedEntry | None = None
         """The entry that the brokers refused last; None if they have taken it since, or if it was passed over."""
         self.fenced = asyncio.Event()
         """Set while nobody else can publish, and everything that others published was read."""
@@ -190,7 +190,7 @@ class Outgoing:
                 raise
         channel = await self._opened(settings)
         channel.own_numbers = True
-        room = UnderWay(self._room)
+        room = InFlightEntries(self._room)
         flight = _Flight(
             self._news, self._confirmed, room, lambda: self._renewals != renewals, self._begins, self._entries.dropped
         )
@@ -203,7 +203,7 @@ class Outgoing:
                 self._begins()
             await self._publish(channel, flight)
         except _Refused as refused:
-            self.refused = LeftOut(refused.entry.identity, refused.entry.bytes, refused.reason)
+            self.refused = RefusedEntry(refused.entry.identity, refused.entry.bytes, refused.reason)
             raise self._halted(self.refused) from None
         finally:
             self.fenced.clear()
@@ -342,7 +342,7 @@ class Outgoing:
                 if refused:
                     self.refused = None
 
-    def _halted(self, refused: LeftOut) -> BridgeHalted:
+    def _halted(self, refused: RefusedEntry) -> BridgeHalted:
         origin, _, position = refused.identity
         return BridgeHalted(
             f"{self._topic.name}: the brokers refuse the entry {position} of {origin} ({refused.bytes} bytes): "
@@ -426,8 +426,8 @@ class _Flight:
     def __init__(
         self,
         news: asyncio.Event,
-        confirmed: Confirmed,
-        room: UnderWay,
+        confirmed: ConfirmedEntries,
+        room: InFlightEntries,
         renewed: Callable[[], bool],
         begins: Callable[[], None],
         dropped: Callable[[Identity], None],

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.copies_elsewhere import Copy, Expected
+from replicator.apache.copies_elsewhere import Copy, EntryFingerprint
 from replicator.apache.errors import BridgeHalted, BrokersPutBack, entries_hidden
 from replicator.apache.names import renewing_command
 from replicator.apache.shown import TopicInternals
@@ -69,7 +69,7 @@ async def check_positions_are_free(
         )
 
 
-async def _has(admin: BrokerAdmin, topic: str, at: Position, content: Expected) -> bool:
+async def _has(admin: BrokerAdmin, topic: str, at: Position, content: EntryFingerprint) -> bool:
     """Return whether the brokers have this message at the place ``at``.
 
     Raises :class:`BridgeHalted` if they do not show that.
@@ -91,11 +91,11 @@ async def life_elsewhere(admin: BrokerAdmin, topic: str, copies: Sequence[Copy],
     same = BEFORE_ALL
     last = BEFORE_ALL
     for mark, newest, content, _ in copies:
-        at = _lowered(mark.position, incarnation)
+        at = _in_original_life(mark.position, incarnation)
         if mark.incarnation != incarnation or at is None or at > internals.last:
             return 0
         last = max(last, at)
-        place = _lowered(newest, incarnation)
+        place = _in_original_life(newest, incarnation)
         if content is None or place is None or place.ledger not in internals.ledgers:
             continue
         if not await _has(admin, topic, place, content):
@@ -104,6 +104,6 @@ async def life_elsewhere(admin: BrokerAdmin, topic: str, copies: Sequence[Copy],
     return incarnation if BEFORE_ALL < last <= same else 0
 
 
-def _lowered(position: Position, incarnation: int) -> Position | None:
+def _in_original_life(position: Position, incarnation: int) -> Position | None:
     """Return the place of ``position`` in the raised life ``incarnation``; None if it is of an earlier life."""
     return Position(position.ledger - incarnation, position.entry) if position.ledger >= incarnation else None

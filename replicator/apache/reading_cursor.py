@@ -3,9 +3,9 @@
 Invariant (DESIGN §3): 2, nothing of a topic is left out in silence.
 
 1. The properties of the subscription say which life of the topic at the brokers this is. They are deleted with it.
-2. If the cursor has passed over messages that were not read (:mod:`replicator.apache.passed_over`), it is put back to
-   them, as long as the brokers still have them. The same is done if the worker's store was put back to an older copy,
-   and the cursor is ahead of it.
+2. If the cursor has passed over messages that were not read (:mod:`replicator.apache.skipped_messages`), it is put back
+   to them, as long as the brokers still have them. The same is done if the worker's store was put back to an older
+   copy, and the cursor is ahead of it.
 3. If the messages are gone, or the cursor is, only an operator can say how to go on: the topic halts.
 4. If the store has nothing of a topic, and the cursor has moved, then the store is a new one. Reading begins at the
    first entry that the brokers still have. Entries that bear the bridge's stamp say what was published. What the other
@@ -33,13 +33,13 @@ from replicator.apache.broker_cursor import parse_position
 from replicator.apache.copies_elsewhere import Copies, Elsewhere
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
-from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, MayBeMissing, acknowledged, noted
+from replicator.apache.ledger_ends import MAY_BE_MISSING_MAX, LedgerEnds, PossibleGap, acknowledged, noted
 from replicator.apache.names import reading_subscription, renewing_command
-from replicator.apache.new_life import Standing, expected
-from replicator.apache.passed_over import Gap, first_passed_over
+from replicator.apache.new_life import ReadState, expected
 from replicator.apache.positions_elsewhere import check_positions_are_free, life_elsewhere
-from replicator.apache.published import may_be_missing_row
+from replicator.apache.published_extents import may_be_missing_row
 from replicator.apache.shown import SubscriptionShown, TopicInternals
+from replicator.apache.skipped_messages import Gap, first_passed_over
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
@@ -57,7 +57,7 @@ class ReadingCursor:
         topic: Topic,
         entries: EntryMap,
         read_through: Callable[[], Position | None],
-        may_be_missing: list[MayBeMissing],
+        may_be_missing: list[PossibleGap],
         elsewhere: Elsewhere | None = None,
     ) -> None:
         """``read_through`` returns the position up to which this process has read; None if it has not begun.
@@ -85,7 +85,7 @@ class ReadingCursor:
         self._ends = LedgerEnds()
         self._may_be_missing = may_be_missing
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> ReadState:
         """Return where reading goes on. Call it while the bridge does not read.
 
         Raises :class:`BridgeHalted` if messages are missing."""
@@ -98,11 +98,11 @@ class ReadingCursor:
             if self._nothing_read():  # the cursor has a place also before the first message
                 if not lives:
                     await self._check_positions_are_new(incarnation)
-                return Standing(incarnation, BEFORE_ALL, not lives)
-            await self._is_what_was_read(await self._admin.internals(topic))
+                return ReadState(incarnation, BEFORE_ALL, not lives)
+            await self._check_last_read(await self._admin.internals(topic))
             if reached > self._entries.lives.begin:
                 raise self._gone()
-            return Standing(incarnation, reached)
+            return ReadState(incarnation, reached)
         if (found := self.incarnation_of(shown)) is None:
             raise BridgeHalted(
                 f"{topic}: the subscription {self._name!r} at the brokers is not the one by which this worker read "
@@ -111,11 +111,11 @@ class ReadingCursor:
             )
         incarnation = found
         internals = await self._admin.internals(topic)
-        await self._is_what_was_read(internals)
+        await self._check_last_read(internals)
         at = self.mark_delete(internals)
         if self._nothing_read() and not lives:
             try:
-                return Standing(incarnation, await self._begin(internals, at, incarnation), self._is_first)
+                return ReadState(incarnation, await self._begin(internals, at, incarnation), self._is_first)
             except BrokersPutBack as put_back:
                 put_back.subscription = incarnation
                 raise
@@ -123,7 +123,7 @@ class ReadingCursor:
             missed = await self._missed([Gap(reached, at)], internals, at)
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
-        return Standing(incarnation, at)
+        return ReadState(incarnation, at)
 
     def incarnation_of(self, shown: SubscriptionShown) -> int | None:
         """Return the incarnation under which reading goes on by the subscription ``shown``.
@@ -225,14 +225,14 @@ class ReadingCursor:
         """Return what other clusters have of the brokers' own messages."""
         return Copies() if self._elsewhere is None else await self._elsewhere(self._topic.name)
 
-    def may_be_missing(self) -> list[MayBeMissing]:
+    def may_be_missing(self) -> list[PossibleGap]:
         """Return the places where the brokers may have deleted messages that were not read, and nobody can know.
 
         Places that an operator has acknowledged are left out.
         """
         return [each for each in self._may_be_missing if not each.acknowledged_ms]
 
-    async def acknowledge_missing(self) -> list[MayBeMissing]:
+    async def acknowledge_missing(self) -> list[PossibleGap]:
         """Acknowledge :meth:`may_be_missing` for an operator, and return it. Raises the store's errors."""
         places = self.may_be_missing()
         if places:
@@ -245,7 +245,7 @@ class ReadingCursor:
         Raises :class:`AdminFailed`.
         """
         try:
-            await self._is_what_was_read(internals)
+            await self._check_last_read(internals)
         except BridgeHalted:
             return False
         return True
@@ -268,7 +268,7 @@ class ReadingCursor:
         missed = await self._missed(gaps, internals, moved_to)
         if missed is not None:
             self._left_out = missed
-            raise BridgeError(self._says_messages_were_passed_over(missed, moved_to))
+            raise BridgeError(self._skipped_messages_text(missed, moved_to))
 
     async def left_behind(self, internals: TopicInternals) -> BridgeError | None:
         """Return an error if the cursor has passed over messages, and neither it nor reading moved since the last call.
@@ -287,7 +287,7 @@ class ReadingCursor:
             return None  # what was read may be on its way into the store
         missed = await self._missed([Gap(reached, moved_to)], internals, moved_to)
         if missed is not None:
-            return BridgeError(self._says_messages_were_passed_over(missed, moved_to))
+            return BridgeError(self._skipped_messages_text(missed, moved_to))
         self._harmless = self._ahead
         return None
 
@@ -314,7 +314,7 @@ class ReadingCursor:
             places = self._last_places()  # first: more may have been read since ``internals`` were asked for
             await self._are_same(places, await self._admin.internals(self._topic.name))
 
-    async def _is_what_was_read(self, internals: TopicInternals) -> None:
+    async def _check_last_read(self, internals: TopicInternals) -> None:
         """Raise :class:`BrokersPutBack` if the brokers no longer have what was read last, and did not delete it.
 
         Nothing may be read meanwhile.
@@ -379,7 +379,7 @@ class ReadingCursor:
 
     async def _note_may_be_missing(self, gap: Gap, entries: int) -> None:
         before = Position(gap.through.ledger, gap.through.entry + 1)
-        places = noted(self._may_be_missing, MayBeMissing(gap.after, before, time.time_ns() // 1_000_000, entries))
+        places = noted(self._may_be_missing, PossibleGap(gap.after, before, time.time_ns() // 1_000_000, entries))
         if places == self._may_be_missing:
             return
         log.warning(
@@ -392,7 +392,7 @@ class ReadingCursor:
         if len(places) <= MAY_BE_MISSING_MAX:
             await self._keep_may_be_missing(places)
 
-    async def _keep_may_be_missing(self, places: list[MayBeMissing]) -> None:
+    async def _keep_may_be_missing(self, places: list[PossibleGap]) -> None:
         await self._topic.writer.put_many([may_be_missing_row(self._topic.topic_id, places)])
         self._may_be_missing = places
 
@@ -407,7 +407,7 @@ class ReadingCursor:
         there |= self._nothing_read()
         if not there or missed == self._put_back_to == self._left_out:
             raise BridgeHalted(
-                f"{self._says_messages_were_passed_over(missed, at)}, and brokers may not have them any more. The "
+                f"{self._skipped_messages_text(missed, at)}, and brokers may not have them any more. The "
                 "topic's reading must be renewed",
                 renewing_command(self._topic.name),
             )
@@ -424,7 +424,7 @@ class ReadingCursor:
             renewing_command(self._topic.name),
         )
 
-    def _says_messages_were_passed_over(self, missed: Position, at: Position) -> str:
+    def _skipped_messages_text(self, missed: Position, at: Position) -> str:
         return (
             f"{self._topic.name}: the subscription {self._name!r} at the brokers stands at {at}, and this worker has "
             f"not read {missed}: an expiry, a backlog quota or an operator passed over messages, or the worker's store "

@@ -39,11 +39,11 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import Start
 
 NOT_TOLD: Final = 0
-"""Value of :attr:`Seen.generation` until the start at the broker is merged into the engine's subscription."""
+"""Value of :attr:`SyncState.generation` until the start at the broker is merged into the engine's subscription."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SyncState:
     """State of one subscription, in the engine and at the broker, at their last comparison."""
 
     generation: int
@@ -63,7 +63,7 @@ class Seen:
         the broker."""
         return self.start, self.starts, self.returning
 
-    def put_back(self, after: Position) -> Seen:
+    def put_back(self, after: Position) -> SyncState:
         """Return this state without entries behind ``after``: the brokers were put back to there, and have other
         entries behind it."""
         beyond = self.broker.beyond.copy()
@@ -82,7 +82,7 @@ class InEngine:
     """Entries that are acknowledged, or that lie before the start."""
     open: PositionSet
     uncovered: PositionSet = field(default_factory=PositionSet)
-    """Open entries that lay before :attr:`Seen.starts`. The broker's cursor may have passed them without an
+    """Open entries that lay before :attr:`SyncState.starts`. The broker's cursor may have passed them without an
     acknowledgement."""
 
 
@@ -147,7 +147,7 @@ class Merge:
     in_engine: PositionSet = field(default_factory=PositionSet)
     at_broker: PositionSet = field(default_factory=PositionSet)
     start: Position = BEFORE_ALL
-    """New value of :attr:`Seen.start`."""
+    """New value of :attr:`SyncState.start`."""
 
 
 Decision = (
@@ -166,7 +166,7 @@ Decision = (
 
 
 def reconcile(
-    seen: Seen | None,
+    seen: SyncState | None,
     broker: BrokerCursor | None,
     engine: InEngine | None,
     *,
@@ -192,7 +192,7 @@ def reconcile(
         return StartInEngine()
     if engine.generation > seen.generation:
         return ResetAtBroker()
-    seen = if_returned(seen, broker, load)
+    seen = with_rewind(seen, broker, load)
     if broker.lacks(seen.broker) and load == seen.load:
         return ResetInEngine()
     start = max(seen.start, min(gone, broker.mark_delete))
@@ -210,7 +210,7 @@ def reconcile(
     )
 
 
-def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
+def uncovered(seen: SyncState, engine: InEngine) -> PositionSet:
     """Return the entries that are open in the engine, and that the broker's cursor may have passed without an
     acknowledgement."""
     found = engine.open.copy()
@@ -219,7 +219,7 @@ def uncovered(seen: Seen, engine: InEngine) -> PositionSet:
     return found
 
 
-def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -> PositionSet:
+def acknowledged_at_broker(seen: SyncState, broker: BrokerCursor, engine: InEngine) -> PositionSet:
     """Return the entries that consumers acknowledged at the broker and that are open in the engine.
 
     Entries that the broker's cursor may only have passed over are left out.
@@ -229,9 +229,9 @@ def acknowledged_at_broker(seen: Seen, broker: BrokerCursor, engine: InEngine) -
     return found
 
 
-def if_returned(seen: Seen, broker: BrokerCursor, load: str) -> Seen:
-    """Return ``seen`` with :attr:`Seen.returning` cleared, and with the cursor moved back if the broker shows that it
-    was.
+def with_rewind(seen: SyncState, broker: BrokerCursor, load: str) -> SyncState:
+    """Return ``seen`` with :attr:`SyncState.returning` cleared, and with the cursor moved back if the broker shows that
+    it was.
 
     The worker may have been killed after it stored ``returning``. If the broker's cursor lies before its start, the
     worker had moved it. A seek could also have moved the cursor there, and then means the same for the messages before

@@ -28,10 +28,10 @@ import structlog
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed, RenewalRefused, entries_hidden
 from replicator.apache.names import reading_subscription
-from replicator.apache.published import removals_of_all
+from replicator.apache.published_extents import removals_of_all
 from replicator.apache.reading_cursor import ReadingCursor
-from replicator.apache.seen import load_seen, write_of
 from replicator.apache.shown import TopicInternals
+from replicator.apache.sync_states import load_sync_states, write_of
 from replicator.apache.topic_at_brokers import TopicAtBrokers
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
@@ -40,7 +40,7 @@ from snapshots.position import BEFORE_ALL, Position
 log = structlog.get_logger(__name__)
 
 
-class Way(Enum):
+class ResumeMode(Enum):
     """Way in which a halted reading goes on."""
 
     NOTHING = "nothing"
@@ -57,7 +57,7 @@ class Way(Enum):
 class Renewal:
     """Decision how a halted topic goes on, with its text for the operator."""
 
-    way: Way
+    way: ResumeMode
     text: str
     first: Position | None = None
     """The entry at which reading goes on; None for the first one that the brokers have."""
@@ -75,14 +75,14 @@ def plan_of(topic: str, reached: Position, internals: TopicInternals | None, *, 
     """
     if internals is None:
         return Renewal(
-            Way.ANEW,
+            ResumeMode.ANEW,
             "the topic is made anew at the brokers, with what other clusters published and this worker has. What was "
             "published at these brokers stays in the other clusters",
         )
     there = reached.ledger in internals.ledgers and reached.entry <= internals.last_entries[reached.ledger]
     if there and matches and reached > BEFORE_ALL:
         behind = Position(reached.ledger, reached.entry + 1)
-        return Renewal(Way.BEHIND, f"reading goes on behind {reached}, the last entry that was read", behind)
+        return Renewal(ResumeMode.BEHIND, f"reading goes on behind {reached}, the last entry that was read", behind)
     if (internals.ledgers and min(internals.ledgers) <= reached.ledger) or internals.last < reached:
         raise RenewalRefused(
             f"{topic}: the brokers do not have what was read from them at {reached}, and have, or may give, positions "
@@ -93,9 +93,9 @@ def plan_of(topic: str, reached: Position, internals: TopicInternals | None, *, 
     missing = "" if reached == BEFORE_ALL else f". What was published after {reached} and deleted there is missing here"
     begins = f"reading goes on at the first entry that the brokers have{missing}"
     if same:
-        return Renewal(Way.EARLIEST, begins)
+        return Renewal(ResumeMode.EARLIEST, begins)
     return Renewal(
-        Way.ANEW,
+        ResumeMode.ANEW,
         f"{begins}. What other clusters published is published to the topic there again, as far as this worker has it",
     )
 
@@ -144,13 +144,13 @@ class Renewing:
         what no subscription needs. Only for brokers that cannot change its properties is it made anew.
         """
         topic, subscription = self._topic.name, self._subscription
-        await self._at_brokers.ensure(anew=renewal.way is Way.ANEW)
+        await self._at_brokers.ensure(anew=renewal.way is ResumeMode.ANEW)
         log.warning("reading of a topic at the brokers is renewed", topic=topic, way=renewal.way.value)
         shown = await self._admin.subscription(topic, subscription)
         if shown is not None:
             first = renewal.first or _first_of(await self._admin.internals(topic))
             await self._admin.reset_subscription(topic, subscription, first)
-        if renewal.way is Way.ANEW:
+        if renewal.way is ResumeMode.ANEW:
             await self._forget()
         # Links have no gap as long as the incarnation stays. If nothing was read, it must be above those elsewhere.
         known = self._topic.origins.high_water(self._broker_origin)
@@ -167,7 +167,7 @@ class Renewing:
         """Forget what lies at the brokers, and the subscriptions that were seen there."""
         topic_id = self._topic.topic_id
         writes = removals_of_all(self._store, topic_id)
-        writes += [write_of(topic_id, name, None) for name in load_seen(self._store, topic_id)]
+        writes += [write_of(topic_id, name, None) for name in load_sync_states(self._store, topic_id)]
         if writes:
             await self._topic.writer.put_many(writes)
 

@@ -72,7 +72,7 @@ class ConsumersShown:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenEntry:
+class EntryProperties:
     """Properties of the entry that the brokers show at a position, to tell it from others. Unknown texts are empty."""
 
     there: bool

@@ -4,12 +4,12 @@
 out. Other clusters learn changes from the engine's subscriptions: links carry the markers that announce them.
 
 1. One request shows the cursors of all subscriptions of the topic. Cursors of readers are left out
-   (:mod:`replicator.apache.passing_cursors`). The engine's subscriptions of the same names are translated to the
+   (:mod:`replicator.apache.reader_cursors`). The engine's subscriptions of the same names are translated to the
    brokers' positions, as far as both sides have the messages.
 2. For each subscription that differs, the decision is carried out, and the new common state is stored
-   (:mod:`replicator.apache.seen`). Acknowledgements at the brokers are stored as soon as the broker has confirmed them.
-   If a subscription was created on one side, that is stored at once, because it may be deleted on the other side before
-   the next comparison.
+   (:mod:`replicator.apache.sync_states`). Acknowledgements at the brokers are stored as soon as the broker has
+   confirmed them. If a subscription was created on one side, that is stored at once, because it may be deleted on the
+   other side before the next comparison.
 3. All subscriptions that differ are merged together; :mod:`replicator.apache.applying` describes how the brokers get
    the acknowledgements. A failure of one subscription does not affect the others.
 4. Usually neither side has changed since a comparison found nothing to do. Then nothing is compared.
@@ -31,14 +31,14 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.applying import Applying, Wanted
-from replicator.apache.broker_cursor import BrokerCursor, ShownCursors, text_of
+from replicator.apache.broker_cursor import BrokerCursor, CursorCache, text_of
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.cursor_moves import CursorMoves
 from replicator.apache.engine_side import Engines, EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.names import is_reserved, reading_subscription
-from replicator.apache.passing_cursors import PassingCursors
+from replicator.apache.reader_cursors import ReaderCursors
 from replicator.apache.reconciling import (
     NOT_TOLD,
     CreateAtBroker,
@@ -51,14 +51,14 @@ from replicator.apache.reconciling import (
     PutBackAtBroker,
     ResetAtBroker,
     ResetInEngine,
-    Seen,
     StartInEngine,
+    SyncState,
     before,
     reconcile,
     uncovered,
 )
-from replicator.apache.seen import SeenStates
 from replicator.apache.shown import TopicInternals
+from replicator.apache.sync_states import SyncStateTable
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.errors import EngineError
@@ -80,7 +80,8 @@ log = structlog.get_logger(__name__)
 class _State(NamedTuple):
     """Present state of one subscription, in the engine and at the brokers.
 
-    :mod:`replicator.apache.reconciling` compares it with :class:`Seen`, the state at the last comparison, and decides.
+    :mod:`replicator.apache.reconciling` compares it with :class:`SyncState`, the state at the last comparison, and
+    decides.
     """
 
     at_broker: tuple[str, str]
@@ -100,7 +101,7 @@ class _Merged(NamedTuple):
     """Subscription whose merge has begun."""
 
     subscription: Subscription
-    seen: Seen
+    seen: SyncState
     merge: Merge
     idle: _Idle | None
     """State of the subscription after the merge in the engine; None if the brokers need changes, too."""
@@ -136,11 +137,11 @@ class SubscriptionStates:
         self._same_life = same_life
         self.lock = asyncio.Lock()
         """Held during a comparison, and while a new life of the brokers' data begins."""
-        self._states = SeenStates(store, topic)
+        self._states = SyncStateTable(store, topic)
         self._seen = self._states.by_name
-        self._passing = PassingCursors(admin, topic.name)
+        self._passing = ReaderCursors(admin, topic.name)
         self._idle: dict[str, _Idle] = {}
-        self._shown = ShownCursors()
+        self._shown = CursorCache()
         self._put_back: dict[str, BrokerCursor] = {}
         """Cursors that seemed to have been put back when they were last looked at."""
         self._gone: dict[str, float] = {}
@@ -169,7 +170,7 @@ class SubscriptionStates:
     def put_back(self, after: Position, there: Set[str]) -> list[RowWrite]:
         """Forget what was seen of subscriptions at the brokers behind ``after``, where a new life of their data begins.
 
-        See :meth:`SeenStates.put_back` for ``there`` and the rows that it returns.
+        See :meth:`SyncStateTable.put_back` for ``there`` and the rows that it returns.
         """
         self._idle.clear()
         self._put_back.clear()
@@ -295,7 +296,7 @@ class SubscriptionStates:
                 return False
             case NoteStart():
                 assert broker is not None
-                self._seen[name] = Seen(NOT_TOLD, broker, internals.load, start=broker.mark_delete)
+                self._seen[name] = SyncState(NOT_TOLD, broker, internals.load, start=broker.mark_delete)
             case CreateInEngine():
                 assert seen is not None
                 starts = await self._starts(seen.start, internals)
@@ -311,7 +312,7 @@ class SubscriptionStates:
             case CreateAtBroker():
                 assert subscription is not None
                 first = self._side.first_open(subscription)
-                made_for = Seen(
+                made_for = SyncState(
                     subscription.cursor.generation,
                     BrokerCursor(BEFORE_ALL),
                     internals.load,
@@ -365,7 +366,7 @@ class SubscriptionStates:
                 if decision.in_engine and broker.among(self._side.open_at_brokers(name, state.engines)):
                     idle = None  # the engine did not take all of it
                 generation = subscription.cursor.generation
-                seen = Seen(generation, broker, internals.load, start=decision.start, starts=engines.starts)
+                seen = SyncState(generation, broker, internals.load, start=decision.start, starts=engines.starts)
                 return _Merged(subscription, seen, decision, idle)
         return True
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import structlog
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.arrivals import Silence
-from replicator.apache.comparison import Comparison, Own
-from replicator.apache.confirmed import Confirmed
+from replicator.apache.arrivals import StallDetector
+from replicator.apache.comparison import Comparison, WorkerProgress
+from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.entry_map import EntryMap
@@ -26,14 +26,14 @@ from replicator.apache.incoming import Incoming
 from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.published import left_out_row, load_map, load_may_be_missing, removal_of
+from replicator.apache.published_extents import left_out_row, load_map, load_may_be_missing, removal_of
 from replicator.apache.reading_cursor import ReadingCursor
-from replicator.apache.renewing import Renewal, Renewing, Way
+from replicator.apache.renewing import Renewal, Renewing, ResumeMode
 from replicator.apache.schemas import BrokerSchemas
-from replicator.apache.seen import load_seen
-from replicator.apache.shared_room import SharedRoom
+from replicator.apache.shared_budget import SharedBudget
 from replicator.apache.shown import ConsumersShown, TopicInternals
 from replicator.apache.state import SubscriptionStates
+from replicator.apache.sync_states import load_sync_states
 from replicator.apache.topic_at_brokers import TopicAtBrokers
 from replicator.apache.topic_work import TopicWork
 from replicator.client.errors import SubscriptionNotFound
@@ -77,8 +77,8 @@ class TopicBridge:
         engine: Engine,
         topic: Topic,
         broker_origin: str,
-        publish_room: SharedRoom,
-        read_room: SharedRoom,
+        publish_budget: SharedBudget,
+        read_budget: SharedBudget,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
         natives: NativeOrigins | None = None,
@@ -89,7 +89,7 @@ class TopicBridge:
         self._admin = admin
         self._engine = engine
         self._entries: EntryMap = load_map(engine.store, topic, broker_origin)
-        self._confirmed = Confirmed()
+        self._confirmed = ConfirmedEntries()
         self._cursor = ReadingCursor(
             admin,
             engine.cluster,
@@ -106,13 +106,13 @@ class TopicBridge:
             admin,
             engine,
             topic.name,
-            lambda: self._cursor.reached() > BEFORE_ALL or bool(load_seen(engine.store, topic.topic_id)),
+            lambda: self._cursor.reached() > BEFORE_ALL or bool(load_sync_states(engine.store, topic.topic_id)),
         )
         self._renewing = Renewing(admin, engine, topic, broker_origin, self._cursor, self._at_brokers)
         self._comparison = Comparison()
         self._looked_at: TopicInternals | None = None
         """The brokers' answer that the last comparison used. It is not compared again."""
-        self._read_room = read_room
+        self._read_room = read_budget
         self._incoming: Incoming | None = None
         self._consumer_fence = ConsumerFence(
             connector,
@@ -142,9 +142,9 @@ class TopicBridge:
             self._entries,
             engine.schemas,
             self._confirmed,
-            publish_room,
+            publish_budget,
             ensure=self._at_brokers.ensure,
-            begins=lambda: self._work.well("publishing"),
+            begins=lambda: self._work.succeeded("publishing"),
             fails=lambda error: self._work.fails("publishing", error),
             missing=self._states.missing_at_brokers,
             has_read=self._cursor.has_read,
@@ -157,7 +157,7 @@ class TopicBridge:
         self._last_idle = 0
         """Number of the last comparison that found nothing to do, and no error."""
         self._producers_out = False
-        self._silence = Silence()
+        self._silence = StallDetector()
         self._new_life = NewLife(admin, topic, self._entries, self._states)
         self._trimmed = topic.log.trimmed
         self._tasks = [
@@ -236,7 +236,7 @@ class TopicBridge:
         log.warning("an entry is left out at the brokers", topic=self.topic.name, **left_out.shown())
         self._outgoing.passed_over()
         self._note_hold()
-        self.hurry()
+        self.retry_now()
         return left_out.shown()
 
     async def acknowledge_missing(self) -> list[dict[str, Any]]:
@@ -251,14 +251,14 @@ class TopicBridge:
     def fence(self, fence: Fence) -> None:
         """Keep the applications' producers and consumers out, or let them in."""
         if fence.producers or fence.consumers:
-            self.hurry()
+            self.retry_now()
         self._producers_out = fence.producers
         self._outgoing.fence(fence.producers)
         self._consumer_fence.want(fence.consumers)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Try at once again what failed: the brokers answer again, or somebody waits."""
-        self._work.hurry()
+        self._work.retry_now()
 
     async def without_producers(self) -> None:
         """Return when no application can publish and all that was published was read, or this bridge has ended."""
@@ -271,7 +271,7 @@ class TopicBridge:
     async def compared(self) -> None:
         """Return when the engine has all that was acknowledged at the brokers until now, or this bridge has ended."""
         after = self._comparisons
-        self.hurry()
+        self.retry_now()
         async with self._compared:
             while self._last_idle <= after and not self._ended:
                 self._compare_now.set()
@@ -319,7 +319,9 @@ class TopicBridge:
         if "reading" in self._work.halted:
             return await self._renewing.plan()
         why = next(iter(self._work.errors.values()), "")
-        return Renewal(Way.NOTHING, "reading has not halted" + (f", but there is an error: {why}" if why else ""))
+        return Renewal(
+            ResumeMode.NOTHING, "reading has not halted" + (f", but there is an error: {why}" if why else "")
+        )
 
     async def renew(self, renewal: Renewal) -> None:
         """Carry out a renewal, after :meth:`stop`. A new bridge of the topic must follow.
@@ -405,7 +407,7 @@ class TopicBridge:
             self._read_room,
             incarnation=incarnation,
             reached=reached,
-            begins=lambda: self._work.well("reading"),
+            begins=lambda: self._work.succeeded("reading"),
             stored=self._stored,
             check=self._cursor.check,
             natives=self._natives,
@@ -417,7 +419,7 @@ class TopicBridge:
             await incoming.read()
 
     async def _fence_consumers(self) -> None:
-        await self._consumer_fence.run(lambda: self._work.well("fencing"))
+        await self._consumer_fence.run(lambda: self._work.succeeded("fencing"))
 
     async def _trim(self) -> None:
         """Forget the places of entries that were trimmed here."""
@@ -436,16 +438,16 @@ class TopicBridge:
     def _note_hold(self) -> None:
         self.topic.holds.positions[HOLDER] = self._outgoing.done_through()
 
-    def _own(self) -> Own:
+    def _own(self) -> WorkerProgress:
         vector = self.topic.origins.message_vector()
         to_publish = {
             origin: (there, vector[origin])
             for origin in self._outgoing.origins()
             if (there := self._entries.published_through(origin)) < vector[origin]
         }
-        return Own(self._cursor.reached(), to_publish)
+        return WorkerProgress(self._cursor.reached(), to_publish)
 
-    def _compare_with_brokers(self, own: Own) -> None:
+    def _compare_with_brokers(self, own: WorkerProgress) -> None:
         """Compare what the brokers said to the last comparison of subscriptions with ``own``, which is older."""
         internals = self._states.internals
         if internals is None or internals is self._looked_at:
@@ -485,7 +487,7 @@ class TopicBridge:
                             "none of them; the bridge subscribes anew"
                         )
                     )
-            self._work.well("subscriptions")
+            self._work.succeeded("subscriptions")
             if not worked and not self._states.errors:
                 self._last_idle = self._comparisons
             async with self._compared:

@@ -13,8 +13,8 @@ from typing import Final
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.errors import BridgeError
+from replicator.apache.flow_control import FlowControl, read_budget
 from replicator.apache.names import RESERVED
-from replicator.apache.permits import Permits, read_room
 from replicator.client.settings import ConsumerSettings
 from replicator.client.wire.channel import ConsumerChannel
 from replicator.client.wire.connector import BrokerConnector
@@ -67,7 +67,7 @@ async def _read(
     upto: Position,
     take: Callable[[Sequence[Delivery]], Awaitable[None]],
 ) -> None:
-    permits = Permits(channel.flow, read_room())
+    permits = FlowControl(channel.flow, read_budget())
     reached, silent_seconds = BEFORE_ALL, 0.0
     while reached < upto:
         try:

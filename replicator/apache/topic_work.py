@@ -50,7 +50,7 @@ class TopicWork:
         self.remedies: dict[str, str] = {}
         """For each part that halted, the command that gets it going again."""
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Try at once again what failed: the brokers answer again, or somebody waits.
 
         Pauses begin to grow anew, because brokers that have just started may refuse a topic for a moment.
@@ -107,7 +107,7 @@ class TopicWork:
             log.warning("bridge to Apache Pulsar fails", part=part, topic=self._topic, reason=text)
         self.errors[part] = text
 
-    def well(self, part: str) -> None:
+    def succeeded(self, part: str) -> None:
         """Note that a part goes well. Parts that fail are tried at once: the topic is there again."""
         if part not in self.errors:
             return

@@ -18,7 +18,7 @@ from replicator.api.addresses import Addresses
 from replicator.api.admin.routes import add_admin
 from replicator.api.audit import Audit, note_changes
 from replicator.api.bounding import bound_addresses, bound_roles, bound_time
-from replicator.api.browsers import Allowed, refuse_tricked
+from replicator.api.browsers import Allowed, refuse_cross_site
 from replicator.api.clients import add_clients
 from replicator.api.cluster_settings import settings_routes
 from replicator.api.errors import BadRequest, DatabaseDown, report_errors
@@ -40,7 +40,7 @@ from replicator.api.verifying import add_verifying
 from replicator.api.websocket.sockets import add_websockets
 from replicator.engine.engine import Engine
 from replicator.engine.restored import TAKEN_BACK, taken_back_of
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from replicator.peering.comparing import mapping_as_json
 from replicator.security.client_limits import ClientLimits
 from replicator.topology import MetricsSettings
@@ -88,7 +88,7 @@ def make_app(
     guarding: Guarding | None = None,
     limits: ClientLimits | None = None,
     metrics: Callable[[], MetricsSettings] = MetricsSettings,
-    asking: AskingBack | None = None,
+    claim_checker: ClaimChecker | None = None,
 ) -> web.Application:
     """Return the HTTP application of one worker.
 
@@ -96,11 +96,12 @@ def make_app(
     ``addresses`` are those at which clients reach the clusters. ``allowed`` returns the names by which the worker is
     called, and the pages that may use it. ``audit`` gets operators' changes. ``guarding`` identifies requests.
     ``limits`` counts the connections and other resources of each client. ``metrics`` returns how many topics and
-    subscriptions have series. ``asking`` asks the clusters that claims are about; without it no claim is believed.
+    subscriptions have series. ``claim_checker`` asks the clusters that claims are about; without it no claim is
+    believed.
     """
     limits = limits or ClientLimits()
     app = web.Application(
-        middlewares=[bound_time(engine.turns), report_errors, refuse_tricked(allowed), bound_addresses(limits)]
+        middlewares=[bound_time(engine.turns), report_errors, refuse_cross_site(allowed), bound_addresses(limits)]
     )
     if guarding is not None:
         app.middlewares.append(guard_requests(guarding))
@@ -112,7 +113,7 @@ def make_app(
     app[PAGES_IN_FLIGHT] = []
     app.on_shutdown.append(link_streams.close_streams)
     app[data_plane.LINKED_SOURCES] = linked_sources
-    app[data_plane.ASKING] = asking or AskingBack(engine.cluster)
+    app[data_plane.ASKING] = claim_checker or ClaimChecker(engine.cluster)
     app[STATUS] = source
     app[METRICS] = Metrics(lambda: Scraped(source.status(), source.ready() is None, engine.writer.latencies), metrics)
     if link_opened is not None:

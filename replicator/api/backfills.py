@@ -47,7 +47,7 @@ class BackfilledLink(Protocol):
         have.
         """
 
-    def carrier_heard(self, carrier: str) -> bool:
+    def carrier_heartbeat(self, carrier: str) -> bool:
         """Note that ``carrier`` is alive; return whether the link is assigned to it."""
 
 
@@ -82,7 +82,7 @@ def add_backfills(app: web.Application, source: BackfilledLinks) -> None:
 async def progress(request: web.Request) -> web.Response:
     link = _link(request)
     carrier, wanted = await _asked(request)
-    holds = link.carrier_heard(carrier)
+    holds = link.carrier_heartbeat(carrier)
     try:
         async with timeout(MEASURE_SECONDS_MAX):
             amount = await _measure(request.app[data_plane.ENGINE], request.app[SIZES], link.acknowledged(), wanted)

@@ -21,9 +21,9 @@ from replicator.api.guarding import PUBLIC, ROLE, SOCKETS, canonical, is_dashboa
 from replicator.engine.errors import TooBusy
 from replicator.running.connecting import address_of
 from replicator.running.limited_log import LIMITED
-from replicator.running.pacing import CLIENT, Metered, next_slice
-from replicator.running.turns import Share, Turns
-from replicator.security.client_limits import ClientLimits, Shares
+from replicator.running.pacing import CLIENT, MeteredCoroutine, next_slice
+from replicator.running.turns import FairScheduler, LoopShare
+from replicator.security.client_limits import ClientLimits, HolderCounts
 
 STREAMS: Final = "/replication/v1/append"
 OWN_TIMES: Final = (STREAMS, SOCKETS)
@@ -34,7 +34,7 @@ BODY_SECONDS_MAX: Final = 75.0
 log = structlog.get_logger(__name__)
 
 
-def bound_time(turns: Turns) -> Middleware:
+def bound_time(turns: FairScheduler) -> Middleware:
     """Return the middleware that counts the event loop's time that requests take, by their connection.
 
     A request begins when it is its client's turn. In nearly all cases that is at once.
@@ -42,14 +42,14 @@ def bound_time(turns: Turns) -> Middleware:
 
     @web.middleware
     async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        share = turns.client(address_of(request.transport)[1]) or Share(
+        share = turns.client(address_of(request.transport)[1]) or LoopShare(
             request.remote or ""
         )  # where no port of ours counts it
         CLIENT.set(share)
         if not turns.may_begin(share):
             await next_slice(turns, share)
         work = cast("Coroutine[Any, Any, web.StreamResponse]", handler(request))
-        return await Metered(work, turns, share)
+        return await MeteredCoroutine(work, turns, share)
 
     return bounded
 
@@ -86,7 +86,7 @@ def bound_roles(limits: ClientLimits) -> Middleware:
     return bounded
 
 
-async def _counted(shares: Shares, holder: str, request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _counted(shares: HolderCounts, holder: str, request: web.Request, handler: Handler) -> web.StreamResponse:
     too_many = shares.take(holder)
     try:
         if too_many is not None:

@@ -47,7 +47,7 @@ class Allowed:
     """``https://name:port`` of pages that may use it; the port is left out where it is the scheme's."""
 
 
-def refuse_tricked(allowed: Callable[[], Allowed]) -> Middleware:
+def refuse_cross_site(allowed: Callable[[], Allowed]) -> Middleware:
     """Return the middleware that refuses such requests. It calls ``allowed`` for each request, because the topology may
     change.
     """

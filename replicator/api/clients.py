@@ -1,6 +1,6 @@
 """Route by which an operator ends the connections of a client that takes too much of the worker's time.
 
-The worker's status names the clients that take the most time (:meth:`replicator.running.turns.Turns.busiest`).
+The worker's status names the clients that take the most time (:meth:`replicator.running.turns.FairScheduler.busiest`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each worker tells those of its own cluster. It keeps those of other clusters, an
 
 A role that may replicate something can send a hint that a cluster has a newer version. The hint itself is not believed:
 this worker asks the cluster's worker, at its address in the topology, and keeps only what that one answers
-(:mod:`replicator.peering.asking_back`).
+(:mod:`replicator.peering.claim_checker`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replicator.engine.cluster_settings.state import Changes, KeptState, Kind, R
 from replicator.engine.engine import Engine
 from replicator.engine.errors import NotAllowedError
 from replicator.engine.topic_name import SCHEME
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from replicator.peering.cluster_settings import (
     HINT_BYTES_MAX,
     OWN_SETTINGS_ROUTE,
@@ -57,9 +57,9 @@ def settings_routes() -> list[web.RouteDef]:
 
 async def take_hint(request: web.Request) -> web.Response:
     """Take a hint that a cluster has other policies and permissions. Ask its worker for them if they are not kept."""
-    engine, asking = request.app[ENGINE], request.app[ASKING]
+    engine, claim_checker = request.app[ENGINE], request.app[ASKING]
     source = request.query.get("from", "")
-    asking.check(source)
+    claim_checker.check(source)
     try:
         hint = await _hint(request)
     except UNREADABLE as error:
@@ -74,7 +74,7 @@ async def take_hint(request: web.Request) -> web.Response:
     kept = engine.kept_settings.heads.get((source, hint.store))
     if kept is not None and (kept.version, kept.digest) == (hint.version, hint.digest):
         return web.json_response(HintAnswer(Verdict.KEPT, kept.digest).as_json())
-    verdict, found = await asking.shared(("settings", source), partial(_ask, engine, asking, source))
+    verdict, found = await claim_checker.shared(("settings", source), partial(_ask, engine, claim_checker, source))
     if found is None or found.store != hint.store:
         raise NotAllowedError(
             f"settings of {source!r} were announced from store {hint.store!r}, and its worker at the address in the "
@@ -92,16 +92,16 @@ async def _hint(request: web.Request) -> SettingsHead:
     return SettingsHint.of_json(json.loads(body)).head
 
 
-async def _ask(engine: Engine, asking: AskingBack, source: str) -> tuple[Verdict, SettingsHead | None]:
+async def _ask(engine: Engine, claim_checker: ClaimChecker, source: str) -> tuple[Verdict, SettingsHead | None]:
     """Ask the worker of ``source`` for its settings, and keep them. Return what came of it, and their version.
 
     The version is None if nothing was ever set at ``source``.
     """
     known = {head.store: head.digest for head in engine.kept_settings.of(source)}
-    told = await asking.settings(source, known)
+    told = await claim_checker.settings(source, known)
     verdict = Verdict.KEPT if told is None else await engine.kept_settings.take(told)
     if verdict is Verdict.WHOLE:
-        told = await asking.settings(source, {})
+        told = await claim_checker.settings(source, {})
         verdict = Verdict.KEPT if told is None else await engine.kept_settings.take(told)
     return verdict, None if told is None else told.head
 

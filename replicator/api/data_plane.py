@@ -40,10 +40,10 @@ from replicator.engine.log.store_tables import HighWater
 from replicator.engine.restored import restored_mark
 from replicator.engine.topic import Topic
 from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
-from replicator.peering.asking_back import AskingBack
-from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
+from replicator.peering.claim_checker import ClaimChecker
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageReport
 from replicator.peering.lives import OriginMarks
-from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
+from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsReport
 from replicator.running.limited_log import LIMITED
 from replicator.security.errors import NotPermitted
 from replicator.security.permissions import Action
@@ -54,7 +54,7 @@ from snapshots.starts import as_data
 ENGINE: Final = web.AppKey("engine", Engine)
 LINKED_SOURCES: Final = web.AppKey("linked_sources", LinkedSources)
 """The links that lead to this cluster; nobody else may append."""
-ASKING: Final = web.AppKey("asking_back", AskingBack)
+ASKING: Final = web.AppKey("claim_checker", ClaimChecker)
 """Asks the worker of a cluster whether a claim about that cluster is true. Anybody who may replicate sends claims."""
 
 WHOSE_CHARS_MAX: Final = 100
@@ -249,7 +249,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     """
     source = await _served_source(request)
     try:
-        told = PartitionsTold.of_json(await request.json())
+        told = PartitionsReport.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(
             f"the body must be a JSON object with the field topics, the numbers of partitions by topic: {error}"
@@ -292,7 +292,7 @@ async def take_partitions(request: web.Request) -> web.Response:
     return web.json_response(PartitionsReply(partitions, refused, deleted).as_json())
 
 
-def _deleted_since(engine: Engine, told: PartitionsTold, name: str) -> int:
+def _deleted_since(engine: Engine, told: PartitionsReport, name: str) -> int:
     """Return the id of this cluster's newest deletion of a topic if it is later than the source's topic; 0 if not."""
     own = engine.origin_stores.partitioned_deleted(name).get(engine.cluster, 0)
     return told.deletion_after(name, engine.cluster, own)
@@ -312,7 +312,7 @@ async def take_lineage(request: web.Request) -> web.Response:
     """Record which stores wrote the copies that a link brings, and which topics their origins deleted on purpose."""
     source = await _served_source(request)
     try:
-        told = LineageTold.of_json(await request.json())
+        told = LineageReport.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidPosition) as error:
         raise BadRequest(
             "the body must be a JSON object with the fields stores, copies and deletions, by which a link tells which "
@@ -327,7 +327,7 @@ async def take_lineage(request: web.Request) -> web.Response:
             refused[topic] = error.code, str(error)
     # Origins that the link does not carry are ignored, like topics that are not here.
     stores = {origin: line for origin, line in told.stores.items() if origin in origins}
-    believed, doubted = await _believed(request, source, stores)
+    believed, doubted = await _trusted_stores(request, source, stores)
     await request.app[ENGINE].origin_stores.take(
         source,
         believed,
@@ -337,7 +337,7 @@ async def take_lineage(request: web.Request) -> web.Response:
     return web.json_response(LineageReply(refused, doubted).as_json())
 
 
-async def _believed(
+async def _trusted_stores(
     request: web.Request, source: str, told: Mapping[str, StoreLine]
 ) -> tuple[dict[str, StoreLine], dict[str, tuple[str, str]]]:
     """Return the stores of ``told`` that are believed, and for other origins the reason why their store is not.

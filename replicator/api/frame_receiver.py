@@ -115,7 +115,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._told_later: list[Mapping[str, Any]] = []
-        """Messages of :meth:`tell_surely` that wait until the connection takes more."""
+        """Messages of :meth:`queue_answer` that wait until the connection takes more."""
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
@@ -157,7 +157,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 raise TimeoutError(f"nothing came for {SILENCE_SECONDS_MAX:g} s")
 
     async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Send ``answer`` to the link, after what :meth:`tell_surely` keeps back: the link reads in this order.
+        """Send ``answer`` to the link, after what :meth:`queue_answer` keeps back: the link reads in this order.
 
         Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
         """
@@ -171,7 +171,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             raise ConnectionResetError("the link has gone")
 
-    def tell_surely(self, answer: Mapping[str, Any]) -> None:
+    def queue_answer(self, answer: Mapping[str, Any]) -> None:
         """Send ``answer``, which answers no frame, also if the link reads nothing now: it waits then.
 
         If too many wait, cut the connection. A link that connects again asks about everything.
@@ -199,7 +199,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             with suppress(OSError):  # the link has gone
                 self._transport.write_eof()
         if not self._at_end.is_set():
-            self._throw_away()
+            self._ignore_rest()
             self._read_on()
             with suppress(TimeoutError):
                 async with timeout(LINGER_SECONDS_MAX):
@@ -252,7 +252,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._writable.set()
         later, self._told_later = self._told_later, []
         for answer in later:
-            self.tell_surely(answer)
+            self.queue_answer(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()
@@ -263,10 +263,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def _end(self, error: EngineError) -> None:
         self._error = error
-        self._throw_away()
+        self._ignore_rest()
         self._changed.set()
 
-    def _throw_away(self) -> None:
+    def _ignore_rest(self) -> None:
         """Ignore all bytes that still come."""
         self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
 

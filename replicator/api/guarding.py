@@ -159,7 +159,7 @@ def guard_requests(guarding: Guarding) -> Middleware:
         identity = await guarding.identifying().of_request(shown_with(request), token, certificate)
         if (share := CLIENT.get()) is not None:
             share.role = identity.role  # also of a client whose requests are all refused
-        _check_speaks_for_itself(request, identity.role)
+        _check_is_no_proxy(request, identity.role)
         if request.match_info.http_exception is not None:  # there is no such path, or method
             guarding.guard.check_superuser(identity.role)
             return await handler(request)
@@ -186,7 +186,7 @@ def is_dashboard(route: str) -> bool:
     return route == "/" or route.startswith(DASHBOARD)
 
 
-def _check_speaks_for_itself(request: web.Request, role: str) -> None:
+def _check_is_no_proxy(request: web.Request, role: str) -> None:
     """Raise :class:`NotIdentified` if the request asks for another role, as a proxy does. No role here is a proxy.
 
     Upstream's brokers also refuse roles that are not their proxies.
@@ -254,7 +254,7 @@ def check_superuser(request: web.Request) -> None:
     guard.check_superuser(request.get(ROLE, ""))
 
 
-def sees_all(request: web.Request) -> bool:
+def is_superuser_request(request: web.Request) -> bool:
     """Return whether the role of the request is a superuser, which sees all topics without grants."""
     try:
         check_superuser(request)

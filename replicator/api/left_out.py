@@ -15,14 +15,14 @@ from snapshots.position import Position
 LEFT_OUT_ROUTE: Final = "/replication/v1/left-out"
 
 
-class LeavesOut(Protocol):
+class EntrySkipper(Protocol):
     """The bridge to Apache Pulsar's brokers, as far as it passes over entries."""
 
     async def leave_out(self, topic: str, cluster: str, position: Position) -> dict[str, Any]:
         """Pass over the entry of ``cluster`` that the brokers refuse, and return the record of it."""
 
 
-def add_left_out(app: web.Application, bridge: LeavesOut | None) -> None:
+def add_left_out(app: web.Application, bridge: EntrySkipper | None) -> None:
     """Add the route to ``app``. ``bridge`` is None if the worker does not run beside brokers."""
 
     async def left_out(request: web.Request) -> web.Response:

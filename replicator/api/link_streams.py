@@ -22,7 +22,7 @@ from replicator.api.errors import BadRequest
 from replicator.api.frame_receiver import FrameReceiver, Received, switch_protocols
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
-from replicator.api.runs import asked_over, check_stream, kept_stream
+from replicator.api.runs import check_stream, kept_stream, question_stream
 from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
 from replicator.engine.log.block import LEDGER_MAX, read_header
 from replicator.engine.log.commit.new_blocks import select_new
@@ -105,7 +105,11 @@ async def append(request: web.Request) -> web.StreamResponse:
         response, frames = await switch_protocols(request, request.app[ENGINE].unpacking)
         _note_opened(request, link)
         try:
-            with ending_at_expiry(request), asked_over(request, link.source, frames), _told_of_made(request, frames):
+            with (
+                ending_at_expiry(request),
+                question_stream(request, link.source, frames),
+                _report_created_topics(request, frames),
+            ):
                 await _serve_frames(request, link, frames)
             await frames.close()
         except BaseException:
@@ -170,7 +174,7 @@ def _only_stream_of_name(key: LinkKey, request: web.Request) -> Iterator[None]:
 
 
 @contextmanager
-def _told_of_made(request: web.Request, frames: FrameReceiver) -> Iterator[None]:
+def _report_created_topics(request: web.Request, frames: FrameReceiver) -> Iterator[None]:
     """Tell the link of each topic that is made here until the context ends, if the link asked for that.
 
     A topic that the link's role may not replicate is not told. Which of the others had a copy before, the link knows.
@@ -179,7 +183,7 @@ def _told_of_made(request: web.Request, frames: FrameReceiver) -> Iterator[None]
     def made(name: str) -> None:
         with suppress(EngineError):
             check_may_replicate(request, name)
-            frames.tell_surely({MADE: name})
+            frames.queue_answer({MADE: name})
 
     if request.query.get(HEARS) != MADE:
         yield

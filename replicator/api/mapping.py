@@ -37,7 +37,7 @@ class FoundPlace(Protocol):
     def source(self) -> str: ...
 
 
-class HalfLookUps(Protocol):
+class PositionLookup(Protocol):
     """See :class:`replicator.index.translation.Translator`."""
 
     async def identity(self, topic_name: str, position: Position) -> FoundIdentity: ...
@@ -65,7 +65,7 @@ class RebuildRunning(EngineError):
 
 
 def add_mapping(
-    app: web.Application, engine: Engine, look_ups: HalfLookUps, rebuild: Rebuild, database_up: Callable[[], bool]
+    app: web.Application, engine: Engine, look_ups: PositionLookup, rebuild: Rebuild, database_up: Callable[[], bool]
 ) -> None:
     """Add the paths to a worker's application. ``database_up`` says whether Postgres is there."""
 

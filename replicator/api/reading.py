@@ -18,7 +18,7 @@ from aiohttp import web
 
 from replicator.api.data_plane import ENGINE
 from replicator.api.errors import BadRequest
-from replicator.api.guarding import READING, may, sees_all
+from replicator.api.guarding import READING, is_superuser_request, may
 from replicator.api.slices import in_slices
 from replicator.engine.engine import Engine
 from replicator.engine.topic import Topic
@@ -118,7 +118,7 @@ async def list_positions(request: web.Request) -> web.Response:
             {name: _Standing(topic.incarnation, topic.log.trimmed, topic.log.last) for name, topic in topics.items()}
         )
         token = journal.token
-        if sees_all(request):  # others may have been granted something that has not changed since
+        if is_superuser_request(request):  # others may have been granted something that has not changed since
             changes = journal.since(request.query.get("since", ""))
     named, deleted = (topics.keys(), []) if changes is None else changes
     return web.json_response(

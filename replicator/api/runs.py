@@ -24,8 +24,8 @@ from replicator.api.guarding import ROLE
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError, NotAllowedError
-from replicator.links.served_runs import OLDER, Kept, RunUnknown, ServedRuns, Verdict
-from replicator.peering.runs import QUESTION, RUNS_ROUTE, STAYS_ROUTE, Run, RunAnswer, RunTold, Standing
+from replicator.links.served_runs import OLDER, RunUnknown, ServedRuns, StoredRuns, Verdict
+from replicator.peering.runs import QUESTION, RUNS_ROUTE, STAYS_ROUTE, Run, RunAnnouncement, RunAnswer, RunVerdict
 
 KEPT: Final = "source_runs"
 """Key of the row in the table ``meta`` that has twins and decisions."""
@@ -46,7 +46,7 @@ class NoSuchRun(EngineError):
     status = 404
 
 
-class AskedStream(Protocol):
+class QuestionStream(Protocol):
     """Interface of an open stream from another cluster's worker: over it, that worker can be asked a question."""
 
     def tell(self, answer: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class _Streams:
 
     requests: dict[int, web.Request] = field(default_factory=dict)
     """Open requests by the number of their stream."""
-    asked: set[AskedStream] = field(default_factory=set)
+    asked: set[QuestionStream] = field(default_factory=set)
 
 
 class SourceRuns:
@@ -81,9 +81,9 @@ class SourceRuns:
         self._written: dict[str, Any] = engine.store.meta(KEPT) or {}
         for key, row in self._written.items():
             source, _, role = key.partition(" ")
-            self._runs[source, role] = ServedRuns(_new_question, clock(), Kept.of_json(row))
+            self._runs[source, role] = ServedRuns(_new_question, clock(), StoredRuns.of_json(row))
 
-    async def told(self, source: str, role: str, told: RunTold) -> RunAnswer:
+    async def told(self, source: str, role: str, told: RunAnnouncement) -> RunAnswer:
         """Record that a worker announced its run, and return whether that run is served."""
         runs, now = self._of(source, role), self._clock()
         if told.answering:
@@ -103,7 +103,7 @@ class SourceRuns:
         if run_id == OLDER.id:
             verdict = runs.arrives(OLDER, self._clock())
             await self._carry_out(source, role, verdict)
-            if verdict.standing is not Standing.SERVED:
+            if verdict.standing is not RunVerdict.SERVED:
                 raise RunNotServed(_reason(self._engine.cluster, source, verdict.standing, OLDER, runs.served))
         elif not runs.serves(run_id):
             raise RunNotServed(
@@ -136,7 +136,7 @@ class SourceRuns:
                 self._streams.pop(key, None)
 
     @contextmanager
-    def asked_over(self, request: web.Request, source: str, run_id: str, asked: AskedStream) -> Iterator[None]:
+    def question_stream(self, request: web.Request, source: str, run_id: str, asked: QuestionStream) -> Iterator[None]:
         """Let questions to the run's worker go over ``asked`` until the context ends. :meth:`stream` must keep the
         stream."""
         role = request.get(ROLE, "")
@@ -249,18 +249,18 @@ def _new_question() -> str:
     return uuid.uuid4().hex
 
 
-def _reason(here: str, source: str, standing: Standing, run: Run, served: Run | None) -> str:
+def _reason(here: str, source: str, standing: RunVerdict, run: Run, served: Run | None) -> str:
     """Return why ``run`` is not served, and what an operator can do; empty if it is served."""
     other = "another run" if served is None or served.id == OLDER.id else f"run {served.id} on {served.host or '?'}"
-    if standing is Standing.ASKING:
+    if standing is RunVerdict.ASKING:
         return f"{here} is asking {other} of {source} whether it has ended; if it does not answer, this run is served"
-    if standing is Standing.TWIN:
+    if standing is RunVerdict.TWIN:
         return (
             f"two live copies of {source}'s store: {here} serves {other} and takes nothing from this one, run "
             f"{run.id}. Say which one stays: `replicator links stays --cluster {source} --run RUN`. Then stop the "
             "other, and take over what only it has: `replicator backup reclaim --from-directory DIR`"
         )
-    if standing is Standing.DISMISSED:
+    if standing is RunVerdict.DISMISSED:
         return (
             f"an operator said at {here} that another run of {source}'s store stays: stop this worker, run {run.id}. "
             f"If it is to stay instead: `replicator links stays --cluster {source} --run {run.id}`"
@@ -284,7 +284,7 @@ def add_runs(app: web.Application, engine: Engine, sources: LinkedSources, audit
         [
             web.post(RUNS_ROUTE, take_run),
             web.get(RUNS_ROUTE, list_runs),
-            web.post(STAYS_ROUTE, run_stays),
+            web.post(STAYS_ROUTE, keep_run),
         ]
     )
 
@@ -298,7 +298,7 @@ async def take_run(request: web.Request) -> web.Response:
             "`replicator apply`"
         )
     try:
-        told = RunTold.of_json(await request.json())
+        told = RunAnnouncement.of_json(await request.json())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(
             f"the body does not describe a run, one start of a worker, in JSON: {error!r:.100}; run the same version "
@@ -315,7 +315,7 @@ async def list_runs(request: web.Request) -> web.Response:
     return web.json_response({"runs": request.app[RUNS].as_json()})
 
 
-async def run_stays(request: web.Request) -> web.Response:
+async def keep_run(request: web.Request) -> web.Response:
     """Keep one of two live copies of a store, as an operator decided; the worker of the other copy is refused from now
     on."""
     try:
@@ -356,9 +356,9 @@ def kept_stream(request: web.Request, source: str) -> AbstractContextManager[Non
     return request.app[RUNS].stream(request, source, request.query.get("run", ""))
 
 
-def asked_over(request: web.Request, source: str, asked: AskedStream) -> AbstractContextManager[None]:
+def question_stream(request: web.Request, source: str, asked: QuestionStream) -> AbstractContextManager[None]:
     """Return a context in which questions to the source's worker go over ``asked``. It does nothing for a stream with a
     name: such a stream comes from a Spark task, which cannot answer for the worker."""
     if RUNS not in request.app or request.query.get("stream"):
         return nullcontext()
-    return request.app[RUNS].asked_over(request, source, request.query.get("run", ""), asked)
+    return request.app[RUNS].question_stream(request, source, request.query.get("run", ""), asked)

@@ -36,14 +36,14 @@ DUPLICATES_MAX: Final = 5_000
 """Most pairs of positions in one answer of ``twins``."""
 
 
-class Mends(Protocol):
-    """Interface of :class:`replicator.worker.mending.Mending`, which replaces damaged blocks."""
+class BlockRepairer(Protocol):
+    """Interface of :class:`replicator.worker.mending.BlockRepair`, which replaces damaged blocks."""
 
     async def mend(self, topic: Topic, position: Position) -> tuple[str, str]:
         """Replace the damaged block at ``position``; return the outcome, and the reason if the block stays damaged."""
 
 
-def add_mending(app: web.Application, mends: Mends) -> None:
+def add_mending(app: web.Application, mends: BlockRepairer) -> None:
     """Add the path by which a damaged block is mended. It has no rule of its own in :mod:`replicator.api.guarding`, so
     it is for superusers."""
 

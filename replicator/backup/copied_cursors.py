@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from copy import deepcopy
 
-from replicator.backup.directory_peer import had_through
+from replicator.backup.directory_peer import known_ranges
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, rewritten
 from replicator.engine.subscriptions.cursor_state import CursorState
@@ -96,7 +96,7 @@ def _messages(topic: Topic) -> PositionSet:
 def _consumed(messages: PositionSet, other: Topic, there: CursorState) -> PositionSet:
     """Return the ``messages`` that the other copy has or had, and that count as consumed there."""
     found = messages.common(there.individually_deleted)
-    for after, upto in had_through(other, there.mark_delete):
+    for after, upto in known_ranges(other, there.mark_delete):
         part = messages.after(after)
         part.discard_above(upto)
         found.update(part)

@@ -22,7 +22,7 @@ from typing import Final
 from replicator.backup.chunks import Chunks
 from replicator.backup.destination import AT_ONCE, Destination, Progress
 from replicator.backup.errors import BackupError
-from replicator.backup.locks import CREATE, Clock, Lock, seconds_awake_or_not
+from replicator.backup.locks import CREATE, Clock, Lock, boottime_seconds
 from replicator.backup.manifest import (
     FORMAT,
     FORMAT_WITH_DAMAGE,
@@ -51,7 +51,7 @@ def create(
     source: Source,
     progress: Progress = lambda _: None,
     *,
-    clock: Clock = seconds_awake_or_not,
+    clock: Clock = boottime_seconds,
 ) -> Manifest:
     """Make a backup of ``cluster``. Raises :class:`BackupError`, and what the source raises."""
     with Lock(destination, cluster, CREATE, clock=clock) as lock:

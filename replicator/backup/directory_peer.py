@@ -191,14 +191,14 @@ def _state(topic: Topic, name: str) -> dict[str, Any]:
     state = topic.subscriptions[name].cursor.state
     acked = {
         "incarnation": str(topic.incarnation),
-        "ranges": [[str(after), str(upto)] for after, upto in had_through(topic, state.mark_delete)],
+        "ranges": [[str(after), str(upto)] for after, upto in known_ranges(topic, state.mark_delete)],
         "beyond": [[str(first), str(last)] for first, last in state.individually_deleted.runs()],
         "batches": {str(position): list(indexes) for position, indexes in state.batch_acks.items()},
     }
     return {"generation": state.generation, "vector": {topic.cluster: acked}, "starts": as_data(state.starts)}
 
 
-def had_through(topic: Topic, upto: Position) -> list[Range]:
+def known_ranges(topic: Topic, upto: Position) -> list[Range]:
     """Return the ranges that the log has or had up to ``upto``, ledger by ledger. Messages that it lacks were not
     consumed there.
     """
@@ -259,7 +259,7 @@ def _lacks(peer: Peer, plan: TopicPlan, last: Position, cluster: str) -> Lacks |
     except UnexpectedAnswer as error:
         if error.code == TRIMMED:
             return HAS_TRIMMED
-        if error.says_not_there:
+        if error.is_not_found:
             return "lacks", ", and"
         return "does not say whether it has", f" ({error}); if not,"
     return None

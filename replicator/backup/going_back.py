@@ -49,7 +49,7 @@ def lacking_before(peers: Iterable[Peer], plan: TopicPlan, cluster: str) -> list
         try:
             peer.plane.place(plan.name, cluster, plan.incarnation, plan.after)
         except UnexpectedAnswer as error:
-            if error.says_not_there:
+            if error.is_not_found:
                 found.append(
                     f"{plan.name}: {peer.name} lacks messages of {cluster} up to {plan.after} that only this store "
                     f"had, and no link brings them there, as {peer.name} has later messages of {cluster}. They stay "

@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 """Returns seconds since a fixed moment."""
 
 
-def seconds_awake_or_not() -> float:
+def boottime_seconds() -> float:
     """Return seconds by a clock that also counts while the machine is suspended, and that nobody can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -51,9 +51,7 @@ class Lock:
     Entering raises :class:`BackupError` if another holder excludes this lock.
     """
 
-    def __init__(
-        self, destination: Destination, cluster: str, kind: str, *, clock: Clock = seconds_awake_or_not
-    ) -> None:
+    def __init__(self, destination: Destination, cluster: str, kind: str, *, clock: Clock = boottime_seconds) -> None:
         self._destination = destination
         self._root = f"{cluster}/{LOCKS}"
         self._kind = kind
@@ -141,9 +139,9 @@ class Lock:
             if age is not None and age > STALE_SECONDS:
                 self._destination.delete([path])
                 continue
-            raise self._in_the_way(path, age)
+            raise self._lock_error(path, age)
 
-    def _in_the_way(self, path: str, age: float | None) -> BackupError:
+    def _lock_error(self, path: str, age: float | None) -> BackupError:
         doing = "prunes" if path.startswith(f"{self._root}/{PRUNE}") else "makes a backup"
         if age is None:
             return BackupError(

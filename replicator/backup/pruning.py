@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from replicator.backup.chunks import Chunks
 from replicator.backup.destination import Destination
-from replicator.backup.locks import PRUNE, Clock, Lock, seconds_awake_or_not
+from replicator.backup.locks import PRUNE, Clock, Lock, boottime_seconds
 from replicator.backup.manifest import Manifests
 
 
@@ -19,7 +19,7 @@ class Pruned:
     freed_bytes: int
 
 
-def prune(destination: Destination, cluster: str, keep: int, *, clock: Clock = seconds_awake_or_not) -> Pruned:
+def prune(destination: Destination, cluster: str, keep: int, *, clock: Clock = boottime_seconds) -> Pruned:
     """Delete all backups except the newest ``keep`` ones and the newest undamaged one, and the chunks that only they
     need.
 

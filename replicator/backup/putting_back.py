@@ -42,7 +42,7 @@ from replicator.engine.log.requests import Counted
 from replicator.engine.log.store_tables import TOPIC_KEY, encode_trim
 from replicator.engine.subscriptions.cursor_rows import RowWrite, load_cursors, rewritten
 from replicator.engine.subscriptions.mark_delete import place_before
-from replicator.engine.subscriptions.putting_back import PutBackLog, Told, follow_put_back
+from replicator.engine.subscriptions.putting_back import PeerState, PutBackLog, follow_put_back
 from replicator.engine.topic import Topic
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.plane import NO_ROUTE, VerifyPlane
@@ -53,13 +53,13 @@ from snapshots.position_set import PositionSet
 from snapshots.starts import FROM_THE_FIRST, from_data
 
 
-def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict[str, Told]:
+def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict[str, PeerState]:
     """Ask other clusters for the states of a topic's replicated subscriptions. Return their answers, merged, by
     subscription.
 
     Raises :class:`WorkerNotAsked` if an answer cannot be read.
     """
-    found: dict[str, Told] = {}
+    found: dict[str, PeerState] = {}
     for plane in planes:
         try:
             answer = plane.call("GET", "/replication/v1/ack-vectors", topic=topic)
@@ -79,11 +79,11 @@ def states_told(planes: Iterable[VerifyPlane], topic: str, cluster: str) -> dict
     return found
 
 
-def _told(row: Mapping[str, Any], cluster: str) -> Told:
+def _told(row: Mapping[str, Any], cluster: str) -> PeerState:
     start = from_data(row.get("starts", {})).get(cluster, FROM_THE_FIRST)
     stated = {origin: acks for origin, acks in row["vector"].items() if origin == cluster}
     acks = vector_from_data(stated).origins.get(cluster, OriginAcks(0))
-    return Told(int(row["generation"]), acks, start)
+    return PeerState(int(row["generation"]), acks, start)
 
 
 async def take_into_view(engine: Engine, topic: Topic) -> str | None:
@@ -96,7 +96,7 @@ async def take_into_view(engine: Engine, topic: Topic) -> str | None:
     if note is None or not _is_below_view(note, topic) or topic.log.trimmed == BEFORE_ALL:
         return None
     try:
-        await topic.compaction.take_in_what_was_put_back()
+        await topic.compaction.rebuild_view()
     except (NotAllowedError, BlockCorrupt) as error:
         return f"{topic.name}: subscriptions that read compacted do not get what came back: {error}"
     return None
@@ -107,7 +107,7 @@ def _is_below_view(note: PutBackNote, topic: Topic) -> bool:
     return any(after < topic.compaction.state.horizon for after, _ in note.ranges)
 
 
-async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, Told]) -> Topic:
+async def finish_put_back(engine: Engine, topic: Topic, told: Mapping[str, PeerState]) -> Topic:
     """Do the last steps for ``topic``, and return the topic as it is loaded again after them.
 
     ``told`` has the states of its subscriptions in other clusters, by name.

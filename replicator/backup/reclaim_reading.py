@@ -94,7 +94,7 @@ Given = tuple[BlockHeader, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedRange:
     """Range of A's positions that a peer was planned to give and did not give."""
 
     range: Range
@@ -114,7 +114,7 @@ class PeerReading:
     def __init__(self, name: str, plane: VerifyPlane, origin: str, plan: TopicPlan, pace: Pace | None = None) -> None:
         self.name = name
         self._pace = pace or Pace()
-        self.missed: list[Missed] = []
+        self.missed: list[MissedRange] = []
         """The ranges found to be missing so far, in order. They are complete below each block that was given."""
         self._plane = plane
         self._counted_bytes = plane.answered_bytes
@@ -231,14 +231,14 @@ class PeerReading:
         """Return whether a block belongs to the planned range. If it does, record what is missed before the block."""
         if not self._wants(header.origin, header.incarnation, header.origin_first, header.origin_last):
             return False
-        self._come_to(header.origin_first)
+        self._note_missed_before(header.origin_first)
         self._reached = header.origin_last
         return True
 
     def _lose(self, origin: str, incarnation: int, first: Position, entries: int, reason: str) -> None:
         last = Position(first.ledger, first.entry + entries - 1)
         if self._wants(origin, incarnation, first, last):
-            self._come_to(first)
+            self._note_missed_before(first)
             self._reached = max(self._reached, Position(first.ledger, first.entry - 1))
             self._miss(last, f"has them in a damaged block: {reason}", damaged=True)
 
@@ -246,7 +246,7 @@ class PeerReading:
         same = origin == self._origin and incarnation == self._plan.incarnation
         return same and self._reached < last and first <= self._mark
 
-    def _come_to(self, first: Position) -> None:
+    def _note_missed_before(self, first: Position) -> None:
         """Record what is missed between the last block and the next one, which begins at ``first``."""
         before = Position(first.ledger, first.entry - 1)
         unknown, trimmed = self._unknown, self._trimmed
@@ -262,5 +262,5 @@ class PeerReading:
 
     def _miss(self, upto: Position, reason: str, *, damaged: bool = False) -> None:
         if self._reached < upto:
-            self.missed.append(Missed((self._reached, upto), reason, damaged))
+            self.missed.append(MissedRange((self._reached, upto), reason, damaged))
             self._reached = upto

@@ -50,7 +50,7 @@ from replicator.backup.reclaim_mark import (
 )
 from replicator.backup.reclaim_peers import Peer, ask_peers, check_known, close_all, held_back, rewritten_at
 from replicator.backup.reclaim_plan import Lives, TopicPlan, holes_of
-from replicator.backup.reclaim_reading import Missed, Pace, PeerReading
+from replicator.backup.reclaim_reading import MissedRange, Pace, PeerReading
 from replicator.backup.topic_lives import (
     answer_later,
     deleted_lives,
@@ -278,7 +278,7 @@ class _Run:
         self._topics = len(names)
         for self._number, name in enumerate(names, 1):
             lives = lives_of(engine, name, peers, self._rewritten)
-            self._loses_for_now(*lives.refused)
+            self._note_recoverable_loss(*lives.refused)
             before = len(done.topics)
             for plan in lives.plans:
                 self._pace.check()
@@ -286,12 +286,12 @@ class _Run:
                 try:
                     done.topics.append(await self._take_back(plan))
                 except NotReclaimed as error:
-                    self._loses_for_now(f"{error}; nothing of it comes back, and the other topics go on")
+                    self._note_recoverable_loss(f"{error}; nothing of it comes back, and the other topics go on")
                     break
                 finally:
                     done.loses(*self._further)
             else:
-                self._loses_for_now(*out_of_place(engine, name, peers, lives))
+                self._note_recoverable_loss(*out_of_place(engine, name, peers, lives))
             came_back = any(each.messages for each in done.topics[before:])
             done.deleted += deleted_lives(engine, name, lives, peers, others_come_back=came_back)
             await engine.origin_stores.learn_own(deletions_told(engine, name, lives, peers))
@@ -300,14 +300,14 @@ class _Run:
             await self._begin_life(engine.find(name), lives, peers)
         for topic in engine.topics():  # also topics of an earlier reclaim of which no asked peer has copies any more
             await self._finish(topic)
-        self._loses_for_now(*not_asked(engine.cluster, self._without))
+        self._note_recoverable_loss(*not_asked(engine.cluster, self._without))
         await count_topics(engine, self._came_back)
         if self._newer:
             await engine.origin_stores.take_place(self._newer)
         await settle(engine, done.lost, found_again=self._found_again)
         return done
 
-    def _loses_for_now(self, *what: str) -> None:
+    def _note_recoverable_loss(self, *what: str) -> None:
         """Record losses that the next reclaim finds again, unless somebody has mended their cause."""
         self._done.loses(*what)
         self._found_again += what
@@ -358,7 +358,7 @@ class _Run:
         whole = not self._done.lost
         new = None if topic is None else new_lives.new_life(self._engine, topic, peers, lives, whole=whole)
         if isinstance(new, str):
-            self._loses_for_now(new)
+            self._note_recoverable_loss(new)
         elif topic is not None and new is not None:
             await self._begin()
             await new_lives.begin(self._engine, topic, new)
@@ -436,7 +436,7 @@ def _is_damaged(hole: Range, readings: list[PeerReading]) -> bool:
     return any(missed.damaged and _in(missed, hole) for each in readings for missed in each.missed)
 
 
-def _in(missed: Missed, hole: Range) -> bool:
+def _in(missed: MissedRange, hole: Range) -> bool:
     return bool(within([missed.range], [hole]))
 
 
@@ -445,7 +445,9 @@ async def _topic(engine: Engine, plan: TopicPlan) -> Topic:
     is none."""
     topic = engine.find(plan.name)
     if topic is not None and plan.made_anew:
-        await engine.cluster_settings.nobody_sets()  # its permissions and policies go with it, and no operator said so
+        await (
+            engine.cluster_settings.mark_as_automatic()
+        )  # its permissions and policies go with it, and no operator said so
         await engine.deleting.delete(plan.name, force=True, on_purpose=False)
         topic = None
     if topic is None:

@@ -79,7 +79,7 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, 
         )
     check_there(cluster.data)
     done = Repaired()
-    asking = _Asking(peers, tell)
+    asking = _PeerBlocks(peers, tell)
     await asyncio.to_thread(_mend_heads, cluster, settings, asking, done, accept_loss)
     try:
         engine = await Engine.open(cluster.data, cluster=name, settings=settings)
@@ -105,7 +105,9 @@ async def repair(topology: Topology, name: str, tell: Tell = lambda _: None, *, 
         await engine.close()
 
 
-def _mend_heads(cluster: Cluster, settings: EngineSettings, asking: _Asking, done: Repaired, accept_loss: bool) -> None:
+def _mend_heads(
+    cluster: Cluster, settings: EngineSettings, asking: _PeerBlocks, done: Repaired, accept_loss: bool
+) -> None:
     """Repair damaged heads before the engine is opened: it reads the heads at the end of each topic."""
     store = Store(cluster.data, cluster=cluster.name, size_max=settings.store_bytes_max, segments=settings.segments)
     try:
@@ -136,10 +138,10 @@ def copy_of(damaged: BlockHead, topic: str, peers: Mapping[str, str]) -> tuple[b
     """Return the same block from the first cluster that has it, or the reason why none has. ``peers`` are workers' URLs
     by name.
     """
-    return _Asking(peers, lambda _: None).copy_of(damaged, topic)
+    return _PeerBlocks(peers, lambda _: None).copy_of(damaged, topic)
 
 
-class _Asking:
+class _PeerBlocks:
     """Asks the other clusters for blocks, one cluster after another."""
 
     def __init__(self, peers: Mapping[str, str], tell: Tell) -> None:
@@ -198,7 +200,7 @@ class _Asking:
                 self._tell(f"{name} does not answer, and is not asked for other blocks: {error}")
                 reasons.append(f"{name}: {error}")
             except UnexpectedAnswer as error:
-                if not error.says_not_there and error.code != BlockCorrupt.__name__:
+                if not error.is_not_found and error.code != BlockCorrupt.__name__:
                     self._refused.add(name)
                 reasons.append(f"{name}: {error}")
             except BlockCorrupt as error:

@@ -44,7 +44,7 @@ argument returns whether a given block is that block. Returns the block, or None
 
 
 @dataclass(slots=True)
-class MendedRows:
+class RowRepairs:
     """Result of :func:`mend_rows`: number of ``blocks`` and of other ``rows`` that were put back.
 
     ``left`` names what is still gone or wrong, and ``lost`` the entries that were given up.
@@ -58,13 +58,13 @@ class MendedRows:
 
 def mend_rows(
     store: Store, ask: Ask, *, all_answered: Callable[[], bool] = lambda: True, accept_loss: bool = False
-) -> MendedRows:
+) -> RowRepairs:
     """Repair the rows of a store as far as their content is known. No process may have the store open.
 
     ``all_answered`` returns whether all clusters that were asked have answered. With ``accept_loss``, entries that no
     cluster has are given up, and named in the result.
     """
-    done = MendedRows()
+    done = RowRepairs()
     records = {record.name: record for record in store.topics()}
     why: dict[str, str] = {}
     for _ in range(ROUNDS_MAX):
@@ -77,11 +77,11 @@ def mend_rows(
         put = 0
         orphans = _without_rows(store)
         for gap in (each for each in findings if isinstance(each, MissingBlocks) and str(each) not in why):
-            filling = _Filling(store, records[gap.topic], gap, orphans, ask, all_answered, accept_loss)
+            filling = _GapRepair(store, records[gap.topic], gap, orphans, ask, all_answered, accept_loss)
             reason = filling.fill()
             put += filling.put + len(filling.lost)
             done.blocks += filling.put
-            done.lost += filling.lost_in_words()
+            done.lost += filling.lost_runs_text()
             if reason:
                 why[str(gap)] = reason
         if not rows and not put:
@@ -94,7 +94,7 @@ def _remedy(finding: Finding, why: str | None) -> str:
     return remedy_of(finding) if why is None else f"{why}; {BY_A_BACKUP}"
 
 
-class _Filling:
+class _GapRepair:
     """Fills one gap of a topic with blocks."""
 
     def __init__(
@@ -142,7 +142,7 @@ class _Filling:
                 at = Position(ledger, at.entry + header.entries)
         return ""
 
-    def lost_in_words(self) -> list[str]:
+    def lost_runs_text(self) -> list[str]:
         """Return, in words, each run of entries that were given up, with its topic, origin and positions."""
         runs: list[tuple[str, Position, Position]] = []
         for origin, at in self.lost:

@@ -25,7 +25,7 @@ from replicator.backup.errors import BackupDamaged, BackupError, DestinationUnav
 from replicator.backup.manifest import Manifest, Manifests, clusters_at
 from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import read_meta
-from replicator.engine.restored import BESIDE, BackupBeside, beside_of, order_advice
+from replicator.engine.restored import BESIDE, SiblingBackup, beside_of, order_advice
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -54,7 +54,7 @@ def order_of(backups: Sequence[Manifest]) -> list[Manifest]:
     return ordered
 
 
-def restored_beside(destination: Destination, chosen: Manifest) -> list[BackupBeside]:
+def restored_beside(destination: Destination, chosen: Manifest) -> list[SiblingBackup]:
     """Return ``chosen`` and the newest backup of each other cluster at ``destination``, in the order in which to
     restore them.
 
@@ -63,7 +63,7 @@ def restored_beside(destination: Destination, chosen: Manifest) -> list[BackupBe
     """
     others = [_newest(destination, each) for each in clusters_at(destination) if each != chosen.cluster]
     ordered = order_of([chosen, *(each for each in others if each is not None and _are_linked(chosen, each))])
-    return [BackupBeside(each.cluster, each.id, each.made_at_ms) for each in ordered]
+    return [SiblingBackup(each.cluster, each.id, each.made_at_ms) for each in ordered]
 
 
 def _are_linked(one: Manifest, other: Manifest) -> bool:
@@ -88,7 +88,7 @@ def _newest(destination: Destination, cluster: str) -> Manifest | None:
 
 
 @contextmanager
-def told_the_order(data: Path, cluster: str) -> Iterator[None]:
+def add_restore_order(data: Path, cluster: str) -> Iterator[None]:
     """Add advice to a :class:`WorkerNotAsked` error that is raised in this context: the order in which to restore lost
     clusters."""
     try:
@@ -99,7 +99,7 @@ def told_the_order(data: Path, cluster: str) -> Iterator[None]:
         ) from None
 
 
-def beside_in(data: Path) -> list[BackupBeside]:
+def beside_in(data: Path) -> list[SiblingBackup]:
     """Return the backups that lay beside the one from which the directory ``data`` was restored.
 
     Return an empty list if the store in ``data`` cannot be read.

@@ -36,7 +36,7 @@ from replicator.engine.log.store_check import check_store
 from replicator.engine.log.store_copy import DATA_FILE, is_store_file
 from replicator.engine.log.store_files import LOG, OWNER_ONLY, RESTORING, is_there, lock_directory, read_meta
 from replicator.engine.log.store_tables import FORMATS
-from replicator.engine.restored import MARK, BackupBeside, RestoredMark, mark_of, put_mark
+from replicator.engine.restored import MARK, RestoredMark, SiblingBackup, mark_of, put_mark
 from snapshots.position import BEFORE_ALL, Position
 
 PROBLEMS_MAX: Final = 100
@@ -45,7 +45,7 @@ REPLACED: Final = "replaced"
 
 
 @dataclass(slots=True)
-class Checked:
+class BackupCheck:
     """Result of checking a backup."""
 
     manifest: Manifest
@@ -55,7 +55,7 @@ class Checked:
     blocks: int = 0
 
 
-class Left(Enum):
+class RemainingStep(Enum):
     """Steps left to do in the directory of a cluster that begins with a backup."""
 
     ALL = "all"
@@ -66,19 +66,19 @@ class Left(Enum):
     """It has a store."""
 
 
-def left_of_restore(data: Path) -> Left:
+def remaining_step(data: Path) -> RemainingStep:
     """Return what is left to do in the directory ``data``.
 
     If a restore was cut off right after it had moved its store into place, that restore is ended. Raises
     :class:`StoreUnusable` if the store cannot be read, and :class:`DirectoryUnusable`.
     """
     if not is_there(data / LOG):
-        return Left.ALL
+        return RemainingStep.ALL
     mark = mark_of(read_meta(data, (MARK,)).get(MARK))
     is_restored = mark is not None and bool(mark.backup) and mark.settled_at_ms is None
     if is_there(data / RESTORING):
         if not is_restored or is_there(data / RESTORING / LOG):
-            return Left.ALL
+            return RemainingStep.ALL
         try:
             shutil.rmtree(data / RESTORING)
             sync_directory(data)
@@ -87,7 +87,7 @@ def left_of_restore(data: Path) -> Left:
                 f"{data / RESTORING}, which a finished restore left behind, cannot be removed: "
                 f"{error.strerror or error}"
             ) from error
-    return Left.RECLAIM if is_restored else Left.NOTHING
+    return RemainingStep.RECLAIM if is_restored else RemainingStep.NOTHING
 
 
 def restore(
@@ -113,7 +113,7 @@ def restore(
                     f"{data} has a store already: restore into another directory, or give --replace to move it aside"
                 )
             restoring = data / RESTORING
-            with _put_together(data, restoring):
+            with _cleanup_on_failure(data, restoring):
                 problems = _write_files(destination, manifest, restoring, progress)
                 if problems:
                     raise BackupDamaged(
@@ -141,7 +141,7 @@ def _writable(directory: Path, manifest: Manifest) -> Iterator[None]:
 
 
 @contextmanager
-def _put_together(data: Path, restoring: Path) -> Iterator[None]:
+def _cleanup_on_failure(data: Path, restoring: Path) -> Iterator[None]:
     """Clean up after a failure. If a whole store is in place, the worker may go on with it, and nothing is left behind.
     Otherwise ``restoring`` stays, so that no worker starts with an empty store.
     """
@@ -211,7 +211,7 @@ def _read(chunks: Chunks, file: FileChunks) -> Iterator[tuple[bytes, int, str | 
         at += size
 
 
-def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, beside: Sequence[BackupBeside]) -> None:
+def _check_and_mark(directory: Path, manifest: Manifest, mark: RestoredMark, beside: Sequence[SiblingBackup]) -> None:
     """Check the restored store, and write its mark. Raise :class:`BackupDamaged`."""
     with _opened(directory, manifest) as store:
         if problems := list(_lacking(store, manifest)):
@@ -270,7 +270,7 @@ def verify(
     backup: str | None = None,
     progress: Progress = lambda _: None,
     on_topic: Callable[[str], None] = lambda _: None,
-) -> Checked:
+) -> BackupCheck:
     """Read all of a backup, open the store in it below ``scratch``, and check each of its blocks.
 
     Raises :class:`BackupError` where there is no such backup, or it cannot be looked at; what is wrong with one that
@@ -279,7 +279,7 @@ def verify(
     manifests = Manifests(destination, cluster)
     manifest = manifests.read(backup or manifests.newest())
     _check_format(manifest)
-    checked = Checked(manifest)
+    checked = BackupCheck(manifest)
     with _writable(scratch, manifest):
         checked.problems += _write_files(destination, manifest, scratch, progress)
     if checked.problems:

@@ -14,7 +14,7 @@ from replicator.backup import new_lives
 from replicator.backup.reclaim_peers import Peer
 from replicator.backup.reclaim_plan import Lives, OwnLog, PeerCopy, plan_lives
 from replicator.engine.engine import Engine
-from replicator.engine.lineage import CopyElsewhere, Deletion, Judgement, OwnTopic, judge
+from replicator.engine.lineage import Deletion, Judgement, OwnTopic, RemoteCopy, judge
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
@@ -33,7 +33,7 @@ def lives_of(engine: Engine | None, name: str, peers: Sequence[Peer], rewritten:
     own = _own_topic(engine, name, peers)
 
     def judged(_: str, copy: PeerCopy) -> Judgement:
-        return judge(CopyElsewhere(copy.incarnation, copy.mark, copy.store, copy.deleted), own)
+        return judge(RemoteCopy(copy.incarnation, copy.mark, copy.store, copy.deleted), own)
 
     if engine is None or topic is None:
         return plan_lives(name, None, copies, rewritten, judged)

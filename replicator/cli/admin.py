@@ -58,7 +58,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedWorker:
+class WorkerOptions:
     """The worker that a command asks, as its options name it."""
 
     url: str | None
@@ -83,12 +83,12 @@ class AskedWorker:
         return self.ask(lambda client: client.call(method, path, body, **parameters))
 
 
-def asks_a_worker(command: Command) -> Command:
+def takes_worker_options(command: Command) -> Command:
     """Return the command with the options ``--url``, ``-f`` and ``-c`` in place of its parameter ``worker``."""
 
     @wraps(command)
     def run(*, url: str | None, file: Path | None, cluster: str | None, **given: Any) -> Shown[Any] | None:
-        return command(worker=AskedWorker(url, file, cluster), **given)
+        return command(worker=WorkerOptions(url, file, cluster), **given)
 
     options = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -42,8 +42,8 @@ def apply(
     from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 
     rollout = asyncio.run(ask_workers(opened_topology(file)))
-    if not rollout.taking_part or (rollout.missing and not skip_unreachable):
-        hint = "" if not rollout.taking_part else "; nothing was changed (--skip-unreachable goes on without them)"
+    if not rollout.participants or (rollout.missing and not skip_unreachable):
+        hint = "" if not rollout.participants else "; nothing was changed (--skip-unreachable goes on without them)"
         problems = [f"{worker.cluster}: {worker.error}" for worker in rollout.missing]
         away = [f"error: workers do not answer: {'; '.join(problems)}{hint}"]
         return Shown(_value(rollout, [], applied=False, problems=problems), _table(rollout, []), status=3, notes=away)
@@ -59,7 +59,7 @@ def apply(
     checked = asyncio.run(carry_out(rollout, dry_run=True))
     if status := worst_status(checked):
         return _refused(rollout, problems_of(checked), status, "nothing was changed")
-    if unread := rollout.not_in_their_files(checked):
+    if unread := rollout.unsaved_changes(checked):
         return _refused(rollout, unread, 2, "nothing was changed")
     outcomes = asyncio.run(carry_out(rollout, dry_run=False))
     if status := worst_status(outcomes):

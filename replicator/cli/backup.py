@@ -266,7 +266,7 @@ def restore(
     """
     from replicator.backup.destination import Destination
     from replicator.backup.restore_order import beside_in
-    from replicator.backup.restoring import Left, left_of_restore
+    from replicator.backup.restoring import RemainingStep, remaining_step
     from replicator.backup.restoring import restore as put_back
     from replicator.engine.lineage import reclaim_command
     from replicator.engine.restored import first_restored, order_advice
@@ -279,9 +279,11 @@ def restore(
         raise typer.BadParameter("--replace and --if-empty exclude each other: give one of them, or none")
     data = into if file is None else opened_topology(file).cluster(cluster).data
     assert data is not None
-    left = left_of_restore(data) if if_empty else Left.ALL
-    if left is not Left.ALL:
-        return _restored_before(file if left is Left.RECLAIM and not no_reclaim else None, cluster, data, without)
+    left = remaining_step(data) if if_empty else RemainingStep.ALL
+    if left is not RemainingStep.ALL:
+        return _restored_before(
+            file if left is RemainingStep.RECLAIM and not no_reclaim else None, cluster, data, without
+        )
     manifest, _, aside = put_back(
         Destination(at), cluster, data, backup=backup, replace=replace, progress=megabytes_told("restored")
     )
@@ -433,7 +435,7 @@ def _reclaimed(
     """Take back messages, and then policies and permissions. Return what came back of both."""
     from replicator.backup.reclaim_reading import Pace
     from replicator.backup.reclaiming import reclaim as take_back
-    from replicator.backup.restore_order import told_the_order
+    from replicator.backup.restore_order import add_restore_order
     from replicator.worker.taking_settings import take_settings_of
 
     async def run() -> tuple[Reclaimed, dict[str, Any] | None]:
@@ -457,7 +459,7 @@ def _reclaimed(
         return done, await take_settings_of(topology, cluster, without or ())
 
     topology = opened_topology(file)
-    with told_the_order(topology.cluster(cluster).data, cluster):
+    with add_restore_order(topology.cluster(cluster).data, cluster):
         return asyncio.run(run())
 
 

@@ -125,7 +125,7 @@ def _topology(ctx: Any) -> Topology | None:
 
 def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Awaitable[list[str]]]) -> list[str]:
     """Return the answer of the command line's worker; empty if it does not answer."""
-    from replicator.cli.admin import AskedWorker
+    from replicator.cli.admin import WorkerOptions
     from replicator.engine.errors import EngineError
     from replicator.operating.errors import AdminError
     from replicator.running.timeouts import timeout
@@ -136,7 +136,7 @@ def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Awaitable[list[str]]
         async with timeout(ANSWER_SECONDS_MAX):
             return await ask(client)
 
-    worker = AskedWorker(*(ctx.params.get(name) for name in ("url", "file", "cluster")))
+    worker = WorkerOptions(*(ctx.params.get(name) for name in ("url", "file", "cluster")))
     try:
         return worker.ask(work)
     except (AdminError, EngineError, SecurityError, TopologyError, TimeoutError):

@@ -94,9 +94,9 @@ def init(
     if len(clusters) < 2:
         links_given = links_given or Links.NONE
     elif links_given is None:
-        links_given = Links.ALL if yes else _asked("Links", "all", _OneOf(Links))
+        links_given = Links.ALL if yes else _asked("Links", "all", _EnumReader(Links))
     if engine_given is None:
-        engine_given = Engine.EMBEDDED if yes else _asked("What carries the links", "embedded", _OneOf(Engine))
+        engine_given = Engine.EMBEDDED if yes else _asked("What carries the links", "embedded", _EnumReader(Engine))
     first = FirstTopology(clusters, links_given, engine_given)
     try:
         text = checked(first, written)
@@ -121,7 +121,7 @@ def _shown(written: Path, first: FirstTopology) -> Shown[InitAnswer]:
         f"warning: {each.address} of {each.name} is no loopback address: its worker does not start without `auth`, or "
         "`insecure: true`; see docs/security.md"
         for each in first.clusters
-        if each.reached_by_others
+        if each.is_exposed
     ]
     return Shown(value, "\n".join((f"{written} is written. Next:", *lines)), notes=notes)
 
@@ -169,7 +169,7 @@ def _asked_cluster(written: Path, before: Sequence[FirstCluster], start: FirstCl
 
     cluster = start
     if "brokers" not in fixed:
-        kind = _asked(f"{start.name}: its kind", "embedded", _OneOf(Kind))
+        kind = _asked(f"{start.name}: its kind", "embedded", _EnumReader(Kind))
         if kind is Kind.PULSAR:
             alone = replace(cluster, address="127.0.0.1:1", data="./alone")
             urls = Brokers(SERVICE_URL, ADMIN_URL)
@@ -236,7 +236,7 @@ def _brokers(given: Sequence[str]) -> dict[str, Brokers]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OneOf(Generic[_ChoiceT]):
+class _EnumReader(Generic[_ChoiceT]):
     """Reads one of the values of an enumeration; raises :class:`ValueError`."""
 
     choices: type[_ChoiceT]
@@ -253,7 +253,7 @@ class _OneOf(Generic[_ChoiceT]):
 
 def _choice(text: str, choices: type[_ChoiceT], option: str) -> _ChoiceT:
     try:
-        return _OneOf(choices)(text)
+        return _EnumReader(choices)(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from None
 
@@ -262,7 +262,7 @@ def _asked(question: str, usual: str, read: Callable[[str], _T]) -> _T:
     """Ask a question, and return the answer as ``read`` makes it; an empty line means the usual one. Ask again while
     ``read`` refuses it.
     """
-    if isinstance(read, _OneOf):
+    if isinstance(read, _EnumReader):
         question = f"{question} ({read.known()})"
     while True:
         print(f"{question} [{usual}]: ", end="", file=sys.stderr, flush=True)

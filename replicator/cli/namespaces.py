@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from replicator.cli.admin import (
-    AskedWorker,
     NamespaceArgument,
-    asks_a_worker,
+    WorkerOptions,
     names_table,
+    takes_worker_options,
 )
 from replicator.cli.commands import Commands
 from replicator.cli.output import Shown
@@ -35,14 +35,14 @@ def namespaces(context: typer.Context) -> None:
 
 
 @app.command("list")
-@asks_a_worker
+@takes_worker_options
 def list_namespaces(
     tenant: Annotated[
         str | None,
         typer.Argument(metavar="[TENANT]", help="Show only namespaces of this tenant. Default: all tenants."),
     ] = None,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[list[str]]:
     """List the namespaces of a tenant, or all of them."""
     from replicator.operating.admin_client import AdminClient, namespaces_path
@@ -56,8 +56,8 @@ def list_namespaces(
 
 
 @app.command("create")
-@asks_a_worker
-def create(namespace: NamespaceArgument, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def create(namespace: NamespaceArgument, *, worker: WorkerOptions) -> None:
     """Make a namespace, and its tenant if there is none. Naming a topic in it does the same."""
     from replicator.operating.admin_client import namespace_path
 
@@ -65,7 +65,7 @@ def create(namespace: NamespaceArgument, *, worker: AskedWorker) -> None:
 
 
 @app.command("delete")
-@asks_a_worker
+@takes_worker_options
 def delete(
     namespace: NamespaceArgument,
     force: Annotated[
@@ -75,7 +75,7 @@ def delete(
         ),
     ] = False,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Delete a namespace. In this cluster only."""
     from replicator.operating.admin_client import namespace_path
@@ -84,16 +84,16 @@ def delete(
 
 
 @tenants.command("list")
-@asks_a_worker
-def list_tenants(*, worker: AskedWorker) -> Shown[list[str]]:
+@takes_worker_options
+def list_tenants(*, worker: WorkerOptions) -> Shown[list[str]]:
     """List the tenants of a cluster."""
     names = worker.call("GET", "tenants")
     return Shown(names, names_table(names))
 
 
 @tenants.command("create")
-@asks_a_worker
-def create_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def create_tenant(tenant: TenantArgument, *, worker: WorkerOptions) -> None:
     """Make a tenant."""
     from replicator.operating.admin_client import tenant_path
 
@@ -101,8 +101,8 @@ def create_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
 
 
 @tenants.command("delete")
-@asks_a_worker
-def delete_tenant(tenant: TenantArgument, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def delete_tenant(tenant: TenantArgument, *, worker: WorkerOptions) -> None:
     """Delete a tenant that has no namespaces."""
     from replicator.operating.admin_client import tenant_path
 

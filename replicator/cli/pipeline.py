@@ -62,6 +62,6 @@ def run(
 
     For a topology with `pipeline: {driver: external}`. Ends on SIGTERM and Ctrl-C.
     """
-    from replicator.pipeline.live.driver import run_until_told
+    from replicator.pipeline.live.driver import run_until_signal
 
-    return Shown(DONE, status=run_until_told(worker, spark_master(master)))
+    return Shown(DONE, status=run_until_signal(worker, spark_master(master)))

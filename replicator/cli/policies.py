@@ -14,13 +14,13 @@ import typer
 
 from replicator.api.admin.json_types import NamespacePolicies
 from replicator.cli.admin import (
-    AskedWorker,
     Switch,
-    asks_a_worker,
+    WorkerOptions,
     duration_seconds,
     fields_table,
     on_off,
     size_bytes,
+    takes_worker_options,
 )
 from replicator.cli.completing import complete_targets
 from replicator.cli.json_types import Done
@@ -91,8 +91,8 @@ def add_policy_commands(app: typer.Typer) -> None:
         app.command(f"set-{name}", help=about)(_limit_command(POLICIES[name], parse))
 
 
-@asks_a_worker
-def topic_policies(target: Target, *, worker: AskedWorker) -> Shown[PoliciesOfTopic]:
+@takes_worker_options
+def topic_policies(target: Target, *, worker: WorkerOptions) -> Shown[PoliciesOfTopic]:
     """Show the policies that count for a topic."""
     from replicator.operating.admin_client import topic_path
 
@@ -100,8 +100,8 @@ def topic_policies(target: Target, *, worker: AskedWorker) -> Shown[PoliciesOfTo
     return Shown(answer, fields_table({"own": answer["own"], **answer["policies"]}))
 
 
-@asks_a_worker
-def namespace_policies(target: Target, *, worker: AskedWorker) -> Shown[NamespacePolicies]:
+@takes_worker_options
+def namespace_policies(target: Target, *, worker: WorkerOptions) -> Shown[NamespacePolicies]:
     """Show the policies that were set for a namespace."""
     from replicator.operating.admin_client import namespace_path
 
@@ -109,7 +109,7 @@ def namespace_policies(target: Target, *, worker: AskedWorker) -> Shown[Namespac
     return Shown(answer, fields_table(answer))
 
 
-@asks_a_worker
+@takes_worker_options
 def set_retention(
     context: typer.Context,
     target: Target,
@@ -131,7 +131,7 @@ def set_retention(
         ),
     ] = UNLIMITED,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Set how long and how much consumed data is kept: as long as both limits allow; 0 and 0 keep none."""
     body = {
@@ -141,7 +141,7 @@ def set_retention(
     worker.call("POST", _path(context, target, "retention"), body)
 
 
-@asks_a_worker
+@takes_worker_options
 def set_backlog_quota(
     context: typer.Context,
     target: Target,
@@ -166,7 +166,7 @@ def set_backlog_quota(
         ),
     ] = "producer_request_hold",
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Set how far the slowest subscription may lag, and what happens then. One of --size and --age at a time."""
     if (size is None) == (age is None):
@@ -181,27 +181,27 @@ def set_backlog_quota(
     worker.call("POST", _path(context, target, "backlogQuota"), body, backlogQuotaType=kind)
 
 
-@asks_a_worker
-def set_deduplication(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def set_deduplication(context: typer.Context, target: Target, switch: Switch, *, worker: WorkerOptions) -> None:
     """Set whether messages that a producer sends again are dropped."""
     worker.call("POST", _path(context, target, "deduplication"), on_off(switch))
 
 
-@asks_a_worker
-def set_delayed_delivery(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def set_delayed_delivery(context: typer.Context, target: Target, switch: Switch, *, worker: WorkerOptions) -> None:
     """Set whether messages may ask to be delivered later."""
     worker.call("POST", _path(context, target, "delayedDelivery"), {"active": on_off(switch)})
 
 
-@asks_a_worker
+@takes_worker_options
 def set_replicate_subscription_state(
-    context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker
+    context: typer.Context, target: Target, switch: Switch, *, worker: WorkerOptions
 ) -> None:
     """Set whether subscriptions that are made from now on are replicated, unless their maker decides it."""
     worker.call("POST", _path(context, target, POLICIES["replicate-subscription-state"]), on_off(switch))
 
 
-@asks_a_worker
+@takes_worker_options
 def set_schema_compatibility(
     context: typer.Context,
     target: Target,
@@ -214,31 +214,31 @@ def set_schema_compatibility(
         ),
     ],
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Set which schemas may follow those of a topic, by the strategies that Pulsar names."""
     worker.call("PUT", _path(context, target, POLICIES["schema-compatibility"]), strategy.upper().replace("-", "_"))
 
 
-@asks_a_worker
-def set_schema_auto_update(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def set_schema_auto_update(context: typer.Context, target: Target, switch: Switch, *, worker: WorkerOptions) -> None:
     """Set whether producers and consumers register schemas as they connect."""
     worker.call("POST", _path(context, target, POLICIES["schema-auto-update"]), on_off(switch))
 
 
-@asks_a_worker
-def set_schema_validation(context: typer.Context, target: Target, switch: Switch, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def set_schema_validation(context: typer.Context, target: Target, switch: Switch, *, worker: WorkerOptions) -> None:
     """Set whether a topic that has a schema refuses producers without one."""
     worker.call("POST", _path(context, target, POLICIES["schema-validation"]), on_off(switch))
 
 
-@asks_a_worker
+@takes_worker_options
 def unset(
     context: typer.Context,
     target: Target,
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy, as in its set- command.")],
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Remove a policy, so that the inherited one counts. Quotas: backlog-quota-size, backlog-quota-age."""
     known = POLICIES if context.obj is Kind.TOPIC else {**POLICIES, **NAMESPACE_POLICIES}
@@ -251,7 +251,7 @@ def unset(
         raise typer.BadParameter(f"POLICY: {policy[:40]!r} is not one of the policies {', '.join((*known, *QUOTAS))}")
 
 
-@asks_a_worker
+@takes_worker_options
 def set_replication_clusters(
     context: typer.Context,
     target: Target,
@@ -260,7 +260,7 @@ def set_replication_clusters(
         typer.Argument(metavar="CLUSTER…", help="Clusters that the messages of the topic or namespace are copied to."),
     ],
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[Done] | None:
     """Set the linked clusters to which a namespace is copied. Without this setting, it is copied to all of them."""
     worker.call("POST", _path(context, target, "replication"), clusters)
@@ -276,7 +276,7 @@ def set_replication_clusters(
     return Shown(DONE, notes=warnings)
 
 
-@asks_a_worker
+@takes_worker_options
 def set_auto_topic_creation(
     context: typer.Context,
     target: Target,
@@ -292,7 +292,7 @@ def set_auto_topic_creation(
         ),
     ] = 0,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Set whether a producer or consumer that names a topic makes it, and with how many partitions."""
     body: dict[str, Any] = {"allowAutoTopicCreation": on_off(switch)}
@@ -302,8 +302,8 @@ def set_auto_topic_creation(
 
 
 def _limit_command(policy: str, parse: Callable[[str], int]) -> Command:
-    @asks_a_worker
-    def set_limit(context: typer.Context, target: Target, limit: Limit, *, worker: AskedWorker) -> None:
+    @takes_worker_options
+    def set_limit(context: typer.Context, target: Target, limit: Limit, *, worker: WorkerOptions) -> None:
         worker.call("POST", _path(context, target, policy), _limited(limit, parse))
 
     return set_limit

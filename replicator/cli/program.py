@@ -47,7 +47,7 @@ class Program(TyperGroup):
 
 def _ended_by(error: Exception) -> int:
     """Print the error, and return the exit status. Raise an unexpected error again."""
-    if (said := _said_by_parser(error)) is not None:
+    if (said := _usage_error(error)) is not None:
         if said:
             tell(said, style="red")
         return 2
@@ -63,7 +63,7 @@ def _ended_by(error: Exception) -> int:
     return status
 
 
-def _said_by_parser(error: Exception) -> str | None:
+def _usage_error(error: Exception) -> str | None:
     """Return typer's message about wrong arguments; None for an error that is not typer's. Its error classes have moved
     between versions, but not their methods.
     """

@@ -11,15 +11,15 @@ import typer
 
 from replicator.api.admin.json_types import PulsarSubscription
 from replicator.cli.admin import (
-    AskedWorker,
     Force,
     SubscriptionArgument,
     Switch,
     TopicArgument,
-    asks_a_worker,
+    WorkerOptions,
     duration_seconds,
     on_off,
     rows_table,
+    takes_worker_options,
 )
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import PeekedMessage
@@ -44,8 +44,8 @@ Where = Annotated[
 
 
 @app.command("list", watched=True)
-@asks_a_worker
-def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[dict[str, PulsarSubscription]]:
+@takes_worker_options
+def list_subscriptions(topic: TopicArgument, *, worker: WorkerOptions) -> Shown[dict[str, PulsarSubscription]]:
     """List the subscriptions of a topic, with their types, backlogs and consumers."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -64,7 +64,7 @@ def list_subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[di
 
 
 @app.command("create")
-@asks_a_worker
+@takes_worker_options
 def create(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
@@ -78,7 +78,7 @@ def create(
         ),
     ] = None,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Make a subscription without a consumer."""
     from replicator.operating.admin_client import subscription_path
@@ -89,9 +89,9 @@ def create(
 
 
 @app.command("set-replicated")
-@asks_a_worker
+@takes_worker_options
 def set_replicated(
-    topic: TopicArgument, subscription: SubscriptionArgument, switch: Switch, *, worker: AskedWorker
+    topic: TopicArgument, subscription: SubscriptionArgument, switch: Switch, *, worker: WorkerOptions
 ) -> None:
     """Keep a subscription in step in the other clusters from now on, or not any more. It goes on as it is."""
     from replicator.operating.admin_client import subscription_path
@@ -101,9 +101,9 @@ def set_replicated(
 
 
 @app.command("delete")
-@asks_a_worker
+@takes_worker_options
 def delete(
-    topic: TopicArgument, subscription: SubscriptionArgument, force: Force = False, *, worker: AskedWorker
+    topic: TopicArgument, subscription: SubscriptionArgument, force: Force = False, *, worker: WorkerOptions
 ) -> None:
     """Delete a subscription, and forget which messages it has not consumed."""
     from replicator.operating.admin_client import subscription_path
@@ -112,7 +112,7 @@ def delete(
 
 
 @app.command("seek")
-@asks_a_worker
+@takes_worker_options
 def seek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
@@ -132,7 +132,7 @@ def seek(
         ),
     ] = None,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Put a subscription elsewhere. Consumers stay connected."""
     from replicator.operating.admin_client import subscription_path
@@ -148,13 +148,13 @@ def seek(
 
 
 @app.command("skip")
-@asks_a_worker
+@takes_worker_options
 def skip(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, metavar="N", help="Number of messages to skip.")],
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Treat the next messages as consumed."""
     from replicator.operating.admin_client import subscription_path
@@ -163,8 +163,8 @@ def skip(
 
 
 @app.command("clear")
-@asks_a_worker
-def clear(topic: TopicArgument, subscription: SubscriptionArgument, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def clear(topic: TopicArgument, subscription: SubscriptionArgument, *, worker: WorkerOptions) -> None:
     """Treat everything that is in the topic as consumed."""
     from replicator.operating.admin_client import subscription_path
 
@@ -172,7 +172,7 @@ def clear(topic: TopicArgument, subscription: SubscriptionArgument, *, worker: A
 
 
 @app.command("expire")
-@asks_a_worker
+@takes_worker_options
 def expire(
     topic: TopicArgument,
     subscription: Annotated[
@@ -188,7 +188,7 @@ def expire(
         ),
     ] = ...,  # type: ignore[assignment]
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> None:
     """Treat old messages as consumed."""
     from replicator.operating.admin_client import subscription_path, topic_path
@@ -202,7 +202,7 @@ def expire(
 
 
 @app.command("peek", watched=True)
-@asks_a_worker
+@takes_worker_options
 def peek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
@@ -218,7 +218,7 @@ def peek(
         ),
     ] = 1,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[list[PeekedMessage]]:
     """Show the next entries of a backlog, and consume nothing. A batch is one entry, shown as its first message."""
     from replicator.operating.admin_client import AdminClient, subscription_path

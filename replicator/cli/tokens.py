@@ -136,7 +136,7 @@ def show(
 ) -> Shown[TokenContents]:
     """Print what a token says; with a key also whether it counts. Exit status 1 if it does not."""
     from replicator.security.errors import NotIdentified
-    from replicator.security.tokens import OneKey, Tokens, as_text, read_public_key, read_secret, show_token
+    from replicator.security.tokens import SingleKey, Tokens, as_text, read_public_key, read_secret, show_token
 
     text = (token or sys.stdin.read(TOKEN_CHARS_READ)).strip()
     header, claims = show_token(text)
@@ -145,7 +145,7 @@ def show(
         return Shown(said, as_text(said))
     key = read_secret(secret_key) if secret_key is not None else read_public_key(str(public_key))
     try:
-        identity = Tokens(OneKey(key)).identify(text)
+        identity = Tokens(SingleKey(key)).identify(text)
     except NotIdentified as error:
         return Shown({**said, "counts": False}, as_text(said), status=1, notes=[f"it does not count: {error}"])
     return Shown({**said, "counts": True}, as_text(said), notes=[f"it counts, for role {identity.role}"])

@@ -9,14 +9,14 @@ import typer
 
 from replicator.api.admin.json_types import CompactionStatus, PulsarInternalStats, PulsarMessageId, PulsarTopicStats
 from replicator.cli.admin import (
-    AskedWorker,
     Force,
     NamespaceArgument,
     TopicArgument,
-    asks_a_worker,
+    WorkerOptions,
     fields_table,
     names_table,
     opened_topology,
+    takes_worker_options,
 )
 from replicator.cli.commands import Commands
 from replicator.cli.json_types import Done
@@ -35,14 +35,14 @@ def topics(context: typer.Context) -> None:
 
 
 @app.command("list", watched=True)
-@asks_a_worker
+@takes_worker_options
 def list_topics(
     namespace: NamespaceArgument = "public/default",
     partitioned: Annotated[
         bool, typer.Option("--partitioned", help="Show only partitioned topics, each once, and not their partitions.")
     ] = False,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[list[str]]:
     """List every topic of a namespace that has a log, partitions included."""
     from replicator.operating.admin_client import topics_path
@@ -53,8 +53,8 @@ def list_topics(
 
 
 @app.command("create")
-@asks_a_worker
-def create(topic: TopicArgument, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def create(topic: TopicArgument, *, worker: WorkerOptions) -> None:
     """Make a topic without partitions."""
     from replicator.operating.admin_client import topic_path
 
@@ -62,8 +62,8 @@ def create(topic: TopicArgument, *, worker: AskedWorker) -> None:
 
 
 @app.command("create-partitioned")
-@asks_a_worker
-def create_partitioned(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def create_partitioned(topic: TopicArgument, partitions: Partitions, *, worker: WorkerOptions) -> None:
     """Make a partitioned topic. Links carry the number to the other clusters."""
     from replicator.operating.admin_client import topic_path
 
@@ -71,8 +71,8 @@ def create_partitioned(topic: TopicArgument, partitions: Partitions, *, worker: 
 
 
 @app.command("grow")
-@asks_a_worker
-def grow(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -> None:
+@takes_worker_options
+def grow(topic: TopicArgument, partitions: Partitions, *, worker: WorkerOptions) -> None:
     """Give a partitioned topic more partitions; fewer are refused."""
     from replicator.operating.admin_client import topic_path
 
@@ -80,8 +80,8 @@ def grow(topic: TopicArgument, partitions: Partitions, *, worker: AskedWorker) -
 
 
 @app.command("delete")
-@asks_a_worker
-def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -> Shown[Done]:
+@takes_worker_options
+def delete(topic: TopicArgument, force: Force = False, *, worker: WorkerOptions) -> Shown[Done]:
     """Delete a topic, with its subscriptions and, of a partitioned one, its partitions. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -95,12 +95,12 @@ def delete(topic: TopicArgument, force: Force = False, *, worker: AskedWorker) -
 
 
 @app.command("stats", watched=True)
-@asks_a_worker
+@takes_worker_options
 def stats(
     topic: TopicArgument,
     internal: Annotated[bool, typer.Option("--internal", help="Show ledgers and cursors instead of rates.")] = False,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[PulsarTopicStats | PulsarInternalStats]:
     """Show the figures of a topic, its producers, subscriptions and consumers; for a partitioned one the sums."""
     from replicator.operating.admin_client import AdminClient, topic_path
@@ -118,8 +118,8 @@ def stats(
 
 
 @app.command("subscriptions", watched=True)
-@asks_a_worker
-def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[str]]:
+@takes_worker_options
+def subscriptions(topic: TopicArgument, *, worker: WorkerOptions) -> Shown[list[str]]:
     """List the names of a topic's subscriptions."""
     from replicator.operating.admin_client import topic_path
 
@@ -128,7 +128,7 @@ def subscriptions(topic: TopicArgument, *, worker: AskedWorker) -> Shown[list[st
 
 
 @app.command("compact")
-@asks_a_worker
+@takes_worker_options
 def compact(
     topic: TopicArgument,
     only_status: Annotated[
@@ -138,7 +138,7 @@ def compact(
         ),
     ] = False,
     *,
-    worker: AskedWorker,
+    worker: WorkerOptions,
 ) -> Shown[CompactionStatus] | None:
     """Start compacting a topic: keep the newest message of each key for those who read compacted."""
     from replicator.operating.admin_client import topic_path
@@ -152,8 +152,8 @@ def compact(
 
 
 @app.command("terminate")
-@asks_a_worker
-def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessageId | dict[str, PulsarMessageId]]:
+@takes_worker_options
+def terminate(topic: TopicArgument, *, worker: WorkerOptions) -> Shown[PulsarMessageId | dict[str, PulsarMessageId]]:
     """Take no more messages of a topic, for ever; its messages can still be consumed. In this cluster only."""
     from replicator.operating.admin_client import AdminClient, topic_path
 
@@ -166,7 +166,7 @@ def terminate(topic: TopicArgument, *, worker: AskedWorker) -> Shown[PulsarMessa
     return Shown(answer, fields_table(answer))
 
 
-def _copies_stay(topic: str, worker: AskedWorker) -> str:
+def _copies_stay(topic: str, worker: WorkerOptions) -> str:
     """Return what stays of a topic that was deleted. Without a topology file nobody knows its links."""
     from replicator.engine.topic_name import parse_topic
 

@@ -51,7 +51,7 @@ class Wanted:
     out: str
 
 
-class SaysProgress(OnProgress):
+class ProgressPrinter(OnProgress):
     """Prints the drill's progress as lines."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class SaysProgress(OnProgress):
 @contextmanager
 def in_lines(quiet: bool, console: Console, count: int, subscriptions: Sequence[str]) -> Iterator[OnProgress]:
     """Report progress as lines, in place of :func:`replicator.drills.progress_bars.progress_bars`."""
-    yield SaysProgress()
+    yield ProgressPrinter()
 
 
 def main() -> int:

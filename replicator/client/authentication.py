@@ -89,7 +89,7 @@ def _no_passphrase() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class ConnectionSecurity:
     """Credentials that a client shows, and the servers that it trusts with them."""
 
     authentication: Authentication = field(default_factory=Authentication)
@@ -124,4 +124,4 @@ class Showing:
         return files
 
 
-NOTHING: Final = Showing()
+NOTHING: Final = ConnectionSecurity()

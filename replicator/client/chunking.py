@@ -116,7 +116,7 @@ class Assembled:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class DiscardedChunks:
     """Chunks that the assembler let go of, and why.
 
     With ``acknowledge`` they never become a message and the consumer acknowledges them. Without it they stay
@@ -128,7 +128,7 @@ class Abandoned:
     acknowledge: bool
 
 
-ChunkAction = Assembled | Abandoned
+ChunkAction = Assembled | DiscardedChunks
 
 
 @dataclass(slots=True)
@@ -180,34 +180,39 @@ class ChunkAssembler:
         held = self._incomplete.get(chunk.uuid)
         if chunk.chunk_id == 0:
             if held is not None:
-                actions += self._begin_again(chunk, held)
+                actions += self._restart_message(chunk, held)
             actions += self._make_room(chunk.total_bytes)
             held = _Incomplete(chunk.chunks, chunk.total_bytes, now_ms)
             self._incomplete[chunk.uuid] = held
             self._reserved_bytes += chunk.total_bytes
         elif held is not None and chunk.chunk_id < len(held.positions):
             if held.positions[chunk.chunk_id] != chunk.position:
-                actions.append(Abandoned((chunk.position,), ChunkDuplicated(_named(chunk, "is here already")), True))
+                actions.append(
+                    DiscardedChunks((chunk.position,), ChunkDuplicated(_named(chunk, "is here already")), True)
+                )
             return actions
         elif held is None or chunk.chunk_id > len(held.positions):
             return [*actions, self._missing(chunk, held, now_ms)]
         if (chunk.chunks, chunk.total_bytes) != (held.chunks, held.total_bytes):
-            return [*actions, self._contradicts(chunk, "contradicts the chunks before it")]
+            return [*actions, self._chunk_conflict(chunk, "contradicts the chunks before it")]
         held.positions.append(chunk.position)
         held.payload += chunk.payload
         if len(held.payload) > held.total_bytes:
-            return [*actions, self._contradicts(chunk, f"goes beyond {held.total_bytes} bytes")]
+            return [*actions, self._chunk_conflict(chunk, f"goes beyond {held.total_bytes} bytes")]
         if len(held.positions) == held.chunks:
             if len(held.payload) != held.total_bytes:
-                return [*actions, self._contradicts(chunk, f"ends at {len(held.payload)} bytes of {held.total_bytes}")]
+                return [
+                    *actions,
+                    self._chunk_conflict(chunk, f"ends at {len(held.payload)} bytes of {held.total_bytes}"),
+                ]
             self._forget(chunk.uuid)
             self._missed.pop(hash(chunk.uuid), None)
             actions.append(Assembled(bytes(held.payload), tuple(held.positions)))
         return actions
 
-    def expire(self, now_ms: int) -> list[Abandoned]:
+    def expire(self, now_ms: int) -> list[DiscardedChunks]:
         """Abandon the messages that began too long ago."""
-        expired: list[Abandoned] = []
+        expired: list[DiscardedChunks] = []
         while (deadline_ms := self.deadline_ms) is not None and deadline_ms <= now_ms:
             uuid, held = next(iter(self._incomplete.items()))
             self._forget(uuid)
@@ -215,7 +220,7 @@ class ChunkAssembler:
                 f"message {uuid!r:.80}: {len(held.positions)} of {held.chunks} chunks came within "
                 f"{self._expire_after_ms} ms"
             )
-            expired.append(Abandoned(tuple(held.positions), ChunksExpired(text), acknowledge=True))
+            expired.append(DiscardedChunks(tuple(held.positions), ChunksExpired(text), acknowledge=True))
         return expired
 
     def clear(self) -> None:
@@ -223,15 +228,15 @@ class ChunkAssembler:
         self._incomplete.clear()
         self._reserved_bytes = 0
 
-    def _begin_again(self, chunk: Chunk, held: _Incomplete) -> list[Abandoned]:
+    def _restart_message(self, chunk: Chunk, held: _Incomplete) -> list[DiscardedChunks]:
         self._forget(chunk.uuid)
         if held.positions[0] == chunk.position:
             return []  # the cluster delivers it again, and the others after it
         error = ChunkDuplicated(_named(chunk, f"was sent again after {len(held.positions)} chunks"))
-        return [Abandoned(tuple(held.positions), error, acknowledge=True)]
+        return [DiscardedChunks(tuple(held.positions), error, acknowledge=True)]
 
-    def _make_room(self, needed_bytes: int) -> list[Abandoned]:
-        overflowing: list[Abandoned] = []
+    def _make_room(self, needed_bytes: int) -> list[DiscardedChunks]:
+        overflowing: list[DiscardedChunks] = []
         while self._incomplete and (
             0 < self._pending_max <= len(self._incomplete)
             or self._reserved_bytes + needed_bytes > CHUNK_BYTES_PENDING_MAX
@@ -242,10 +247,10 @@ class ChunkAssembler:
             text = (
                 f"message {uuid!r:.80}: given up after {len(oldest.positions)} of {oldest.chunks} chunks for newer ones"
             )
-            overflowing.append(Abandoned(tuple(oldest.positions), ChunksOverflow(text), self._acknowledge_oldest))
+            overflowing.append(DiscardedChunks(tuple(oldest.positions), ChunksOverflow(text), self._acknowledge_oldest))
         return overflowing
 
-    def _missing(self, chunk: Chunk, held: _Incomplete | None, now_ms: int) -> Abandoned:
+    def _missing(self, chunk: Chunk, held: _Incomplete | None, now_ms: int) -> DiscardedChunks:
         positions: tuple[Position, ...] = (chunk.position,)
         awaited = 0
         if held is not None:
@@ -253,7 +258,7 @@ class ChunkAssembler:
             positions = (*held.positions, chunk.position)
             self._forget(chunk.uuid)
         hopeless = 0 < self._expire_after_ms <= now_ms - self._missed_since(chunk.uuid, now_ms)
-        return Abandoned(positions, ChunkMissing(_named(chunk, f"came, expected chunk {awaited}")), hopeless)
+        return DiscardedChunks(positions, ChunkMissing(_named(chunk, f"came, expected chunk {awaited}")), hopeless)
 
     def _missed_since(self, uuid: str, now_ms: int) -> int:
         """Return when a message first missed a chunk; note that it is now if that is not known."""
@@ -267,11 +272,11 @@ class ChunkAssembler:
             self._missed[key] = now_ms
         return self._missed[key]
 
-    def _contradicts(self, chunk: Chunk, how: str) -> Abandoned:
+    def _chunk_conflict(self, chunk: Chunk, how: str) -> DiscardedChunks:
         held = self._incomplete[chunk.uuid]
         positions = tuple(dict.fromkeys((*held.positions, chunk.position)))
         self._forget(chunk.uuid)
-        return Abandoned(positions, InvalidMessage(_named(chunk, how)), acknowledge=False)
+        return DiscardedChunks(positions, InvalidMessage(_named(chunk, how)), acknowledge=False)
 
     def _forget(self, uuid: str) -> None:
         self._reserved_bytes -= self._incomplete.pop(uuid).total_bytes

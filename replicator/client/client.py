@@ -37,7 +37,7 @@ from replicator.client.argument_checks import (
     refuse_unsupported,
     topic_pattern,
 )
-from replicator.client.authentication import Authentication, Showing
+from replicator.client.authentication import Authentication, ConnectionSecurity
 from replicator.client.closing import ClosedAtExit
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.consumer_making import (
@@ -146,7 +146,7 @@ class Client(ClosedAtExit):
                 f"operation_timeout_seconds is {operation_timeout_seconds!r:.80}; it must be a positive number"
             )
         check_instance("authentication", authentication, Authentication)
-        showing = Showing(
+        showing = ConnectionSecurity(
             authentication or Authentication(),
             tls_trust_certs_file_path,
             tls_validate_hostname,

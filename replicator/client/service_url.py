@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from replicator.client.authentication import NOTHING, Showing
+from replicator.client.authentication import NOTHING, ConnectionSecurity
 from replicator.client.errors import InvalidConfiguration, InvalidUrl
 from replicator.client.wire.channel import Connector
 from replicator.client.wire.connector import BrokerConnector
@@ -31,7 +31,7 @@ def following_connector(
     check_interval_seconds: float,
     connection_timeout_seconds: float,
     operation_timeout_seconds: float,
-    showing: Showing = NOTHING,
+    showing: ConnectionSecurity = NOTHING,
 ) -> FollowingConnector:
     named = [providers] if isinstance(providers, str) else list(providers)
     if not named:
@@ -52,7 +52,7 @@ def connector_of(
     cluster: str,
     connection_timeout_seconds: float,
     operation_timeout_seconds: float,
-    showing: Showing = NOTHING,
+    showing: ConnectionSecurity = NOTHING,
 ) -> Connector:
     if not isinstance(service_url, str):
         raise InvalidUrl(f"service_url is {service_url!r:.80}; it must be a str")
@@ -65,7 +65,7 @@ def connector_of(
 
 
 def _broker_connector(
-    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float, showing: Showing
+    service_url: str, connection_timeout_seconds: float, operation_timeout_seconds: float, showing: ConnectionSecurity
 ) -> BrokerConnector:
     return BrokerConnector(
         service_url,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer, silent_ones
+from replicator.dashboard.fan_out import Answer, unreachable_reasons
 
 DETAIL_CHARS_MAX: Final = 4_000
 """Limit of one entry's detail: a longer detail is cut, and `replicator audit list` shows it whole."""
@@ -36,7 +36,7 @@ def audit_rows(answers: Mapping[str, Answer], search: str, limit: int) -> tuple[
     rows = [_row(name, entry) for name, answer in answers.items() if answer.good for entry in answer.value["entries"]]
     found = [row for row in rows if search.lower() in row.searched]
     found.sort(key=lambda row: (-row.at_ms, row.cluster, row.action, row.subject))
-    return found[:limit], silent_ones(answers)
+    return found[:limit], unreachable_reasons(answers)
 
 
 def _row(cluster: str, entry: Mapping[str, Any]) -> AuditRow:

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.access_control import AccessControl, see_other
 from replicator.dashboard.drilling import (
     MESSAGES_MAX,
     MESSAGES_MIN,
@@ -33,8 +33,8 @@ USUAL: Final[Mapping[str, str]] = {"namespace": "public/canary", "messages": "20
 class DrillActions:
     """Handlers of drill actions in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, pages: Pages, drilling: Drilling) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, pages: Pages, drilling: Drilling) -> None:
+        self._access_control = access_control
         self._pages = pages
         self._drilling = drilling
 
@@ -52,7 +52,7 @@ class DrillActions:
 
     async def start(self, request: web.Request) -> web.Response:
         """Start a drill in a namespace of its own."""
-        fields, visit = await self._doors.form(request), self._doors.visit(request)
+        fields, visit = await self._access_control.form(request), self._access_control.visit(request)
         try:
             run = self._drilling.start(fields, shown=visit.shown, who=visit.role or OPERATOR)
         except DrillRefused as error:
@@ -69,7 +69,7 @@ class DrillActions:
 
     async def end(self, request: web.Request) -> web.Response:
         """End a drill early; it then removes its topic."""
-        fields, visit = await self._doors.form(request), self._doors.visit(request)
+        fields, visit = await self._access_control.form(request), self._access_control.visit(request)
         return see_other(_address(self._drilling.end(needed(fields, "id"), visit.role or OPERATOR)))
 
     def _form(
@@ -81,7 +81,7 @@ class DrillActions:
         reason: str = "",
         status: int = 200,
     ) -> web.Response:
-        return self._doors.page(
+        return self._access_control.page(
             request,
             "drill_start.html",
             status=status,

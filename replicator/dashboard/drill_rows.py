@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer, silent_ones
+from replicator.dashboard.fan_out import Answer, unreachable_reasons
 from replicator.engine.errors import EngineError
 from replicator.index.drill_reports import about, comparison, figures, shown, shown_lag
 
@@ -66,7 +66,7 @@ def drill_rows(answers: Mapping[str, Answer], limit: int) -> tuple[list[DrillRow
         for run in answer.value["drills"] if answer.good else ():
             kept.setdefault(run["id"], (cluster, run))
     newest = sorted(kept.values(), key=lambda each: (each[1]["started_at"], each[1]["id"]), reverse=True)
-    return [_row(*each) for each in newest[:limit]], silent_ones(answers)
+    return [_row(*each) for each in newest[:limit]], unreachable_reasons(answers)
 
 
 def _row(cluster: str, run: Mapping[str, Any]) -> DrillRow:

@@ -29,11 +29,11 @@ from typing import Any, Final
 
 import structlog
 
-from replicator.dashboard.asking import BEARER, Asking
+from replicator.dashboard.fan_out import BEARER, FanOut
 from replicator.dashboard.runs import NotNow, Run, Runs
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import parse_namespace
-from replicator.operating.processes import how_it_ended
+from replicator.operating.processes import exit_reason
 from replicator.running.private_files import replace_private
 from replicator.running.timeouts import timeout
 from replicator.topology import dump
@@ -121,9 +121,9 @@ def _said(line: str) -> Mapping[str, Any] | None:
 class Drilling(Runs[DrillRun]):
     """Drills started in one worker's dashboard."""
 
-    def __init__(self, asking: Asking, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fan_out: FanOut, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(RUNS_MAX, 2 * CLOSE_SECONDS_MAX, clock)
-        self._asking = asking
+        self._fan_out = fan_out
         self._cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
 
@@ -145,9 +145,9 @@ class Drilling(Runs[DrillRun]):
         rate = _number(form, "rate", RATE_MIN, RATE_MAX)
         if form.get("typed", "").strip() != namespace:
             raise DrillRefused("typed", f"Nothing was started: type {namespace}, the namespace of the drill.")
-        if len(self._asking.clusters) < 2:
+        if len(self._fan_out.clusters) < 2:
             raise NotNow("a drill moves clients from one cluster to another, and the topology has only one cluster")
-        if self._asking.topology.auth.enabled and not (shown or "").startswith(BEARER):
+        if self._fan_out.topology.auth.enabled and not (shown or "").startswith(BEARER):
             raise NotNow(
                 "the clients of a drill need a token to show, and you signed in without one: sign in with a token"
             )
@@ -168,7 +168,7 @@ class Drilling(Runs[DrillRun]):
         return run
 
     async def _run(self, run: DrillRun, shown: str | None) -> None:
-        topology = self._asking.topology
+        topology = self._fan_out.topology
         directory = topology.cluster(self._cluster).data / DIRECTORY
         theirs, ours = os.pipe()
         try:
@@ -186,7 +186,7 @@ class Drilling(Runs[DrillRun]):
                 stdin=theirs,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                env=self._asking.environment_of(shown),
+                env=self._fan_out.environment_of(shown),
                 start_new_session=True,  # Ctrl-C reaches us, and we end it in order, and all that it has started
             )  # fmt: skip
             log.info("dashboard started a drill", namespace=run.namespace, who=run.who, pid=process.pid)
@@ -199,7 +199,7 @@ class Drilling(Runs[DrillRun]):
                 await _killed(process, CLOSE_SECONDS_MAX)
                 raise
             if not (run.report_id or run.error or run.ending):
-                run.error = f"it {how_it_ended(status)}, and without a report"
+                run.error = f"it {exit_reason(status)}, and without a report"
         except OSError as error:
             run.error = f"it cannot be started: {error}"
         except asyncio.CancelledError:

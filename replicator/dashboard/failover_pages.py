@@ -7,8 +7,8 @@ from typing import Final
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
-from replicator.dashboard.asking import Asking
-from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.access_control import AccessControl, see_other
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.pages import Pages, needed, needed_cluster
 from replicator.dashboard.rendering import url
 from replicator.dashboard.switching import KINDS, NotTyped, Switches, SwitchRun, Wanted
@@ -20,10 +20,10 @@ OPERATOR: Final = "operator"
 class FailoverPages:
     """Failover pages of one worker's dashboard."""
 
-    def __init__(self, doors: Doors, pages: Pages, asking: Asking, switches: Switches) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, pages: Pages, fan_out: FanOut, switches: Switches) -> None:
+        self._access_control = access_control
         self._pages = pages
-        self._asking = asking
+        self._fan_out = fan_out
         self._switches = switches
 
     def routes(self) -> list[web.RouteDef]:
@@ -38,19 +38,19 @@ class FailoverPages:
         """Show which cluster serves whose clients, the switches made here, and the form that begins a failover with a
         dry run.
         """
-        clusters = self._asking.clusters
+        clusters = self._fan_out.clusters
         return await self._pages.live(request, "failover.html", "failover", title="Failover", clusters=clusters)
 
     async def dry_run(self, request: web.Request) -> web.Response:
         """Try a switch without changing anything."""
-        fields = await self._doors.form(request)
+        fields = await self._access_control.form(request)
         kind = needed(fields, "kind")
         if kind not in KINDS:
             raise BadRequest(f"the form's field kind must be one of {', '.join(KINDS)}")
-        source = "" if kind == "failback" else needed_cluster(fields, self._asking, "from")
-        target = needed_cluster(fields, self._asking, "to")
+        source = "" if kind == "failback" else needed_cluster(fields, self._fan_out, "from")
+        target = needed_cluster(fields, self._fan_out, "to")
         wanted = Wanted(kind, source, target, keep_consumers=fields.get("keep_consumers") == "yes")
-        visit = self._doors.visit(request)
+        visit = self._access_control.visit(request)
         run = self._switches.dry_run(wanted, shown=visit.shown, who=visit.role or OPERATOR)
         return see_other(_address(run))
 
@@ -60,8 +60,8 @@ class FailoverPages:
 
     async def switch(self, request: web.Request) -> web.Response:
         """Make the switch that a dry run tried, after the cluster's name was typed."""
-        fields = await self._doors.form(request)
-        run_id, visit = needed(fields, "id"), self._doors.visit(request)
+        fields = await self._access_control.form(request)
+        run_id, visit = needed(fields, "id"), self._access_control.visit(request)
         try:
             run = self._switches.switch(run_id, fields.get("typed", ""), shown=visit.shown, who=visit.role or OPERATOR)
         except NotTyped as error:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
-from replicator.dashboard.asking import Answer, Asking
-from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.access_control import AccessControl, see_other
+from replicator.dashboard.fan_out import Answer, FanOut
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.pages import needed, needed_cluster
 from replicator.dashboard.rendering import url
@@ -27,7 +27,7 @@ PAUSING: Final = ("pause", "resume")
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class GapResolution:
     """A way to end a gap, with what it costs."""
 
     policy: str
@@ -36,21 +36,21 @@ class Ending:
     button: str
 
 
-KEEP: Final = Ending(
+KEEP: Final = GapResolution(
     "keep-both",
     "Keep both lives of the topic",
     "The destination keeps what it has of the topic's earlier life as closed history, and gets the later one behind "
     "it. What only the source has of an earlier life stays there. Nothing is lost.",
     "Keep both",
 )
-SKIP: Final = Ending(
+SKIP: Final = GapResolution(
     "skip-and-record",
     "Go on without what is missing",
     "The destination never gets these messages over this link. They are written down as a hole at both ends, and no "
     "cluster claims to have consumed them.",
     "Skip and record",
 )
-ANEW: Final = Ending(
+ANEW: Final = GapResolution(
     "copy-anew",
     "Copy the topic anew",
     "The destination's copy is deleted with its subscriptions, and what is left at the source is copied again. What "
@@ -58,16 +58,16 @@ ANEW: Final = Ending(
     "other clusters would be lost.",
     "Delete the copy and copy anew",
 )
-ENDINGS: Final[Mapping[str, Ending]] = {each.policy: each for each in (KEEP, SKIP, ANEW)}
+ENDINGS: Final[Mapping[str, GapResolution]] = {each.policy: each for each in (KEEP, SKIP, ANEW)}
 
 
 class LinkActions:
     """Handlers of link actions in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, feeds: Feeds[Parts], fan_out: FanOut) -> None:
+        self._access_control = access_control
         self._feeds = feeds
-        self._asking = asking
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -78,8 +78,8 @@ class LinkActions:
 
     async def pause_or_resume(self, request: web.Request) -> web.Response:
         """Pause a link or let it go on."""
-        fields = await self._doors.form(request)
-        cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
+        fields = await self._access_control.form(request)
+        cluster, key = needed_cluster(fields, self._fan_out), needed(fields, "key")
         action = needed(fields, "action")
         if action not in PAUSING:
             raise BadRequest(f"the form's field action must be one of {', '.join(PAUSING)}")
@@ -88,14 +88,14 @@ class LinkActions:
 
     async def show_gap(self, request: web.Request) -> web.Response:
         """Show one gap, and the ways to end it."""
-        cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
+        cluster, key = needed_cluster(request.query, self._fan_out), needed(request.query, "key")
         topic = str(parse_topic(needed(request.query, "topic")))
         return await self._gap_page(request, cluster, key, topic)
 
     async def end_gap(self, request: web.Request) -> web.Response:
         """End a gap."""
-        fields = await self._doors.form(request)
-        cluster, key = needed_cluster(fields, self._asking), needed(fields, "key")
+        fields = await self._access_control.form(request)
+        cluster, key = needed_cluster(fields, self._fan_out), needed(fields, "key")
         topic, policy = str(parse_topic(needed(fields, "topic"))), needed(fields, "policy")
         if policy not in POLICIES:
             raise BadRequest(f"the form's field policy must be one of {', '.join(POLICIES)}")
@@ -111,21 +111,21 @@ class LinkActions:
         """Ask for a change; then redirect to the link's page, which tells that it is done, or show why it was
         refused.
         """
-        shown = self._doors.visit(request).shown
+        shown = self._access_control.visit(request).shown
         path = f"/replication/v1/links/{quote(key, safe='')}/{action}"
-        answer = await self._asking.change(shown, cluster, "POST", path, body)
+        answer = await self._fan_out.change(shown, cluster, "POST", path, body)
         self._feeds.forget()
         if not answer.good:
-            return self._doors.refused(request, answer, back)
+            return self._access_control.refused(request, answer, back)
         done = action if body is None else body["policy"]
         return see_other(url("/dashboard/link", cluster=cluster, key=key, done=done))
 
     async def _gap_page(
         self, request: web.Request, cluster: str, key: str, topic: str, *, reason: str = "", status: int = 200
     ) -> web.Response:
-        answer = await self._asking.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
+        answer = await self._fan_out.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
         gap = gap_of(answer, topic)
-        return self._doors.page(
+        return self._access_control.page(
             request,
             "gap.html",
             status=status,
@@ -135,12 +135,12 @@ class LinkActions:
             topic=topic,
             answer=answer,
             gap=gap,
-            endings=() if gap is None else endings_of(gap),
+            endings=() if gap is None else resolutions_of(gap),
             reason=reason,
         )
 
 
-def endings_of(gap: Mapping[str, Any]) -> list[Ending]:
+def resolutions_of(gap: Mapping[str, Any]) -> list[GapResolution]:
     """Return the ways to end ``gap`` that its link takes, in the order of the link's answer.
 
     A worker of an earlier version names no policies: then the kind of the gap decides.

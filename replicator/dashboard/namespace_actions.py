@@ -14,10 +14,10 @@ from typing import Final
 
 from aiohttp import web
 
-from replicator.dashboard.asking import Answer, Asking
-from replicator.dashboard.attempts import CHOOSE, NOTHING_CHANGED, Attempt, Change, carried_out, chosen_in, code_of
-from replicator.dashboard.doors import Doors, see_other
+from replicator.dashboard.access_control import AccessControl, see_other
+from replicator.dashboard.fan_out import Answer, FanOut
 from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.form_state import CHOOSE, NOTHING_CHANGED, Change, FormState, carried_out, chosen_in, code_of
 from replicator.dashboard.pages import needed
 from replicator.dashboard.policy_targets import Target, missing_in
 from replicator.dashboard.rendering import url
@@ -33,10 +33,10 @@ REFUSED: Final = frozenset({401, 403})
 class NamespaceActions:
     """Handlers of namespace actions in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, feeds: Feeds[Parts], fan_out: FanOut) -> None:
+        self._access_control = access_control
         self._feeds = feeds
-        self._asking = asking
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -48,13 +48,13 @@ class NamespaceActions:
 
     async def show_new(self, request: web.Request) -> web.Response:
         """Show the form that makes a namespace."""
-        return self._new_page(request, Attempt({"namespace": ""}, self._asking.clusters, status=200))
+        return self._new_page(request, FormState({"namespace": ""}, self._fan_out.clusters, status=200))
 
     async def make(self, request: web.Request) -> web.Response:
         """Make a namespace in the clusters that were chosen."""
-        form = await self._doors.form(request)
+        form = await self._access_control.form(request)
         name = form.get("namespace", "").strip()
-        attempt = Attempt({"namespace": name}, chosen_in(form, self._asking.clusters))
+        attempt = FormState({"namespace": name}, chosen_in(form, self._fan_out.clusters))
         try:
             parse_namespace(name)
         except EngineError as error:
@@ -64,7 +64,7 @@ class NamespaceActions:
         if attempt.refused:
             return self._new_page(request, attempt)
         change = Change("PUT", Target(name).admin_path, MADE)
-        if not await carried_out(request, self._doors, self._asking, change, attempt, _of_name):
+        if not await carried_out(request, self._access_control, self._fan_out, change, attempt, _of_name):
             return self._new_page(request, attempt)
         self._feeds.forget()
         return see_other(url("/dashboard/namespace", name=name, done="made", **{"in": ",".join(attempt.chosen)}))
@@ -76,10 +76,10 @@ class NamespaceActions:
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete a namespace in the clusters that were chosen."""
-        form = await self._doors.form(request)
+        form = await self._access_control.form(request)
         target = Target(parse_namespace(needed(form, "name")))
         force = "force" in form
-        attempt = Attempt({"force": force}, chosen_in(form, self._asking.clusters))
+        attempt = FormState({"force": force}, chosen_in(form, self._fan_out.clusters))
         if form.get("typed", "").strip() != target.name:
             attempt.wrong("typed", f"Nothing was deleted: type {target.name}, the namespace.")
         if not attempt.chosen:
@@ -92,7 +92,7 @@ class NamespaceActions:
             return await self._delete_page(request, target, attempt)
         path = f"{target.admin_path}?force={str(force).lower()}"
         change = Change("DELETE", path, DELETED)
-        done = await carried_out(request, self._doors, self._asking, change, attempt, _of_force)
+        done = await carried_out(request, self._access_control, self._fan_out, change, attempt, _of_force)
         self._feeds.forget()
         if not done:
             return await self._delete_page(request, target, attempt)
@@ -100,22 +100,22 @@ class NamespaceActions:
 
     async def _topics(self, target: Target) -> Mapping[str, Answer]:
         """Return, by cluster, the names of its topics."""
-        return await self._asking.ask_all(f"{target.admin_path}/topics")
+        return await self._fan_out.ask_all(f"{target.admin_path}/topics")
 
-    def _new_page(self, request: web.Request, attempt: Attempt) -> web.Response:
-        return self._doors.page(
+    def _new_page(self, request: web.Request, attempt: FormState) -> web.Response:
+        return self._access_control.page(
             request,
             "namespace_new.html",
             status=attempt.status,
             title="Make a namespace",
-            clusters=self._asking.clusters,
+            clusters=self._fan_out.clusters,
             attempt=attempt,
         )
 
-    async def _delete_page(self, request: web.Request, target: Target, attempt: Attempt | None) -> web.Response:
+    async def _delete_page(self, request: web.Request, target: Target, attempt: FormState | None) -> web.Response:
         topics = await self._topics(target)
         counts = {name: len(answer.value) for name, answer in topics.items() if not missing_in(name, answer)}
-        return self._doors.page(
+        return self._access_control.page(
             request,
             "namespace_delete.html",
             status=200 if attempt is None else attempt.status,
@@ -124,7 +124,7 @@ class NamespaceActions:
             here=list(counts),
             counts=counts,
             silent=[problem for problem in (missing_in(name, answer) for name, answer in topics.items()) if problem],
-            attempt=attempt or Attempt({"force": False}, list(counts), status=200),
+            attempt=attempt or FormState({"force": False}, list(counts), status=200),
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.rendering import moment
 from replicator.topology import Topology
 

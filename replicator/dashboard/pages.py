@@ -12,8 +12,8 @@ from aiohttp import web
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import ending_at_expiry
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
-from replicator.dashboard.asking import Asking
-from replicator.dashboard.doors import Doors
+from replicator.dashboard.access_control import AccessControl
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.rendering import parts_for, url
 from replicator.dashboard.views import Parts
@@ -41,10 +41,10 @@ STILL_EVERY: Final = 15
 class Pages:
     """Live pages of one worker's dashboard."""
 
-    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, feeds: Feeds[Parts], fan_out: FanOut) -> None:
+        self._access_control = access_control
         self._feeds = feeds
-        self._asking = asking
+        self._fan_out = fan_out
         self._streams: set[asyncio.Task[object]] = set()
 
     def routes(self) -> list[web.RouteDef]:
@@ -73,7 +73,7 @@ class Pages:
 
     async def link(self, request: web.Request) -> web.Response:
         """Show one link: its figures, gaps, and what is not copied yet."""
-        cluster, key = needed_cluster(request.query, self._asking), needed(request.query, "key")
+        cluster, key = needed_cluster(request.query, self._fan_out), needed(request.query, "key")
         view = url("link", cluster=cluster, key=key)
         told = TOLD.get(request.query.get("done", ""), "")
         return await self.live(request, "link.html", view, title=f"Link {key}", of=cluster, key=key, told=told)
@@ -106,8 +106,8 @@ class Pages:
 
     async def live(self, request: web.Request, template: str, view: str, **values: Any) -> web.Response:
         """Show a page with the parts of a view, and keep it live."""
-        parts = parts_for(await self._feeds.current(view), self._doors.visit(request).form_token)
-        return self._doors.page(request, template, view=view, parts=parts, **values)
+        parts = parts_for(await self._feeds.current(view), self._access_control.visit(request).form_token)
+        return self._access_control.page(request, template, view=view, parts=parts, **values)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Stream the changed parts of a view each time that it is computed: ``?view=``."""
@@ -118,8 +118,8 @@ class Pages:
             raise web.HTTPServiceUnavailable(reason="too many pages are open", headers={"Retry-After": "10"})
         await self._feeds.current(view)  # what is wrong with it is said before the stream begins
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        self._doors.visit(request)
-        self._doors.dress(request, response)
+        self._access_control.visit(request)
+        self._access_control.add_headers(request, response)
         stream = asyncio.current_task()
         assert stream is not None
         self._streams.add(stream)
@@ -134,9 +134,9 @@ class Pages:
     async def _send(self, request: web.Request, response: web.StreamResponse, view: str) -> None:
         sent: dict[str, str] = {}
         still = 0
-        form_token = self._doors.visit(request).form_token
+        form_token = self._access_control.visit(request).form_token
         async for followed in self._followed(view):
-            if not self._doors.may_still_look(request):
+            if not self._access_control.is_still_allowed(request):
                 return
             parts = parts_for(followed, form_token)
             changed = {name: html for name, html in parts.items() if sent.get(name) != html}
@@ -165,9 +165,9 @@ def needed(fields: Mapping[str, str], name: str) -> str:
     return value
 
 
-def needed_cluster(fields: Mapping[str, str], asking: Asking, name: str = "cluster") -> str:
+def needed_cluster(fields: Mapping[str, str], fan_out: FanOut, name: str = "cluster") -> str:
     """Return a parameter or field that names a cluster. Raise :class:`BadRequest` if it is missing or unknown."""
     cluster = needed(fields, name)
-    if cluster not in asking.clusters:
-        raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(asking.clusters)}")
+    if cluster not in fan_out.clusters:
+        raise BadRequest(f"there is no cluster {cluster[:80]!r}; there are: {', '.join(fan_out.clusters)}")
     return cluster

@@ -15,18 +15,18 @@ from urllib.parse import quote
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
-from replicator.dashboard.asking import Answer, Asking
-from replicator.dashboard.attempts import (
+from replicator.dashboard.access_control import AccessControl, see_other
+from replicator.dashboard.fan_out import Answer, FanOut
+from replicator.dashboard.form_state import (
     CHOOSE,
-    Attempt,
     Change,
+    FormState,
     carried_out,
+    change_message,
     check_unchanged,
     chosen_in,
     reason_of,
-    told_of,
 )
-from replicator.dashboard.doors import Doors, see_other
 from replicator.dashboard.pages import needed
 from replicator.dashboard.permission_rows import ROLES_SHOWN_MAX, Granted, beside, granted_in, mark, role_rows
 from replicator.dashboard.policy_targets import Target, missing_in, target_of
@@ -45,9 +45,9 @@ FIELDS: Final = ("role", "actions")
 class PermissionActions:
     """Handlers of permissions in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, asking: Asking) -> None:
-        self._doors = doors
-        self._asking = asking
+    def __init__(self, access_control: AccessControl, fan_out: FanOut) -> None:
+        self._access_control = access_control
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/dashboard/permissions", self.show), web.post("/dashboard/permissions", self.change)]
@@ -55,18 +55,18 @@ class PermissionActions:
     async def show(self, request: web.Request) -> web.Response:
         """Show the permissions of a namespace or a topic in all clusters, and the form that changes them."""
         target = target_of(request.query)
-        told = told_of(request, self._asking.clusters, TOLD)
+        told = change_message(request, self._fan_out.clusters, TOLD)
         return await self._page(request, target, told=told, role=request.query.get("role", ""))
 
     async def change(self, request: web.Request) -> web.Response:
         """Grant a role actions in the clusters that were chosen, in place of those that it had there, or take all
         back."""
-        form = await self._doors.form(request)
+        form = await self._access_control.form(request)
         target, action = target_of(form), needed(form, "action")
         if action not in TOLD:
             raise BadRequest(f"the form's field action must be one of {', '.join(TOLD)}")
         role, actions = form.get("role", "").strip(), [each.value for each in Action if f"may.{each.value}" in form]
-        attempt = Attempt({"role": role, "actions": actions}, chosen_in(form, self._asking.clusters))
+        attempt = FormState({"role": role, "actions": actions}, chosen_in(form, self._fan_out.clusters))
         if not role:
             attempt.wrong("role", "Nothing was changed: name the role.")
         if action == GRANT and not actions:
@@ -82,7 +82,7 @@ class PermissionActions:
         path = f"{target.admin_path}/permissions/{quote(role, safe='')}"
         granting = action == GRANT
         change = Change("POST" if granting else "DELETE", path, TOLD[action], actions if granting else None)
-        if await carried_out(request, self._doors, self._asking, change, attempt, _field_of):
+        if await carried_out(request, self._access_control, self._fan_out, change, attempt, _field_of):
             return see_other(target.permissions_page(done=action, **{"in": ",".join(attempt.chosen)}))
         return await self._page(request, target, attempt=attempt)
 
@@ -90,8 +90,8 @@ class PermissionActions:
         """Return the permissions in each cluster that has the target, and why the other clusters are missing."""
         of_namespace = Target(target.namespace)
         answers, of_all = await asyncio.gather(
-            self._asking.ask_all(f"{target.admin_path}/permissions"),
-            self._asking.ask_all(f"{of_namespace.admin_path}/permissions"),
+            self._fan_out.ask_all(f"{target.admin_path}/permissions"),
+            self._fan_out.ask_all(f"{of_namespace.admin_path}/permissions"),
         )
         found: dict[str, Granted] = {}
         silent: dict[str, str] = {}
@@ -104,12 +104,12 @@ class PermissionActions:
         return found, silent
 
     async def _page(
-        self, request: web.Request, target: Target, *, told: str = "", role: str = "", attempt: Attempt | None = None
+        self, request: web.Request, target: Target, *, told: str = "", role: str = "", attempt: FormState | None = None
     ) -> web.Response:
         found, silent = await self._granted(target)
-        auth = self._asking.topology.auth
+        auth = self._fan_out.topology.auth
         written = auth.permissions.get(target.name, {})
-        return self._doors.page(
+        return self._access_control.page(
             request,
             "permissions.html",
             status=200 if attempt is None else attempt.status,
@@ -128,13 +128,13 @@ class PermissionActions:
         )
 
 
-def _untouched(role: str, found: Mapping[str, Granted]) -> Attempt:
+def _untouched(role: str, found: Mapping[str, Granted]) -> FormState:
     """Return the unchanged form: what the role may do in the first cluster, with all clusters chosen that grant it the
     same.
     """
     granted = {name: list(each.get(role, ())) for name, each in found.items()}
     first = next(iter(granted.values()), [])
-    return Attempt({"role": role, "actions": first}, [n for n, each in granted.items() if each == first], status=200)
+    return FormState({"role": role, "actions": first}, [n for n, each in granted.items() if each == first], status=200)
 
 
 def _field_of(answer: Answer) -> str | None:

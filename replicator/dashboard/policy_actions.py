@@ -20,24 +20,24 @@ from typing import Final
 from aiohttp import web
 
 from replicator.api.errors import BadRequest
-from replicator.dashboard.asking import Answer, Asking
-from replicator.dashboard.attempts import (
+from replicator.dashboard.access_control import AccessControl, see_other
+from replicator.dashboard.fan_out import Answer, FanOut
+from replicator.dashboard.feeds import Feeds
+from replicator.dashboard.form_state import (
     CHOOSE,
-    Attempt,
     Change,
+    FormState,
     carried_out,
+    change_message,
     check_unchanged,
     chosen_in,
     code_of,
     reason_of,
-    told_of,
 )
-from replicator.dashboard.doors import Doors, see_other
-from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.pages import needed
 from replicator.dashboard.policy_catalog import Policy, body_of, field_of, filled
 from replicator.dashboard.policy_rows import policy_row
-from replicator.dashboard.policy_standing import FILE, Standing
+from replicator.dashboard.policy_standing import FILE, PolicyState
 from replicator.dashboard.policy_targets import Target, standings, target_of
 from replicator.dashboard.rendering import short_topic
 from replicator.dashboard.views import Parts
@@ -54,10 +54,10 @@ CHANGED_MEANWHILE: Final = (
 class PolicyActions:
     """Handlers of policy actions in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, feeds: Feeds[Parts], asking: Asking) -> None:
-        self._doors = doors
+    def __init__(self, access_control: AccessControl, feeds: Feeds[Parts], fan_out: FanOut) -> None:
+        self._access_control = access_control
         self._feeds = feeds
-        self._asking = asking
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/dashboard/policy", self.show), web.post("/dashboard/policy", self.change)]
@@ -66,50 +66,52 @@ class PolicyActions:
         """Show one policy of a namespace or a topic in all clusters, and the form that changes it."""
         target = target_of(request.query)
         policy = policy_of(target, request.query)
-        told = told_of(request, self._asking.clusters, TOLD)
+        told = change_message(request, self._fan_out.clusters, TOLD)
         return await self._page(request, target, policy, told=told)
 
     async def change(self, request: web.Request) -> web.Response:
         """Set a policy or take it back in the clusters that were chosen."""
-        form = await self._doors.form(request)
+        form = await self._access_control.form(request)
         target = target_of(form)
         policy = policy_of(target, form)
         action = needed(form, "action")
         if action not in TOLD:
             raise BadRequest(f"the form's field action must be one of {', '.join(TOLD)}")
-        chosen = chosen_in(form, self._asking.clusters)
-        body = body_of(policy, form, self._asking.clusters)
-        attempt = Attempt(filled(policy, body), chosen)
+        chosen = chosen_in(form, self._fan_out.clusters)
+        body = body_of(policy, form, self._fan_out.clusters)
+        attempt = FormState(filled(policy, body), chosen)
         if not chosen:
             attempt.wrong("in", CHOOSE)
             return await self._page(request, target, policy, attempt=attempt)
-        found, silent = await standings(self._asking, target)
+        found, silent = await standings(self._fan_out, target)
         check_unchanged(attempt, form, silent, lambda name: found[name].mark(policy), CHANGED_MEANWHILE)
         if attempt.refused:
             return await self._page(request, target, policy, attempt=attempt)
         method, path = ("POST" if action == SET else "DELETE"), f"{target.admin_path}/{policy.path}"
         change = Change(method, path, TOLD[action], body if action == SET else None)
-        done = await carried_out(request, self._doors, self._asking, change, attempt, partial(_field_of, policy))
+        done = await carried_out(
+            request, self._access_control, self._fan_out, change, attempt, partial(_field_of, policy)
+        )
         self._feeds.forget()
         if done:
             return see_other(target.edit_page(policy, done=action, **{"in": ",".join(chosen)}))
         return await self._page(request, target, policy, attempt=attempt)
 
     async def _page(
-        self, request: web.Request, target: Target, policy: Policy, *, told: str = "", attempt: Attempt | None = None
+        self, request: web.Request, target: Target, policy: Policy, *, told: str = "", attempt: FormState | None = None
     ) -> web.Response:
-        found, silent = await standings(self._asking, target)
+        found, silent = await standings(self._fan_out, target)
         row = policy_row(policy, found)
         if attempt is None:
-            attempt = _untouched(policy, found, self._asking.clusters)
-        return self._doors.page(
+            attempt = _untouched(policy, found, self._fan_out.clusters)
+        return self._access_control.page(
             request,
             "policy.html",
             status=attempt.status,
             title=f"{policy.title} of {short_topic(target.name)}",
             target=target,
             policy=policy,
-            clusters=self._asking.clusters,
+            clusters=self._fan_out.clusters,
             here=list(found),
             marks={name: standing.mark(policy) for name, standing in found.items()},
             row=row,
@@ -133,14 +135,14 @@ def policy_of(target: Target, fields: Mapping[str, str]) -> Policy:
     return found
 
 
-def _untouched(policy: Policy, found: Mapping[str, Standing], clusters: Sequence[str]) -> Attempt:
+def _untouched(policy: Policy, found: Mapping[str, PolicyState], clusters: Sequence[str]) -> FormState:
     """Return the unchanged form: the value of the first cluster that has the target, with all clusters chosen that have
     the same. Sending it changes no value. If no clusters to copy to are set, all are ticked.
     """
     values = {name: standing.value(policy) for name, standing in found.items()}
     first = next(iter(values.values()), None)
     shown = list(clusters) if policy.key == "replication" and first is None else first
-    return Attempt(filled(policy, shown), [name for name, value in values.items() if value == first], status=200)
+    return FormState(filled(policy, shown), [name for name, value in values.items() if value == first], status=200)
 
 
 def _field_of(policy: Policy, answer: Answer) -> str | None:

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
-from replicator.dashboard.asking import Asking
-from replicator.dashboard.attempts import told_of
-from replicator.dashboard.doors import Doors
+from replicator.dashboard.access_control import AccessControl
+from replicator.dashboard.fan_out import FanOut
+from replicator.dashboard.form_state import change_message
 from replicator.dashboard.namespace_actions import DELETED, MADE
 from replicator.dashboard.pages import needed
 from replicator.dashboard.policy_rows import namespace_page, policy_rows
@@ -25,9 +25,9 @@ NAMESPACES_SHOWN: Final = 50
 class PolicyPages:
     """Policy pages of one worker's dashboard."""
 
-    def __init__(self, doors: Doors, asking: Asking) -> None:
-        self._doors = doors
-        self._asking = asking
+    def __init__(self, access_control: AccessControl, fan_out: FanOut) -> None:
+        self._access_control = access_control
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -40,10 +40,10 @@ class PolicyPages:
         """Show the namespaces of all clusters, and where policies are set or differ: ``?search=``, in pages."""
         search, after = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX], request.query.get("after", "")
         asked = {"search": search, "after": after, "limit": str(NAMESPACES_SHOWN + 1)}
-        answers = await self._asking.ask_all(NAMESPACES, {name: value for name, value in asked.items() if value})
+        answers = await self._fan_out.ask_all(NAMESPACES, {name: value for name, value in asked.items() if value})
         page = namespace_page(list(answers), answers, NAMESPACES_SHOWN)
-        told = told_of(request, self._asking.clusters, {"deleted": DELETED})
-        return self._doors.page(
+        told = change_message(request, self._fan_out.clusters, {"deleted": DELETED})
+        return self._access_control.page(
             request, "policies.html", title="Policies", page=page, search=search, after=after, told=told
         )
 
@@ -61,8 +61,8 @@ class PolicyPages:
         return await self._of(request, target_of({"topic": needed(request.query, "topic")}))
 
     async def _of(self, request: web.Request, target: Target) -> web.Response:
-        found, silent = await standings(self._asking, target)
-        return self._doors.page(
+        found, silent = await standings(self._fan_out, target)
+        return self._access_control.page(
             request,
             "policies_of.html",
             title=f"Policies of {short_topic(target.name)}",
@@ -70,5 +70,5 @@ class PolicyPages:
             clusters=list(found),
             rows=policy_rows(target.policies, found),
             silent=list(silent.values()),
-            told=told_of(request, self._asking.clusters, {"made": MADE}),
+            told=change_message(request, self._fan_out.clusters, {"made": MADE}),
         )

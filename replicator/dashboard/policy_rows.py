@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.policy_catalog import Policy, in_words
-from replicator.dashboard.policy_standing import Standing
+from replicator.dashboard.policy_standing import PolicyState
 
 VALUE_CHARS_MAX: Final = 1_000
 
@@ -131,13 +131,13 @@ def _count(policies: Mapping[str, Any]) -> int:
     return len(own) + sum(name != "topic_policies" for name in policies)
 
 
-def policy_rows(policies: Sequence[Policy], standings: Mapping[str, Standing]) -> list[PolicyRow]:
+def policy_rows(policies: Sequence[Policy], standings: Mapping[str, PolicyState]) -> list[PolicyRow]:
     """Return a row for each policy. It has the value in each cluster with the topic or namespace, and what set the
     value."""
     return [policy_row(policy, standings) for policy in policies] if standings else []
 
 
-def policy_row(policy: Policy, standings: Mapping[str, Standing]) -> PolicyRow:
+def policy_row(policy: Policy, standings: Mapping[str, PolicyState]) -> PolicyRow:
     cells = tuple(
         PolicyCell(_cut(in_words(policy, each.value(policy))), each.set_by(policy), each.set_here(policy))
         for each in standings.values()

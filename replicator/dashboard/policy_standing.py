@@ -34,7 +34,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyState:
     """Policies of one namespace or one topic in one cluster."""
 
     applied: TopicPolicies
@@ -69,7 +69,7 @@ class Standing:
         return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
-def of_namespace(answer: Any) -> Standing:
+def of_namespace(answer: Any) -> PolicyState:
     """Read an answer of ``GET /replication/v1/namespaces/{tenant}/{namespace}``. Raise :class:`Unreadable`."""
     try:
         namespace = namespace_policies_from_json(answer["policies"])
@@ -78,10 +78,10 @@ def of_namespace(answer: Any) -> Standing:
         raise Unreadable(
             f"its answer about policies cannot be read by this version: {error!r}; run the same version in all clusters"
         ) from None
-    return Standing((namespace.topic_policies or PolicyOverrides()).over(below), namespace)
+    return PolicyState((namespace.topic_policies or PolicyOverrides()).over(below), namespace)
 
 
-def of_topic(answer: Any, of_its_namespace: Any) -> Standing:
+def of_topic(answer: Any, of_its_namespace: Any) -> PolicyState:
     """Read the namespace's answer and one of ``GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/policies``. Raise
     :class:`Unreadable`.
     """
@@ -91,7 +91,7 @@ def of_topic(answer: Any, of_its_namespace: Any) -> Standing:
         raise Unreadable(
             f"its answer about policies cannot be read by this version: {error!r}; run the same version in all clusters"
         ) from None
-    return Standing(applied, of_namespace(of_its_namespace).namespace, own)
+    return PolicyState(applied, of_namespace(of_its_namespace).namespace, own)
 
 
 def _body(policy: Policy, applied: TopicPolicies, namespace: NamespacePolicies) -> Any:

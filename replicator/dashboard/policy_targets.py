@@ -9,9 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 from replicator.api.errors import BadRequest
-from replicator.dashboard.asking import Answer, Asking
+from replicator.dashboard.fan_out import Answer, FanOut
 from replicator.dashboard.policy_catalog import OF_TOPICS, POLICIES, Policy
-from replicator.dashboard.policy_standing import Standing, Unreadable, of_namespace, of_topic
+from replicator.dashboard.policy_standing import PolicyState, Unreadable, of_namespace, of_topic
 from replicator.dashboard.rendering import url
 from replicator.engine.topic_name import parse_namespace, parse_topic
 
@@ -78,14 +78,16 @@ def target_of(fields: Mapping[str, str]) -> Target:
     )
 
 
-async def standings(asking: Asking, target: Target) -> tuple[dict[str, Standing], dict[str, str]]:
+async def standings(fan_out: FanOut, target: Target) -> tuple[dict[str, PolicyState], dict[str, str]]:
     """Return the target's policies in each cluster that has it, and why the other clusters are missing."""
     path = f"{NAMESPACES}/{_quoted(target.namespace)}"
     if target.is_topic:
-        namespaces, topics = await asyncio.gather(asking.ask_all(path), asking.ask_all(f"{target.admin_path}/policies"))
+        namespaces, topics = await asyncio.gather(
+            fan_out.ask_all(path), fan_out.ask_all(f"{target.admin_path}/policies")
+        )
     else:
-        namespaces = topics = await asking.ask_all(path)
-    found: dict[str, Standing] = {}
+        namespaces = topics = await fan_out.ask_all(path)
+    found: dict[str, PolicyState] = {}
     silent: dict[str, str] = {}
     for cluster, answer in topics.items():
         problem = missing_in(cluster, answer, namespaces[cluster])

@@ -9,9 +9,9 @@ from typing import Final
 from aiohttp import web
 
 from replicator.api.topic_figures import SEARCH_CHARS_MAX
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.access_control import AccessControl
 from replicator.dashboard.audit_rows import audit_rows
-from replicator.dashboard.doors import Doors
+from replicator.dashboard.fan_out import FanOut
 
 AUDIT: Final = "/replication/v1/audit"
 AUDIT_ASKED: Final = 200
@@ -22,9 +22,9 @@ AUDIT_SHOWN: Final = 100
 class RecordPages:
     """Pages of records in one worker's dashboard."""
 
-    def __init__(self, doors: Doors, asking: Asking) -> None:
-        self._doors = doors
-        self._asking = asking
+    def __init__(self, access_control: AccessControl, fan_out: FanOut) -> None:
+        self._access_control = access_control
+        self._fan_out = fan_out
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/dashboard/audit", self.audit)]
@@ -32,9 +32,9 @@ class RecordPages:
     async def audit(self, request: web.Request) -> web.Response:
         """Show who changed what in all clusters, the newest change first: ``?search=``."""
         search = request.query.get("search", "").strip()[:SEARCH_CHARS_MAX]
-        answers = await self._asking.ask_all(AUDIT, {"newest": str(AUDIT_ASKED)})
+        answers = await self._fan_out.ask_all(AUDIT, {"newest": str(AUDIT_ASKED)})
         rows, silent = audit_rows(answers, search, AUDIT_SHOWN)
-        return self._doors.page(
+        return self._access_control.page(
             request,
             "audit.html",
             title="Audit log",

@@ -11,12 +11,12 @@ from aiohttp.typedefs import Handler
 
 from replicator.api.errors import report_errors
 from replicator.api.guarding import SHOWN_BY_BROWSER, Guarding
-from replicator.dashboard.asking import Asking
-from replicator.dashboard.doors import SIGN_IN, Doors, wants_page
+from replicator.dashboard.access_control import SIGN_IN, AccessControl, wants_page
 from replicator.dashboard.drill_actions import DrillActions
 from replicator.dashboard.drill_pages import DrillPages
 from replicator.dashboard.drilling import Drilling
 from replicator.dashboard.failover_pages import FailoverPages
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.feeds import Feeds
 from replicator.dashboard.link_actions import LinkActions
 from replicator.dashboard.namespace_actions import NamespaceActions
@@ -48,38 +48,40 @@ def add_dashboard(
     """Add the dashboard to a worker's application. Call it where requests to workers carry this worker's
     credentials.
     """
-    doors = Doors(cluster, Sessions(), guarding)
-    asking = Asking(topology)
-    switches = Switches(asking)
-    drilling = Drilling(asking, cluster)
-    feeds: Feeds[Parts] = Feeds(Views(asking, switches, drilling).compute, period_seconds=_period)
-    pages = Pages(doors, feeds, asking)
-    app[SHOWN_BY_BROWSER] = doors.shown_by_browser
-    app.middlewares.insert(app.middlewares.index(report_errors) + 1, doors.as_pages())  # before errors become JSON
+    access_control = AccessControl(cluster, Sessions(), guarding)
+    fan_out = FanOut(topology)
+    switches = Switches(fan_out)
+    drilling = Drilling(fan_out, cluster)
+    feeds: Feeds[Parts] = Feeds(Views(fan_out, switches, drilling).compute, period_seconds=_period)
+    pages = Pages(access_control, feeds, fan_out)
+    app[SHOWN_BY_BROWSER] = access_control.shown_by_browser
+    app.middlewares.insert(
+        app.middlewares.index(report_errors) + 1, access_control.as_pages()
+    )  # before errors become JSON
 
     async def close(app: web.Application) -> None:
         pages.close()
         await drilling.close()
         await switches.close()
-        await asking.close()
+        await fan_out.close()
 
     app.on_shutdown.append(close)
     app.add_routes(
         [
             web.get("/dashboard/static/{file}", static),
-            web.get(SIGN_IN, doors.show_sign_in),
-            web.post(SIGN_IN, doors.sign_in),
-            web.post("/dashboard/sign-out", doors.sign_out),
+            web.get(SIGN_IN, access_control.show_sign_in),
+            web.post(SIGN_IN, access_control.sign_in),
+            web.post("/dashboard/sign-out", access_control.sign_out),
             *pages.routes(),
-            *LinkActions(doors, feeds, asking).routes(),
-            *FailoverPages(doors, pages, asking, switches).routes(),
-            *PolicyPages(doors, asking).routes(),
-            *PolicyActions(doors, feeds, asking).routes(),
-            *NamespaceActions(doors, feeds, asking).routes(),
-            *PermissionActions(doors, asking).routes(),
-            *DrillPages(doors, asking).routes(),
-            *DrillActions(doors, pages, drilling).routes(),
-            *RecordPages(doors, asking).routes(),
+            *LinkActions(access_control, feeds, fan_out).routes(),
+            *FailoverPages(access_control, pages, fan_out, switches).routes(),
+            *PolicyPages(access_control, fan_out).routes(),
+            *PolicyActions(access_control, feeds, fan_out).routes(),
+            *NamespaceActions(access_control, feeds, fan_out).routes(),
+            *PermissionActions(access_control, fan_out).routes(),
+            *DrillPages(access_control, fan_out).routes(),
+            *DrillActions(access_control, pages, drilling).routes(),
+            *RecordPages(access_control, fan_out).routes(),
         ]
     )
     app.router.add_get("/", _for_readers(pages.map))

@@ -31,7 +31,7 @@ class NotNow(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class RunStart:
     """A run's id, who began it, and when."""
 
     run_id: str
@@ -45,7 +45,7 @@ class Beginning:
 class Run:
     """One run, from its beginning on."""
 
-    beginning: Beginning
+    beginning: RunStart
     error: str = ""
     seconds: float | None = None
     """Duration of the run; None while it goes on."""
@@ -99,9 +99,9 @@ class Runs(Generic[RunT]):
             )
         return self._runs[run_id]
 
-    def _beginning(self, who: str) -> Beginning:
+    def _beginning(self, who: str) -> RunStart:
         """Return the beginning of a run that begins now."""
-        return Beginning(uuid.uuid4().hex, who, time.time_ns() // 1_000_000, self._clock())
+        return RunStart(uuid.uuid4().hex, who, time.time_ns() // 1_000_000, self._clock())
 
     def _seconds(self, run: RunT) -> float:
         """Return the seconds since the run began."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.overview import BAD, GOOD, UNKNOWN, WARN, LinkRow, Overview
 
 SPARK: Final = "spark"

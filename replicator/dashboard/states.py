@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from snapshots.position import Position
 
 HOLES_SHOWN_MAX: Final = 20

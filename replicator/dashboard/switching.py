@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.runs import NotNow, Run, Runs
 from replicator.engine.errors import EngineError
 from replicator.failover.errors import FailoverError
@@ -78,9 +78,9 @@ class SwitchRun(Run):
 class Switches(Runs[SwitchRun]):
     """Switches of one worker's dashboard."""
 
-    def __init__(self, asking: Asking, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fan_out: FanOut, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(RUNS_MAX, CLOSE_SECONDS_MAX, clock)
-        self._asking = asking
+        self._fan_out = fan_out
 
     def dry_run(self, wanted: Wanted, *, shown: str | None, who: str) -> SwitchRun:
         """Begin a dry run. Raise :class:`.runs.NotNow`."""
@@ -125,8 +125,8 @@ class Switches(Runs[SwitchRun]):
             if len(run.lines) < LINES_MAX and (not run.lines or run.lines[-1][1] != text):
                 run.lines.append((self._seconds(run), text))
 
-        self._asking.in_name_of(shown)
-        topology = self._asking.topology
+        self._fan_out.use_credentials(shown)
+        topology = self._fan_out.topology
         note("asking all clusters how they stand")
         try:
             async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:

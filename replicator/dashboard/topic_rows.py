@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 
 
 @dataclass(frozen=True, slots=True)

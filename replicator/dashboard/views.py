@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from replicator.api.errors import BadRequest
 from replicator.api.topic_figures import PAGE_TOPICS, SEARCH_CHARS_MAX
-from replicator.dashboard.asking import Answer, Asking, silent_ones
 from replicator.dashboard.drilling import Drilling
+from replicator.dashboard.fan_out import Answer, FanOut, unreachable_reasons
 from replicator.dashboard.map_drawing import draw
 from replicator.dashboard.overview import Observer, Overview
 from replicator.dashboard.rendering import Part, part_with_form, render
@@ -39,8 +39,8 @@ TOPICS_SHOWN: Final = PAGE_TOPICS
 class Views:
     """Live views of one worker's dashboard."""
 
-    def __init__(self, asking: Asking, switches: Switches, drilling: Drilling) -> None:
-        self._asking = asking
+    def __init__(self, fan_out: FanOut, switches: Switches, drilling: Drilling) -> None:
+        self._fan_out = fan_out
         self._drilling = drilling
         self._switches = switches
         self._observer = Observer()
@@ -48,7 +48,7 @@ class Views:
 
     async def compute(self, key: str) -> Parts:
         """Return the parts of the view of that key. Raise :class:`BadRequest` for an unknown view."""
-        self._asking.in_own_name()
+        self._fan_out.use_own_credentials()
         place = urlsplit(key)
         parameters = dict(parse_qsl(place.query, max_num_fields=10))
         match place.path:
@@ -97,16 +97,16 @@ class Views:
         now = time.monotonic()
         if self._looked is not None and now - self._looked[0] < 0.5:
             return self._looked[1:]
-        answers = await self._asking.ask_all(STATUS, {"topics": "false"})
-        overview = self._observer.overview(self._asking.topology, answers, time.monotonic())
+        answers = await self._fan_out.ask_all(STATUS, {"topics": "false"})
+        overview = self._observer.overview(self._fan_out.topology, answers, time.monotonic())
         self._looked = time.monotonic(), overview, answers
         return overview, answers
 
     async def _link(self, parameters: Mapping[str, str]) -> Parts:
         cluster, key = _needed(parameters, "cluster"), _needed(parameters, "key")
-        self._asking.topology.cluster(cluster)
+        self._fan_out.topology.cluster(cluster)
         overview, answer = await asyncio.gather(
-            self.overview(), self._asking.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
+            self.overview(), self._fan_out.ask(cluster, f"/replication/v1/links/{quote(key, safe='')}")
         )
         row = overview.link(cluster, key)
         return {
@@ -128,31 +128,33 @@ class Views:
         search = parameters.get("search", "").strip()[:SEARCH_CHARS_MAX]
         after, before = parameters.get("after", ""), parameters.get("before", "")
         asked = {"search": search, "after": after, "before": before, "limit": str(TOPICS_SHOWN + 1)}
-        answers = await self._asking.ask_all(FIGURES, {name: value for name, value in asked.items() if value})
-        page = topic_page(self._asking.clusters, answers, after=after, before=before, limit=TOPICS_SHOWN)
+        answers = await self._fan_out.ask_all(FIGURES, {name: value for name, value in asked.items() if value})
+        page = topic_page(self._fan_out.clusters, answers, after=after, before=before, limit=TOPICS_SHOWN)
         return {"topics": render("parts/topics.html", page=page, search=search)}
 
     async def _topic(self, parameters: Mapping[str, str]) -> Parts:
         name = str(parse_topic(_needed(parameters, "topic")))
-        answers = await self._asking.ask_all(FIGURES, {"topic": name})
-        clusters = self._asking.clusters
+        answers = await self._fan_out.ask_all(FIGURES, {"topic": name})
+        clusters = self._fan_out.clusters
         by_cluster = {
             cluster: {topic["name"]: topic for topic in answer.value["topics"]}
             for cluster, answer in answers.items()
             if answer.good
         }
         row = topic_row(name, clusters, by_cluster)
-        silent = silent_ones(answers)
+        silent = unreachable_reasons(answers)
         return {"topic": render("parts/topic.html", row=row, clusters=clusters, silent=silent)}
 
     async def _subscription(self, parameters: Mapping[str, str]) -> Parts:
         topic = str(parse_topic(_needed(parameters, "topic")))
         name = check_subscription_name(_needed(parameters, "name"))
         states, mappings = await asyncio.gather(
-            self._asking.ask_all("/replication/v1/subscriptions", {"topic": topic}),
-            self._asking.ask_all("/replication/v1/mappings", {"topic": topic}),
+            self._fan_out.ask_all("/replication/v1/subscriptions", {"topic": topic}),
+            self._fan_out.ask_all("/replication/v1/mappings", {"topic": topic}),
         )
-        columns = [state_column(cluster, name, states[cluster], mappings[cluster]) for cluster in self._asking.clusters]
+        columns = [
+            state_column(cluster, name, states[cluster], mappings[cluster]) for cluster in self._fan_out.clusters
+        ]
         what_if = await self._what_if(topic, name, states)
         return {
             "states": render("parts/states.html", columns=columns, rows=_rows(columns)),
@@ -161,7 +163,7 @@ class Views:
 
     async def _what_if(self, topic: str, name: str, states: Mapping[str, Answer]) -> list[WhatIf]:
         """Return what a failover would do to a subscription, for each pair of clusters whose first one answers."""
-        topology = self._asking.topology
+        topology = self._fan_out.topology
         async with Peers({cluster.name: cluster.address for cluster in topology.clusters}) as peers:
             evidence = Evidence(topology, peers)
 

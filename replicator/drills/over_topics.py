@@ -27,7 +27,7 @@ OVER_TOPICS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class OverTopics:
+class TopicStatistics:
     """Statistics of one figure over the topics that have it.
 
     ``worst_topic`` is the number of the topic with the worst value. The values are None if no topic has the figure.
@@ -45,9 +45,9 @@ class OverTopics:
 class TopicMeasures:
     """Statistics of each figure over all topics of a drill."""
 
-    lost: OverTopics
-    repeated: OverTopics
-    recover_seconds: OverTopics
+    lost: TopicStatistics
+    repeated: TopicStatistics
+    recover_seconds: TopicStatistics
     """Longest recovery time of the failovers."""
 
 
@@ -109,10 +109,12 @@ def _count(timeline: Timeline, ids: Column) -> Column:
     return np.bincount(timeline.topic_of[ids], minlength=timeline.topics)
 
 
-def _over(figures: Column) -> OverTopics:
+def _over(figures: Column) -> TopicStatistics:
     have = np.flatnonzero(~np.isnan(figures))
     if not len(have):
-        return OverTopics(None, None, None, None, 0)
+        return TopicStatistics(None, None, None, None, 0)
     ordered = np.sort(figures[have])
     worst = int(have[np.argmax(figures[have])])
-    return OverTopics(nearest_rank(ordered, 50), nearest_rank(ordered, 99), float(figures[worst]), worst, len(have))
+    return TopicStatistics(
+        nearest_rank(ordered, 50), nearest_rank(ordered, 99), float(figures[worst]), worst, len(have)
+    )

@@ -21,7 +21,7 @@ from rich.text import Text
 from replicator.drills.judge import failures as failures_of
 from replicator.drills.measures import FailoverMeasures, Measures, Percentiles, PhaseMeasures, SubscriptionMeasures
 from replicator.drills.observations import FailoverKind
-from replicator.drills.over_topics import OVER_TOPICS, OverTopics
+from replicator.drills.over_topics import OVER_TOPICS, TopicStatistics
 from replicator.drills.report_html import render_html
 from replicator.drills.series import Series
 from replicator.engine.topic_name import SCHEME
@@ -237,7 +237,7 @@ def _phases_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def _over_topics(measured: OverTopics, topics: Sequence[str]) -> dict[str, Any]:
+def _over_topics(measured: TopicStatistics, topics: Sequence[str]) -> dict[str, Any]:
     number = measured.worst_topic
     return {
         "p50": _rounded(measured.p50),

@@ -20,7 +20,7 @@ from replicator.drills.faults import LinkFaults
 from replicator.drills.own_databases import OwnDatabases
 from replicator.drills.own_secrets import OwnSecrets
 from replicator.drills.ports import free_ports
-from replicator.drills.scenarios.catalog import Need, Scenario
+from replicator.drills.scenarios.catalog import Requirement, Scenario
 from replicator.drills.subscriptions import ALL_KINDS, chosen
 from replicator.drills.traffic.showing import NOTHING, ClientAccess
 from replicator.drills.workers import OwnWorkers, RunningWorkers
@@ -88,7 +88,7 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
         return
     async with AsyncExitStack() as stack:
         databases = faults = None
-        if Need.DATABASES in setting.scenario.needs:
+        if Requirement.DATABASES in setting.scenario.needs:
             databases = OwnDatabases(topology)
             stack.push_async_callback(databases.stop)
             await databases.start()
@@ -116,7 +116,7 @@ async def set_stage(setting: Setting) -> AsyncIterator[Stage]:
         replace_private(file, dump(topology).encode())
         topology = load_topology(file)
         files = dict.fromkeys(topology.names, file)
-        if Need.LINK_FAULTS in setting.scenario.needs:
+        if Requirement.LINK_FAULTS in setting.scenario.needs:
             faults = LinkFaults(topology)
             stack.push_async_callback(faults.stop)
             await faults.start()
@@ -188,7 +188,7 @@ def remove_data(setting: Setting) -> None:
 
 
 def _own_topology(setting: Setting) -> Topology:
-    names = CLUSTERS if Need.THREE_CLUSTERS in setting.scenario.needs else CLUSTERS[:2]
+    names = CLUSTERS if Requirement.THREE_CLUSTERS in setting.scenario.needs else CLUSTERS[:2]
     data = setting.out_dir.absolute() / DATA
     clusters = tuple(
         Cluster.model_validate({"name": name, "address": f"127.0.0.1:{port}", "data": str(data / name)})

@@ -17,7 +17,7 @@ from replicator.engine.types import SubscriptionType
 BATCH_INDEX: Final = "batch-index"
 
 
-class LeftForLater(Enum):
+class DeferredAcks(Enum):
     """Messages that consumers acknowledge only later, at random, so that there are holes above the mark-delete
     position. They are none, whole entries, or single messages of a batch."""
 
@@ -33,7 +33,7 @@ class TestedSubscription:
     kind: str
     observed: DrillSubscription
     consumers: int
-    left_for_later: LeftForLater
+    left_for_later: DeferredAcks
     replicated: bool = True
     """Whether the subscription's state goes to other clusters."""
 
@@ -43,11 +43,11 @@ class TestedSubscription:
 
     @property
     def batch_index_acks(self) -> bool:
-        return self.left_for_later is LeftForLater.MESSAGES
+        return self.left_for_later is DeferredAcks.MESSAGES
 
 
 def _tested(
-    kind: str, type_: SubscriptionType, consumers: int, left_for_later: LeftForLater, *, cumulative: bool = False
+    kind: str, type_: SubscriptionType, consumers: int, left_for_later: DeferredAcks, *, cumulative: bool = False
 ) -> TestedSubscription:
     return TestedSubscription(
         kind, DrillSubscription(f"drill-{kind}", type_, cumulative=cumulative), consumers, left_for_later
@@ -57,11 +57,11 @@ def _tested(
 _KINDS: Final = {
     each.kind: each
     for each in (
-        _tested("exclusive", SubscriptionType.EXCLUSIVE, 1, LeftForLater.NOTHING, cumulative=True),
-        _tested("shared", SubscriptionType.SHARED, 2, LeftForLater.ENTRIES),
-        _tested("key-shared", SubscriptionType.KEY_SHARED, 2, LeftForLater.ENTRIES),
-        _tested("failover", SubscriptionType.FAILOVER, 2, LeftForLater.ENTRIES),
-        _tested(BATCH_INDEX, SubscriptionType.SHARED, 2, LeftForLater.MESSAGES),
+        _tested("exclusive", SubscriptionType.EXCLUSIVE, 1, DeferredAcks.NOTHING, cumulative=True),
+        _tested("shared", SubscriptionType.SHARED, 2, DeferredAcks.ENTRIES),
+        _tested("key-shared", SubscriptionType.KEY_SHARED, 2, DeferredAcks.ENTRIES),
+        _tested("failover", SubscriptionType.FAILOVER, 2, DeferredAcks.ENTRIES),
+        _tested(BATCH_INDEX, SubscriptionType.SHARED, 2, DeferredAcks.MESSAGES),
     )
 }
 ALL_KINDS: Final = tuple(_KINDS)

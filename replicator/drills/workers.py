@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from replicator.operating.processes import WorkerFailed, WorkerProcess, how_it_ended, stop_left_postgres
+from replicator.operating.processes import WorkerFailed, WorkerProcess, exit_reason, stop_left_postgres
 from replicator.operating.status import fetch
 from replicator.security.asking import worker_session
 from replicator.topology import SPARK, Topology
@@ -150,7 +150,7 @@ class OwnWorkers(RunningWorkers):
             status = await self._processes[name].wait()
             if self.running[name].is_set():
                 raise WorkerFailed(
-                    f"the worker of {name} {how_it_ended(status)} and was not to; its log says why: {self._logs[name]}"
+                    f"the worker of {name} {exit_reason(status)} and was not to; its log says why: {self._logs[name]}"
                 )
 
     def tracebacks(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ publish checks it, so that it closes for all topics at once.
 
 1. :meth:`Admission.fence` closes it: once it has returned, no publish reaches the writer's queue.
 2. :mod:`replicator.engine.fencing` disconnects clients. In a planned switch consumers may finish first: from
-   :meth:`Admission.let_finish` on they get nothing more, and acknowledge the messages that they hold.
+   :meth:`Admission.pause_dispatch` on they get nothing more, and acknowledge the messages that they hold.
 3. The writer takes requests in order. So when a row that is put after the fence is durable, so are earlier requests.
 
 Invariant 1 (DESIGN §3): a publish that was confirmed before the fence stays confirmed, and is copied.
@@ -26,7 +26,7 @@ LOCAL: Final = "__local__"
 """Name by which clients restrict a message to the cluster where they publish it."""
 
 
-class UseElsewhere(Protocol):
+class RemoteUse(Protocol):
     """Interface that asks other clusters whether consumers use a subscription there."""
 
     async def check_unused(self, subscription: str, topics: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class Admission:
         links sets it."""
         self.clients_elsewhere: EngineError | None = None
         """Error for all clients if this engine serves none, such as beside Apache Pulsar."""
-        self.use_elsewhere: UseElsewhere | None = None
+        self.use_elsewhere: RemoteUse | None = None
         """Asks other clusters before an unforced deletion of a subscription. The code that runs the worker sets it."""
         self.producers: EngineError | None = None
         self.consumers: EngineError | None = None
@@ -80,7 +80,7 @@ class Admission:
         """Whether connected consumers get nothing more, while their acknowledgements are still taken."""
         return self.finishing is not None
 
-    def let_finish(self) -> asyncio.Event:
+    def pause_dispatch(self) -> asyncio.Event:
         """Pause dispatch until :meth:`finished`."""
         if self.finishing is None:
             self.finishing = asyncio.Event()

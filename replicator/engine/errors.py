@@ -130,7 +130,7 @@ class ProducerFenced(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class MovedTo:
+class Redirect:
     """Address of a cluster for clients of the binary protocol; ``tls_url`` is for clients that use TLS."""
 
     url: str
@@ -143,7 +143,7 @@ class ClusterFenced(EngineError):
 
     status = 503
 
-    def __init__(self, reason: str, moved_to: MovedTo | None = None) -> None:
+    def __init__(self, reason: str, moved_to: Redirect | None = None) -> None:
         """Create the error. ``moved_to`` is where clients connect now, or None while that is undecided."""
         super().__init__(reason)
         self.moved_to = moved_to

@@ -28,7 +28,7 @@ class Gate:
     epoch: int
 
     @property
-    def turns_everybody_away(self) -> bool:
+    def rejects_all(self) -> bool:
         """Whether no client belongs here, as far as known. During a planned switch this is False: clients still find
         the cluster, and wait there for the end of the switch."""
         settled = (Closed.STARTING, Closed.FENCED)

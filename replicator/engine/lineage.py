@@ -230,7 +230,7 @@ LOST_HERE: Final = frozenset({Judgement.LOST, Judgement.ABOVE_THE_END})
 
 
 @dataclass(frozen=True, slots=True)
-class CopyElsewhere:
+class RemoteCopy:
     """Copy of one life of a topic in another cluster."""
 
     incarnation: int
@@ -260,7 +260,7 @@ class OwnTopic:
     deleted."""
 
 
-def judge(copy: CopyElsewhere, own: OwnTopic) -> Judgement:
+def judge(copy: RemoteCopy, own: OwnTopic) -> Judgement:
     """Return what ``copy`` means for the cluster that published its messages. See the rules of this module."""
     deleted_upto = own.deleted.get(copy.incarnation)
     if copy.deleted or (deleted_upto is not None and copy.position <= deleted_upto):
@@ -280,7 +280,7 @@ def reclaim_command(cluster: str) -> str:
     return f"replicator backup reclaim -f FILE --cluster {cluster}"
 
 
-def cause(judgement: Judgement, copy: CopyElsewhere, own: OwnTopic, *, cluster: str, holder: str) -> str:
+def cause(judgement: Judgement, copy: RemoteCopy, own: OwnTopic, *, cluster: str, holder: str) -> str:
     """Return in words why the copy at ``holder`` differs from the topic in ``cluster``, and how to repair that.
 
     Return an empty text if nothing differs. The text never advises to delete a copy.

@@ -76,7 +76,7 @@ def mark_of(row: Mapping[str, Any] | None) -> RestoredMark | None:
 
 
 @dataclass(frozen=True, slots=True)
-class BackupBeside:
+class SiblingBackup:
     """One of the backups that lay at the destination when a store was restored: the newest backup of its cluster."""
 
     cluster: str
@@ -88,19 +88,19 @@ class BackupBeside:
         return f"backup {self.backup} of {self.cluster}, made at {made_at}"
 
 
-def beside_of(rows: Sequence[Mapping[str, Any]] | None) -> list[BackupBeside]:
+def beside_of(rows: Sequence[Mapping[str, Any]] | None) -> list[SiblingBackup]:
     """Return the backups that the row :data:`BESIDE` lists, in the order in which to restore them. Return none without
     a row."""
-    return [BackupBeside(row["cluster"], row["backup"], row["made_at_ms"]) for row in rows or ()]
+    return [SiblingBackup(row["cluster"], row["backup"], row["made_at_ms"]) for row in rows or ()]
 
 
-def first_restored(cluster: str, beside: Sequence[BackupBeside]) -> list[BackupBeside]:
+def first_restored(cluster: str, beside: Sequence[SiblingBackup]) -> list[SiblingBackup]:
     """Return the backups of other clusters that must be restored before the backup of ``cluster``, in order."""
     names = [each.cluster for each in beside]
     return list(beside[: names.index(cluster)]) if cluster in names else []
 
 
-def order_advice(cluster: str, beside: Sequence[BackupBeside]) -> str:
+def order_advice(cluster: str, beside: Sequence[SiblingBackup]) -> str:
     """Return advice for the operator of ``cluster``: in which order to restore clusters that were lost together."""
     first = first_restored(cluster, beside)
     rest = [each.cluster for each in beside if each.cluster != cluster and each not in first]
@@ -166,7 +166,7 @@ def check_settled(
         )
 
 
-def put_mark(store: Store, mark: RestoredMark, beside: Sequence[BackupBeside] = ()) -> None:
+def put_mark(store: Store, mark: RestoredMark, beside: Sequence[SiblingBackup] = ()) -> None:
     """Write the mark into a restored store, and give the store a new id. The old id becomes its first predecessor.
 
     No writer may run on the store. By the new id, other clusters distinguish what this store writes from what the store

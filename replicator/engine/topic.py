@@ -60,7 +60,7 @@ from replicator.engine.topics.catalog_index import Namespace
 from replicator.engine.types import END_LEDGER, SubscribeOptions
 from replicator.engine.upkeep.holds import Holds
 from replicator.engine.upkeep.trimming import Trimming
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from replicator.tracing.tracing import Tracing
 from snapshots.position import BEFORE_ALL, Position
 
@@ -80,7 +80,7 @@ class Topic:
         default_policies: TopicPolicies,
         namespace: Namespace,
         admission: Admission,
-        dispatch_turns: Turns,
+        dispatch_turns: FairScheduler,
         compaction_turn: asyncio.Lock,
         tracing: Tracing | None = None,
     ) -> None:
@@ -164,7 +164,7 @@ class Topic:
         """Keep the topic, because it is not deleted after all. Listeners take up what they passed over meanwhile."""
         self.deleted = None
         self.subscriptions.topic_deleted(None)
-        self._news.on_stayed()
+        self._news.on_deletion_refused()
 
     def gone(self) -> None:
         """Drop cached blocks, and tell listeners that the store has deleted the topic."""

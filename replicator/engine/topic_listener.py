@@ -35,7 +35,7 @@ class TopicListener(Generic[_Topic]):
         """Note that a mark-delete position moved. ``local`` says whether consumers here moved it, and not another
         cluster's update."""
 
-    def on_stayed(self, topic: _Topic) -> None:
+    def on_deletion_refused(self, topic: _Topic) -> None:
         """Note that a topic stays whose deletion was refused. While the deletion was under way, ``Engine.find`` did not
         return the topic, and the topic refused most requests."""
 
@@ -87,9 +87,9 @@ class TopicNews(Generic[_Topic]):
         for listener in self._listeners:
             listener.on_mark_delete(self._topic, subscription, local=local)
 
-    def on_stayed(self) -> None:
+    def on_deletion_refused(self) -> None:
         for listener in self._listeners:
-            listener.on_stayed(self._topic)
+            listener.on_deletion_refused(self._topic)
 
     def on_log_deleted(self) -> None:
         """Tell listeners that the topic's log is gone, and call them no more: its name may belong to a new topic from

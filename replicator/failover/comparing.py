@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from replicator.failover.planned import Goal
+from replicator.failover.planned import RequiredEntries
 from replicator.failover.report import SubscriptionReport, TopicReport
 from snapshots.ack_vector import Range, claimed, merged_ranges, within, without
 from snapshots.position import BEFORE_ALL, Position
@@ -31,17 +31,17 @@ Topics = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class StateUnavailable:
     """Reason why a worker did not give the state of a topic."""
 
     reason: str
 
 
-Digest = Mapping[str, Any] | Unanswered | None
+Digest = Mapping[str, Any] | StateUnavailable | None
 """State of a topic, ``{"high_water": {origin: position}, "left_out": {origin: [[after, upto]]}, "subscriptions": {name:
 {"digest": {origin: text}}}}``. None stands for a worker that gives no digests.
 """
-Digests = Mapping[str, Mapping[str, Any] | Unanswered]
+Digests = Mapping[str, Mapping[str, Any] | StateUnavailable]
 """States by topic."""
 
 
@@ -49,15 +49,15 @@ def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {topic["name"]: topic for topic in answer["topics"]}
 
 
-def mark(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
+def mark(topic: Mapping[str, Any] | None, origin: str) -> RequiredEntries | None:
     """Return the position up to which a topic has the messages and markers of ``origin``; None if it has nothing of
     it.
     """
     has = None if topic is None else topic["has"].get(origin)
-    return None if has is None else Goal(has["incarnation"], Position.parse(has["position"]))
+    return None if has is None else RequiredEntries(has["incarnation"], Position.parse(has["position"]))
 
 
-def served(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
+def served(topic: Mapping[str, Any] | None, origin: str) -> RequiredEntries | None:
     """Return the position up to which clients get the messages of ``origin``; None if nothing. Messages that a worker
     has not passed on to the brokers beside it are not served yet.
     """
@@ -65,10 +65,10 @@ def served(topic: Mapping[str, Any] | None, origin: str) -> Goal | None:
     if topic is None or has is None:
         return None
     through = topic.get("served_through", {}).get(origin)
-    return has if through is None else Goal(has.incarnation, Position.parse(through))
+    return has if through is None else RequiredEntries(has.incarnation, Position.parse(through))
 
 
-def marks(topics: Topics, origin: str) -> dict[str, Goal]:
+def marks(topics: Topics, origin: str) -> dict[str, RequiredEntries]:
     """Return :func:`mark` of each topic that has anything of ``origin``."""
     found = {name: mark(topic, origin) for name, topic in topics.items()}
     return {name: goal for name, goal in found.items() if goal is not None}
@@ -79,7 +79,7 @@ def position(text: str) -> Position:
     return Position.parse(text)
 
 
-def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, Goal]:
+def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, RequiredEntries]:
     """Return, for every carried topic, what the target must have of the messages that the source's clients
     published.
     """
@@ -117,16 +117,16 @@ class _Compared:
     """Whether the same is left in both, as far as the target has it, and it lacks entries of no other origin."""
 
 
-def _compare_digests(origin: str, name: str, here: Digest, there: Digest) -> _Compared | Unanswered | None:
+def _compare_digests(origin: str, name: str, here: Digest, there: Digest) -> _Compared | StateUnavailable | None:
     """Compare what both clusters have left to consume. Return None if a cluster gives no digests."""
     for topic in (here, there):
-        if isinstance(topic, Unanswered):
+        if isinstance(topic, StateUnavailable):
             return topic
     if not isinstance(here, Mapping) or not isinstance(there, Mapping):
         return None
     ours_now, theirs_now = (topic.get("subscriptions", {}).get(name) for topic in (here, there))
     if ours_now is None or theirs_now is None:
-        return Unanswered("the subscription was made or deleted meanwhile")
+        return StateUnavailable("the subscription was made or deleted meanwhile")
     ours, theirs = ours_now.get("digest"), theirs_now.get("digest")
     if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return None
@@ -290,7 +290,7 @@ def compare_subscription(
             equal = here["backlog_messages"] == left_there
             evidence = f"backlog {left_there} of {here['backlog_messages']} messages"
             return SubscriptionReport(name, equal, evidence, 0 if equal else bound, held)
-        case Unanswered(reason):
+        case StateUnavailable(reason):
             return SubscriptionReport(name, None, f"not compared: {reason}", None, held)
         case _Compared(as_good=False, evidence=evidence):
             return SubscriptionReport(name, False, evidence, bound, held)

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBusy
+from replicator.engine.errors import ClusterFenced, EngineError, Redirect, TooBusy
 from replicator.engine.fencing import disconnect_consumers, disconnect_producers, held_entries, resume_dispatch
 from replicator.engine.gate import Closed, Gate
 from replicator.engine.topic import Topic
@@ -33,9 +33,9 @@ class EngineClients:
         self._engine = engine
         self.origin = engine.cluster
         self._address_of: Mapping[str, str] = {}
-        self._service_urls: Mapping[str, MovedTo] = {}
+        self._service_urls: Mapping[str, Redirect] = {}
 
-    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
+    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, Redirect]) -> None:
         self._address_of, self._service_urls = address_of, service_urls
 
     def set_gate(self, gate: Gate) -> None:
@@ -61,7 +61,7 @@ class EngineClients:
         if keep_consumers:
             await self._barrier(operation)
             return 0
-        finishing = self._engine.admission.let_finish()
+        finishing = self._engine.admission.pause_dispatch()
         try:
             await self._barrier(operation)
             held = await self._let_consumers_finish(finishing)

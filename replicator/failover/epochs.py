@@ -41,7 +41,7 @@ def serving(record: FailoverEpoch, home: str) -> str:
     return record.serving.get(home, home)
 
 
-def homes_served(record: FailoverEpoch, cluster: str) -> tuple[str, ...]:
+def served_homes(record: FailoverEpoch, cluster: str) -> tuple[str, ...]:
     """Return the clusters whose clients ``cluster`` serves, sorted."""
     own = () if cluster in record.serving else (cluster,)
     return tuple(sorted((*own, *(home for home, by in record.serving.items() if by == cluster))))
@@ -49,7 +49,7 @@ def homes_served(record: FailoverEpoch, cluster: str) -> tuple[str, ...]:
 
 def is_fenced(record: FailoverEpoch, cluster: str) -> bool:
     """Return whether the cluster serves nobody, so that it takes no producers."""
-    return not homes_served(record, cluster)
+    return not served_homes(record, cluster)
 
 
 def successor(record: FailoverEpoch, cluster: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from replicator.failover import comparing
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchRefused
 from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
-from replicator.failover.planned import Goal
+from replicator.failover.planned import RequiredEntries
 from replicator.failover.report import Stranded, SwitchReport, TopicReport
 from replicator.topology import Topology
 from snapshots.markers import FailoverEpoch
@@ -64,7 +64,7 @@ class Evidence:
 
     async def copies(
         self, source: str, target: str, names: Sequence[str], earlier: Mapping[str, Sequence[Position]]
-    ) -> tuple[dict[str, Goal], dict[str, Sequence[Position]]]:
+    ) -> tuple[dict[str, RequiredEntries], dict[str, Sequence[Position]]]:
         """Return up to where the target serves the source's messages, and which messages in ``earlier`` it lacks.
 
         Each result has only the topics with such messages.
@@ -193,8 +193,8 @@ class Evidence:
         Once the worker does not answer, it is not asked for further topics: each would take the time limit.
         """
         room = asyncio.Semaphore(COMPARED_AT_ONCE)
-        found: dict[str, Mapping[str, Any] | comparing.Unanswered] = {}
-        silent: comparing.Unanswered | None = None
+        found: dict[str, Mapping[str, Any] | comparing.StateUnavailable] = {}
+        silent: comparing.StateUnavailable | None = None
 
         async def ask(name: str) -> None:
             nonlocal silent
@@ -211,11 +211,11 @@ class Evidence:
                         seconds_max=DIGEST_SECONDS_MAX,
                     )
                 except SwitchRefused as error:
-                    found[name] = comparing.Unanswered(str(error))
+                    found[name] = comparing.StateUnavailable(str(error))
                 except ClusterUnreachable as error:
-                    found[name] = silent = comparing.Unanswered(str(error))
+                    found[name] = silent = comparing.StateUnavailable(str(error))
                 else:
-                    malformed = comparing.Unanswered(f"{cluster} answers with no state")
+                    malformed = comparing.StateUnavailable(f"{cluster} answers with no state")
                     found[name] = answer if isinstance(answer, Mapping) else malformed
 
         await asyncio.gather(*map(ask, names))

@@ -43,7 +43,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class RequiredEntries:
     """Entries of one topic that the target must have: those of the source up to ``last``, of that incarnation."""
 
     incarnation: int
@@ -107,7 +107,7 @@ class PlannedSwitch:
         self._deadline_ms = deadline_ms
         self._flush = flush
         self._asked_to_write = False
-        self._goals: dict[str, Goal] = {}
+        self._goals: dict[str, RequiredEntries] = {}
         self._missing: dict[str, str] = {}
         """Topics that keep the step from being done, each with why."""
         self._all: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class PlannedSwitch:
     def start(self) -> list[Action]:
         return [FenceSource()]
 
-    def on_fenced(self, goals: Mapping[str, Goal], subscribed: Sequence[str]) -> list[Action]:
+    def on_fenced(self, goals: Mapping[str, RequiredEntries], subscribed: Sequence[str]) -> list[Action]:
         """Begin to drain the fenced source.
 
         ``subscribed`` are the topics with replicated subscriptions; links carry all of them.
@@ -133,7 +133,7 @@ class PlannedSwitch:
         return self._ask() if self._missing else self._drained()
 
     def on_copies(
-        self, copies: Mapping[str, Goal], now_ms: int, lacks: Mapping[str, Sequence[Position]] | None = None
+        self, copies: Mapping[str, RequiredEntries], now_ms: int, lacks: Mapping[str, Sequence[Position]] | None = None
     ) -> list[Action]:
         """Process the target's answer about the topics that it was asked for.
 
@@ -214,7 +214,7 @@ class PlannedSwitch:
         return self.on_failed(f"{self.target} {what} of {self.source} within the time: {listed}")
 
 
-def _lacks(goal: Goal, copy: Goal | None, earlier: Sequence[Position]) -> str | None:
+def _lacks(goal: RequiredEntries, copy: RequiredEntries | None, earlier: Sequence[Position]) -> str | None:
     """Return the reason why the target's copy is incomplete, or None if it is complete.
 
     ``earlier`` are the messages of earlier lives that the target lacks.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from replicator.failover import comparing
-from replicator.failover.epochs import homes_served, precedence
+from replicator.failover.epochs import precedence, served_homes
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchInDoubt, SwitchRefused
 from replicator.failover.evidence import Evidence
 from replicator.failover.peers import PATH, Peers, record_of
@@ -219,7 +219,7 @@ class PlannedRun:
             with suppress(FailoverError):
                 state = await self._peers.state(report.target)
                 record = record_of(report.target, state)
-                served = homes_served(record, report.target)
+                served = served_homes(record, report.target)
                 if record.epoch == report.epoch_before + 1 and record.target == report.target and homes <= {*served}:
                     return state, record
             await asyncio.sleep(ASK_AGAIN_SECONDS)
@@ -244,14 +244,14 @@ class PlannedRun:
         if self._marks is not None:
             with suppress(FailoverError):  # it is asked for again
                 missing = await self._evidence.missing(report.source, self._marks)
-        await self._release_quietly()  # a source that still serves others takes their clients again
+        await self._try_release()  # a source that still serves others takes their clients again
         report.outcome = "done"
         return missing
 
     async def _release(self, reason: str) -> list[Action]:
         report = self._report
         report.reason = reason
-        if not await self._release_quietly():
+        if not await self._try_release():
             report.notes.append(
                 f"{report.source} was not reached to take clients again: it does so by itself within "
                 f"{LEASE_MS // 1000} s"
@@ -266,7 +266,7 @@ class PlannedRun:
         body = {"operation": self._operation, "lease_ms": LEASE_MS}
         await self._peers.call(self._report.source, "POST", f"{PATH}/renew", body, seconds_max=LEASE_MS / 1000)
 
-    async def _release_quietly(self) -> bool:
+    async def _try_release(self) -> bool:
         try:
             body = {"operation": self._operation}
             await self._peers.call(self._report.source, "POST", f"{PATH}/release", body, seconds_max=LEASE_MS / 1000)

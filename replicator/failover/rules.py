@@ -69,7 +69,7 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
             _sets(answer["schemas"]),
             {str(topic): int(number) for topic, number in answer["partitions"].items()},
             frozenset(answer["terminated"]),
-            **_since_namespaces(answer),
+            **_newer_rules(answer),
             elsewhere=bool(answer.get("clients_elsewhere")),
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -78,7 +78,7 @@ def rules_of(answer: Mapping[str, Any]) -> Rules:
         ) from None
 
 
-def _since_namespaces(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _newer_rules(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return those fields of :class:`Rules` that workers of earlier versions do not send; empty for such a worker's
     answer."""
     if "namespaces" not in answer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from replicator.engine.errors import MovedTo
+from replicator.engine.errors import Redirect
 from replicator.engine.gate import Gate
 from replicator.engine.topic import Topic
 from snapshots.position import Position
@@ -21,7 +21,7 @@ class ServedClients(Protocol):
     origin: str
     """Origin of the messages that the clients publish."""
 
-    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, MovedTo]) -> None:
+    def on_addresses(self, address_of: Mapping[str, str], service_urls: Mapping[str, Redirect]) -> None:
         """Take over where the clients of each cluster connect; ``service_urls`` is for the binary protocol."""
 
     def set_gate(self, gate: Gate) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import EngineError, MovedTo
+from replicator.engine.errors import EngineError, Redirect
 from replicator.engine.gate import Gate
 from replicator.failover.core import (
     HOLD_MS_MAX,
@@ -36,9 +36,9 @@ from replicator.failover.epochs import (
     Precedence,
     as_json,
     from_json,
-    homes_served,
     is_fenced,
     precedence,
+    served_homes,
     serving,
     switched,
 )
@@ -101,7 +101,7 @@ class FailoverService:
         engine: Engine,
         addresses: Mapping[str, str],
         *,
-        service_urls: Mapping[str, MovedTo] | None = None,
+        service_urls: Mapping[str, Redirect] | None = None,
         origins: Mapping[str, str] | None = None,
         clients: ServedClients | None = None,
         index: EpochIndex | None = None,
@@ -172,7 +172,7 @@ class FailoverService:
     def on_topology(
         self,
         addresses: Mapping[str, str],
-        service_urls: Mapping[str, MovedTo] | None = None,
+        service_urls: Mapping[str, Redirect] | None = None,
         origins: Mapping[str, str] | None = None,
     ) -> None:
         """Replace the known addresses and origins of clusters by those of a new topology. The mappings are by cluster.
@@ -318,7 +318,7 @@ class FailoverService:
             "cluster": cluster,
             "record": as_json(core.record),
             "epoch": core.record.epoch,
-            "serves": list(homes_served(core.record, cluster)),
+            "serves": list(served_homes(core.record, cluster)),
             "served_by": serving(core.record, cluster),
             "fenced": is_fenced(core.record, cluster),
             "learned": core.learned,

@@ -32,7 +32,7 @@ def shown_switch(report: SwitchReport, *, details: bool = False) -> RenderableTy
     if details:
         return _uncut([*_of_clusters(report), *_summary(report), *_remarks(report, None), *_positions(report)])
     always = [*_of_clusters(report), *_summary(report), *_remarks(report, DIFFERENCES_SHOWN_MAX)]
-    worst_first = sorted(filter(_needs_attention, report.topics), key=_badness)
+    worst_first = sorted(filter(_needs_attention, report.topics), key=_severity_key)
     return Screenful(always, [Sentence(_of_topic(each, report)) for each in worst_first])
 
 
@@ -142,7 +142,7 @@ def _needs_attention(topic: TopicReport) -> bool:
     return topic.missing_messages > 0 or any(not each.equal for each in topic.subscriptions)
 
 
-def _badness(topic: TopicReport) -> tuple[int, int, int, str]:
+def _severity_key(topic: TopicReport) -> tuple[int, int, int, str]:
     """Return the sort key of a topic, which puts the worst topic first."""
     unknown = sum(1 for each in topic.subscriptions if each.may_be_repeated is None)
     repeated = sum(each.may_be_repeated or 0 for each in topic.subscriptions)
@@ -178,7 +178,7 @@ def _of_subscription(subscription: SubscriptionReport) -> str:
 
 def _positions(report: SwitchReport) -> Iterator[Sentence]:
     """Yield each topic with its positions, and each subscription with the evidence."""
-    for topic in sorted(report.topics, key=lambda each: (not _needs_attention(each), *_badness(each))):
+    for topic in sorted(report.topics, key=lambda each: (not _needs_attention(each), *_severity_key(each))):
         missing = "no link carries it" if not topic.carried else f"missing {_count(topic)}"
         last = "nothing" if topic.source_last is None else f"up to {topic.source_last}"
         has = "nothing" if topic.target_has is None else f"up to {topic.target_has}"

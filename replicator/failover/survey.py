@@ -46,7 +46,7 @@ class Survey:
         if cluster in self.silent:
             raise ClusterUnreachable(f"the switch needs an answer from {cluster}: {self.silent[cluster]}{remedy}")
 
-    def home_to_promote(self, target: str, clusters: Collection[str]) -> str:
+    def home_to_take_over(self, target: str, clusters: Collection[str]) -> str:
         """Return the only home that ``target`` does not serve, or the only one of those whose server does not
         answer.
         """

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from replicator.failover.epochs import as_json, homes_served, precedence, serving, switched
+from replicator.failover.epochs import as_json, precedence, served_homes, serving, switched
 from replicator.failover.errors import FailoverError, SwitchImpossible, SwitchRefused
 from replicator.failover.evidence import Evidence
 from replicator.failover.peers import Peers, record_of
@@ -52,7 +52,7 @@ class Switch:
     ) -> SwitchReport:
         """Let ``target`` serve every home that ``source`` serves."""
         survey = await self._survey((source, target), needed=(source, target) if planned else (target,))
-        homes = homes_served(survey.base, source)
+        homes = served_homes(survey.base, source)
         if not homes:
             raise SwitchImpossible(
                 f"{source} serves nobody, so that there is nothing to switch: its clients are served by "
@@ -89,7 +89,7 @@ class Switch:
         take the only one that ``target`` does not serve, or the only one of those whose server does not answer.
         """
         survey = await self._survey((target,) if home is None else (target, home), needed=(target,))
-        home = home or survey.home_to_promote(target, self._topology.names)
+        home = home or survey.home_to_take_over(target, self._topology.names)
         source = serving(survey.base, home)
         return await self._switch(survey, "promote", (home,), source, target, planned=False, dry_run=dry_run)
 

@@ -165,14 +165,14 @@ class Acknowledging:
         for first in range(0, len(ids), IDS_AT_ONCE):
             some = ids[first : first + IDS_AT_ONCE]
             if not self._some_whole(some, outcome):
-                for few in self._few_at_once(some):
+                for few in self._id_batches(some):
                     if self.unseen:
                         break
                     self.consumer.figures.acknowledged += len(few)
                     self._acknowledge_each(few, outcome)
                     yield
             yield
-        outcome.all_begun()
+        outcome.mark_all_started()
 
     def _some_whole(self, messages: Sequence[MessageIdData], outcome: _Outcome) -> bool:
         positions: list[Position] = []
@@ -186,7 +186,7 @@ class Acknowledging:
         self.consumer.figures.acknowledged += len(positions)
         return True
 
-    def _few_at_once(self, messages: Sequence[MessageIdData]) -> Iterator[list[MessageIdData]]:
+    def _id_batches(self, messages: Sequence[MessageIdData]) -> Iterator[list[MessageIdData]]:
         few: list[MessageIdData] = []
         weight = 0
         for message in messages:
@@ -359,18 +359,18 @@ class _Outcome:
         """Note that a part is durable, or could not be saved."""
         self._waiting -= 1
         self._error = self._error or error
-        self._tell_if_known()
+        self._report_if_complete()
 
     def refused(self, error: EngineError) -> None:
         """Note that a part was refused."""
         self._error = self._error or error
 
-    def all_begun(self) -> None:
+    def mark_all_started(self) -> None:
         """Tell the outcome once all parts are known."""
         self._begun = True
-        self._tell_if_known()
+        self._report_if_complete()
 
-    def _tell_if_known(self) -> None:
+    def _report_if_complete(self) -> None:
         if self._begun and not self._waiting:
             self._tell(self._error)
 

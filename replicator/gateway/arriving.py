@@ -17,12 +17,12 @@ import structlog
 
 from replicator.gateway.outgoing import Outgoing
 from replicator.protocol.errors import ProtocolError
-from replicator.running.turns import SLICE_SECONDS, Share, Turns
+from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 
 log: Final = structlog.get_logger(__name__)
 
 
-class Commanded(Protocol):
+class CommandHandler(Protocol):
     """Interface of a connection, to the part that says when its commands are carried out."""
 
     def commands(self, data: bytes) -> Iterator[Any]:
@@ -31,13 +31,13 @@ class Commanded(Protocol):
     def carry_out(self, command: Any) -> Iterator[None] | None:
         """Carry a command out. Return an iterator over the work left for later slices; its steps are short."""
 
-    def carried_out(self) -> None:
+    def on_commands_run(self) -> None:
         """Look at what the commands of this slice have changed."""
 
     def fail(self, reason: str) -> None:
         """Close the connection: the client broke the protocol."""
 
-    def behind_or_not(self) -> None:
+    def on_backlog_changed(self) -> None:
         """Read on, or do not: :attr:`Arrivals.behind` has changed."""
 
     def over(self) -> None:
@@ -61,7 +61,7 @@ class Arrivals:
         "behind",
     )
 
-    def __init__(self, connection: Commanded, outgoing: Outgoing, turns: Turns, share: Share) -> None:
+    def __init__(self, connection: CommandHandler, outgoing: Outgoing, turns: FairScheduler, share: LoopShare) -> None:
         self._connection = connection
         self._outgoing = outgoing
         self._turns = turns
@@ -87,11 +87,11 @@ class Arrivals:
         if self.behind or not self._turns.may_begin(self._share):
             self._arrived.append(data)
             if not self.behind:
-                self._fall_behind()
+                self._enter_backlog()
             return
         self._commands = self._connection.commands(data)
         if self._work():
-            self._fall_behind()
+            self._enter_backlog()
 
     def go_on(self) -> None:
         """Go on where that stopped because of a flood."""
@@ -117,9 +117,9 @@ class Arrivals:
         else:
             self._connection.over()
 
-    def _fall_behind(self) -> None:
+    def _enter_backlog(self) -> None:
         self.behind = True
-        self._connection.behind_or_not()
+        self._connection.on_backlog_changed()
         self.go_on()
 
     def _turn(self) -> bool:
@@ -136,7 +136,7 @@ class Arrivals:
             if self._left:
                 self._connection.over()
             else:
-                self._connection.behind_or_not()
+                self._connection.on_backlog_changed()
         return self._queued
 
     def _work(self) -> bool:
@@ -150,7 +150,7 @@ class Arrivals:
         except ProtocolError as error:
             self._connection.fail(str(error))
         else:
-            self._connection.carried_out()
+            self._connection.on_commands_run()
         now = clock()
         turns.spend(self._share, now - began, now)
         return more

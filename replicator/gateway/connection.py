@@ -36,11 +36,11 @@ from replicator.engine.types import ClientInfo
 from replicator.gateway.arriving import Arrivals
 from replicator.gateway.consuming import ConsumerSession
 from replicator.gateway.counted import unread
-from replicator.gateway.message_ids import KnownAs, Sought
+from replicator.gateway.message_ids import MessageAlias, SeekPositions
 from replicator.gateway.outgoing import Outgoing
 from replicator.gateway.refusals import server_error
-from replicator.gateway.wire import Unanswered
-from replicator.protocol.authentication import Admitted, Anyone, Authenticator, Pending
+from replicator.gateway.wire import PendingReceipts
+from replicator.protocol.authentication import Admitted, AllowAll, Authenticator, Pending
 from replicator.protocol.commands_pb2 import BaseCommand, CommandError, CommandSuccess, FeatureFlags, ServerError
 from replicator.protocol.data_commands import Acks, Sends
 from replicator.protocol.errors import NotAuthenticated, ProtocolError, Refused
@@ -48,9 +48,9 @@ from replicator.protocol.frames import Frame, encode
 from replicator.protocol.server import ServerConnection
 from replicator.running.connecting import address_of, plain_host
 from replicator.running.limited_log import LIMITED
-from replicator.running.pacing import Metered
+from replicator.running.pacing import MeteredCoroutine
 from replicator.running.short_tasks import awaited
-from replicator.running.turns import SLICE_SECONDS, Share
+from replicator.running.turns import SLICE_SECONDS, LoopShare
 from replicator.security.certificates import Certificate
 from replicator.security.client_limits import ClientLimits
 from replicator.security.guard import EVERYBODY, Guard
@@ -94,7 +94,7 @@ class Served:
     schemas: SchemaRegistry
     handlers: Mapping[int, Handler]
     """Handlers by the type of a command."""
-    authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone()
+    authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: AllowAll()
     """Makes the one of a connection, which may ask for the certificate that its client showed."""
     guard: Guard = EVERYBODY
     """Says what a client may do, by its name."""
@@ -120,8 +120,8 @@ class Connection(asyncio.Protocol):
         self.guard = served.guard
         self._limits = served.limits
         self._broker_metadata = served.broker_metadata
-        self.known_as: Sought[KnownAs] = Sought()
-        self.put_at: Sought[Position] = Sought()
+        self.known_as: SeekPositions[MessageAlias] = SeekPositions()
+        self.put_at: SeekPositions[Position] = SeekPositions()
         """Positions where seeks left subscriptions that were removed with their consumers."""
         self.lookups_waiting: list[Frame] = []
         """See :mod:`replicator.gateway.lookups`."""
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
         self._turns = served.engine.turns
-        self.share = Share("", lambda: self.fail("an operator closed the connection"))
+        self.share = LoopShare("", lambda: self.fail("an operator closed the connection"))
         self._host = ""
         self._counted_as = ""
         """Role under which the connection is counted."""
@@ -149,12 +149,12 @@ class Connection(asyncio.Protocol):
         self._calls: set[asyncio.Task[None]] = set()
         self.answering: set[asyncio.Task[None]] = set()
         """Calls that go on when the client is gone: answers to what a producer sent, one for each at most."""
-        self.unanswered: set[Unanswered] = set()
+        self.unanswered: set[PendingReceipts] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         """Calls that wait for other clients; at most one for each producer."""
         self._held_bytes = 0
         self._reading = True
-        self._outgoing = Outgoing(self._loop, self._read_or_not)
+        self._outgoing = Outgoing(self._loop, self._update_reading)
         self.write = self._outgoing.write
         self._arrivals = Arrivals(self, self._outgoing, self._turns, self.share)
         self.data_received = self._arrivals.came  # type: ignore[method-assign]
@@ -193,15 +193,15 @@ class Connection(asyncio.Protocol):
             self.write(step)
         return None
 
-    def carried_out(self) -> None:
+    def on_commands_run(self) -> None:
         if self._counted_as != self.state.name:
             self._was_admitted()
         if self.state.due < self._alarm_at:
             self._set_alarm()
 
-    def behind_or_not(self) -> None:
-        self.state.was_heard()
-        self._read_or_not()
+    def on_backlog_changed(self) -> None:
+        self.state.note_alive()
+        self._update_reading()
 
     def _was_admitted(self) -> None:
         self._counted_as = self.share.role = self.state.name
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         except NotAuthenticated as error:
             outcome = error
         try:
-            for frames in self.state.found_out(pending, outcome, self._loop.time()):
+            for frames in self.state.on_identified(pending, outcome, self._loop.time()):
                 self.write(frames)
         except ProtocolError as error:
             self.fail(str(error))
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
         if self._outgoing.flooded:
             self._outgoing.flooded = False
             self._arrivals.go_on()
-            self._read_or_not()
+            self._update_reading()
 
     def eof_received(self) -> None:
         """Send what this turn has answered: the transport closes itself when the client sends no more."""
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
 
     def _tick(self) -> None:
         if self._outgoing.flooded and self._outgoing.takes_some():  # nothing of it is heard, but it is there
-            self.state.was_heard()
+            self.state.note_alive()
         try:
             self.write(self.state.tick(self._loop.time()))
         except ProtocolError as error:
@@ -377,14 +377,14 @@ class Connection(asyncio.Protocol):
     def work(
         self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False, waits: bool = False
     ) -> asyncio.Task[None]:
-        task = awaited(Metered(call, self._turns, self.share), name)
+        task = awaited(MeteredCoroutine(call, self._turns, self.share), name)
         self._calls.add(task)
         if to_the_end:
             self.answering.add(task)
         if waits:
             self._waiting.add(task)
         task.add_done_callback(self._has_ended)
-        self._read_or_not()
+        self._update_reading()
         return task
 
     def later(self, call: Callable[[], None]) -> None:
@@ -408,19 +408,19 @@ class Connection(asyncio.Protocol):
         self._held_bytes += size_bytes
         if self._reading and self._held_bytes < HELD_BYTES_MAX:
             return  # as before
-        self._read_or_not()
+        self._update_reading()
         if size_bytes > 0 and self._held_bytes >= HELD_BYTES_MAX:
             for session in self.state.producers.open():
                 session.relieve()
 
     def producer_gone(self, producer_id: int, session: object) -> bool:
-        return self.state.producers.let_go(producer_id, session)
+        return self.state.producers.forget(producer_id, session)
 
     def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None:
         self.put_at.put(consumer_id, mark_delete)
 
     def consumer_gone(self, consumer_id: int, session: object) -> bool:
-        return self.state.consumers.let_go(consumer_id, session)
+        return self.state.consumers.forget(consumer_id, session)
 
     def request(self, request_id: int, call: Coroutine[Any, Any, None], name: str, *, waits: bool = False) -> None:
         """Run a call that answers by itself, and answer a refusal as an error. A call that ``waits`` for others may
@@ -456,9 +456,9 @@ class Connection(asyncio.Protocol):
             # A bug of ours: the client would wait for an answer for ever.
             log.error("a client's call failed", call=task.get_name(), exc_info=error)
             self.fail(f"{task.get_name()} failed")
-        self._read_or_not()
+        self._update_reading()
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
         calls = len(self._calls) - len(self.answering) - len(self._waiting)
         reading = (
             self._held_bytes < HELD_BYTES_MAX

@@ -26,7 +26,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery
 from replicator.gateway.acknowledging import Acknowledging
 from replicator.gateway.broker_metadata import BrokerMetadataWriter
-from replicator.gateway.message_ids import KnownAs
+from replicator.gateway.message_ids import MessageAlias
 from replicator.gateway.permits import Permits
 from replicator.gateway.refusals import moved_to_of
 from replicator.gateway.wire import Wire
@@ -65,7 +65,7 @@ class ConsumerSession:
         consumer_id: int,
         topic: Topic,
         epoch: int | None,
-        known_as: KnownAs | None = None,
+        known_as: MessageAlias | None = None,
         *,
         extended: bool = False,
         broker_metadata: bool = False,

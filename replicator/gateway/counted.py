@@ -17,7 +17,7 @@ import structlog
 
 from replicator.running.connecting import address_of
 from replicator.running.limited_log import LIMITED
-from replicator.running.turns import SLICE_SECONDS, Share, Turns
+from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 from replicator.security.client_limits import ClientLimits
 
 READ_BYTES: Final = 256 * 1024
@@ -33,11 +33,11 @@ class CountedConnection(asyncio.Protocol):
     If its address has too many connections, it is closed at once and its bytes are dropped.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, limits: ClientLimits, turns: Turns) -> None:
+    def __init__(self, protocol: asyncio.Protocol, limits: ClientLimits, turns: FairScheduler) -> None:
         self._protocol = protocol
         self._shares = limits.connections_of_address
         self._turns = turns
-        self._share = Share("", self._end)
+        self._share = LoopShare("", self._end)
         self._transport: asyncio.Transport
         self._host = ""
         self._refused = False
@@ -78,7 +78,7 @@ class CountedConnection(asyncio.Protocol):
             self._hand_on(bytes(piece[:PIECE_BYTES]))
             if self._turns.clock() >= until and self._waiting:
                 return True
-        if not self._transport.is_closing() and not self._wants_no_more():
+        if not self._transport.is_closing() and not self._is_paused():
             self._transport.resume_reading()
         return False
 
@@ -88,7 +88,7 @@ class CountedConnection(asyncio.Protocol):
         now = self._turns.clock()
         self._turns.spend(self._share, now - began, now)
 
-    def _wants_no_more(self) -> bool:
+    def _is_paused(self) -> bool:
         """Return whether aiohttp has stopped reading for reasons of its own. It does not stop again if it has."""
         return any(getattr(self._protocol, name, False) for name in ("_reading_paused", "_buffer_paused"))
 

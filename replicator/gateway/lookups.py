@@ -83,7 +83,7 @@ def _answer(connection: Connection, frame: Frame) -> None:
         answer.error, answer.message = server_error(error), str(error)
     else:
         if fence is not None:
-            _send_away(answer, fence)
+            _redirect(answer, fence)
             connection.send(BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer))
             return
         answer.response = CommandLookupTopicResponse.LookupType.Connect
@@ -94,7 +94,7 @@ def _answer(connection: Connection, frame: Frame) -> None:
     connection.send(BaseCommand(type=T.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
 
-def _send_away(answer: CommandLookupTopicResponse, fence: EngineError) -> None:
+def _redirect(answer: CommandLookupTopicResponse, fence: EngineError) -> None:
     moved_to = moved_to_of(fence)
     if moved_to is None:
         answer.response = CommandLookupTopicResponse.LookupType.Failed

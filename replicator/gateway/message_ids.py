@@ -25,14 +25,14 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class KnownAs:
+class MessageAlias:
     """The message at ``position`` is known to a client as ``name``, its position in another cluster."""
 
     position: Position
     name: Position
 
 
-class Sought(Generic[V]):
+class SeekPositions(Generic[V]):
     """Places where a seek put consumers of one connection, until they come back; at most :data:`SOUGHT_MAX`."""
 
     __slots__ = ("_by_consumer",)
@@ -52,7 +52,7 @@ class Sought(Generic[V]):
         return self._by_consumer.pop(consumer_id, None)
 
 
-def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[Position, KnownAs | None]:
+def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[Position, MessageAlias | None]:
     """Return the local position of a message, or of an end of the log. Also return the id by which its client knows the
     message, if that is another one; not for ``extended`` clients, which are ours and translate ids themselves.
 
@@ -62,10 +62,10 @@ def place_of(topic: Topic, message: MessageIdData, *, extended: bool) -> tuple[P
     if extended or position == BEFORE_ALL or position.ledger >= END_LEDGER:
         return position, None
     here = topic.foreign.message(position)
-    return here, None if here == position else KnownAs(here, position)
+    return here, None if here == position else MessageAlias(here, position)
 
 
-def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, KnownAs | None]:
+def start_of(topic: Topic, command: CommandSubscribe) -> tuple[Position | None, MessageAlias | None]:
     """Return the last position that is not sent to a subscribing client, or None if it does not ask for one; and the id
     by which it knows the message, as :func:`place_of` does. If the subscription exists, the start in the command
     does not count.

@@ -107,7 +107,7 @@ class MixedPort:
         if self._tls_alone and not tls:
             self._give_up(connection)
             return
-        host = self._no_longer_waits(connection)
+        host = self._stop_waiting(connection)
         in_background(self._hand_over(connection, host, tls=tls), "handing a connection over")
 
     async def _hand_over(self, connection: socket.socket, host: str, *, tls: bool) -> None:
@@ -124,7 +124,7 @@ class MixedPort:
         finally:
             self._shares.give_back(host)
 
-    def _no_longer_waits(self, connection: socket.socket) -> str:
+    def _stop_waiting(self, connection: socket.socket) -> str:
         """Stop waiting for a connection; return its address, by which it is still counted."""
         timer, host = self._waiting.pop(connection)
         timer.cancel()
@@ -132,6 +132,6 @@ class MixedPort:
         return host
 
     def _give_up(self, connection: socket.socket) -> None:
-        self._shares.give_back(self._no_longer_waits(connection))
+        self._shares.give_back(self._stop_waiting(connection))
         with contextlib.suppress(OSError):
             connection.close()

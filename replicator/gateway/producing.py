@@ -248,7 +248,7 @@ class ProducerSession:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
-        self._say_farewell()
+        self._send_close()
 
     def answered(self) -> asyncio.Future[None]:
         """Return a future that is done once everything that the client sent has been answered."""
@@ -273,7 +273,7 @@ class ProducerSession:
         if not isinstance(error, EngineError):
             raise error
         first, self._refused = not self._refused, True
-        if self._to_be_told(error) or (first and len(sends.entries) == 1):
+        if self._is_final(error) or (first and len(sends.entries) == 1):
             return self._refused_with(sends, error)
         pieces = sends.halves() if first else (sends,)
         return b"".join([await self._settled(piece) for piece in pieces])
@@ -285,11 +285,11 @@ class ProducerSession:
         try:
             return self._receipts.write(sends, await self._settling)
         except EngineError as error:
-            if self._to_be_told(error) or len(sends.entries) == 1:
+            if self._is_final(error) or len(sends.entries) == 1:
                 return self._refused_with(sends, error)
         return b"".join([await self._settled(half) for half in sends.halves()])
 
-    def _to_be_told(self, error: EngineError) -> bool:
+    def _is_final(self, error: EngineError) -> bool:
         """Return whether another try in parts is useless, so that the client must be told."""
         return self.producer.closed or isinstance(error, BacklogQuotaHolds)
 
@@ -334,11 +334,11 @@ class ProducerSession:
                     self._farewell.assignedBrokerServiceUrlTls = moved_to.tls_url
             self._publish()
             if self._calls:
-                asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._say_farewell)
+                asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self._send_close)
             else:
-                self._say_farewell()
+                self._send_close()
 
-    def _say_farewell(self) -> None:
+    def _send_close(self) -> None:
         farewell, self._farewell = self._farewell, None
         if farewell is None:
             return

@@ -50,6 +50,6 @@ def server_error(error: errors.EngineError) -> ServerError:
     return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)
 
 
-def moved_to_of(fence: errors.EngineError | None) -> errors.MovedTo | None:
+def moved_to_of(fence: errors.EngineError | None) -> errors.Redirect | None:
     """Return the cluster to which clients refused by ``fence`` must go, if that is settled."""
     return fence.moved_to if isinstance(fence, errors.ClusterFenced) else None

@@ -20,7 +20,7 @@ from replicator.gateway.handlers import HANDLERS
 from replicator.gateway.mixed_port import TLS_FIRST_BYTE, MixedPort
 from replicator.gateway.own_port import OwnPort
 from replicator.gateway.server_tls import ServerTls
-from replicator.protocol.authentication import Anyone, Authenticator
+from replicator.protocol.authentication import AllowAll, Authenticator
 from replicator.protocol.server import HANDSHAKE_SECONDS_MAX
 from replicator.running.connecting import address_of
 from replicator.security.client_limits import ClientLimits
@@ -38,7 +38,7 @@ class Gateway:
         engine: Engine,
         addresses: Addresses,
         *,
-        authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: Anyone(),
+        authenticator: Callable[[ShownCertificate], Authenticator] = lambda certificate: AllowAll(),
         guard: Guard = EVERYBODY,
         broker_metadata: bool = False,
         limits: ClientLimits | None = None,

@@ -11,7 +11,7 @@ from replicator.protocol.commands_pb2 import BaseCommand
 from snapshots.position import Position
 
 
-class Unanswered(Protocol):
+class PendingReceipts(Protocol):
     """Interface of a producer whose client waits for receipts."""
 
     def answered(self) -> asyncio.Future[None]:
@@ -23,7 +23,7 @@ class Wire(Protocol):
 
     admission: Admission
     """Gate that says whether the cluster takes clients."""
-    unanswered: set[Unanswered]
+    unanswered: set[PendingReceipts]
     """Producers whose client waits for receipts, whether the client is still connected or not."""
 
     @property

@@ -81,7 +81,7 @@ class DatabaseUnavailable(DatabaseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ServerVersions:
     """Version of a Postgres server, and revision of the index's schema in it."""
 
     version: int
@@ -132,7 +132,7 @@ class Database:
             self.mark_down(str(error))
             raise
 
-    async def examine(self) -> Examined | None:
+    async def examine(self) -> ServerVersions | None:
         """Make all checks of :meth:`start` without changing anything; return the server's version and the schema's
         revision.
 
@@ -151,7 +151,7 @@ class Database:
                 await self._check_encoding(connection)
                 current = await self._checked_revision(connection)
                 version = await connection.execute(text("select current_setting('server_version_num')::int"))
-                return Examined(version.scalar_one(), current)
+                return ServerVersions(version.scalar_one(), current)
         except (SQLAlchemyError, OSError) as error:
             raise await self._explained(error) from None
 

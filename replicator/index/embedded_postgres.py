@@ -65,7 +65,7 @@ class EmbeddedPostgres:
                 except (subprocess.SubprocessError, psycopg.OperationalError, AssertionError) as error:
                     # The wheel asserts that postmaster.pid is complete, which it is not while a server starts.
                     self._forget()
-                    if time.monotonic() > deadline or _is_hopeless(error):
+                    if time.monotonic() > deadline or _is_permanent(error):
                         raise EmbeddedPostgresError(self._explain()) from None
                 time.sleep(_RETRY_SECONDS)
         except (OSError, RuntimeError, SystemUserMissing) as error:
@@ -171,6 +171,6 @@ class EmbeddedPostgres:
         )
 
 
-def _is_hopeless(error: Exception) -> bool:
+def _is_permanent(error: Exception) -> bool:
     """pg_ctl or initdb said no; anything else may be a server that is still starting or stopping."""
     return isinstance(error, subprocess.CalledProcessError)

@@ -61,7 +61,7 @@ class RebuildProgress:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _ExtentRange:
     """The extents of one mapping as the headers tell them, one segment at a time."""
 
     table: ExtentTable = field(default_factory=ExtentTable)
@@ -158,7 +158,7 @@ class IndexRebuild:
 
     async def _scan(self, topic: Topic) -> None:
         """Write the segments of a topic."""
-        stretches: dict[ExtentKey, _Stretch] = {}
+        stretches: dict[ExtentKey, _ExtentRange] = {}
         for origin in list(topic.tail.open_extents):  # so that the writer lengthens none that is being looked at
             topic.tail.open_extents.pop(origin, None)
         after, upto = topic.log.trimmed, topic.log.last
@@ -166,7 +166,7 @@ class IndexRebuild:
             for local_first, header in headers:
                 if header.origin != self._engine.cluster:
                     key = ExtentKey(topic.name, header.origin, header.incarnation)
-                    stretch = stretches.setdefault(key, _Stretch())
+                    stretch = stretches.setdefault(key, _ExtentRange())
                     await self._add(topic, key, stretch, Extent(header.origin_first, local_first, header.entries))
             self.progress.blocks += len(headers)
             local_first, header = headers[-1]
@@ -177,16 +177,16 @@ class IndexRebuild:
         for origin, incarnation in extent_keys(self._engine.store, topic.topic_id):
             key = ExtentKey(topic.name, origin, incarnation)
             if key not in stretches:
-                await self._compare(topic, key, _Stretch(), through=None)
+                await self._compare(topic, key, _ExtentRange(), through=None)
 
-    async def _add(self, topic: Topic, key: ExtentKey, stretch: _Stretch, extent: Extent) -> None:
+    async def _add(self, topic: Topic, key: ExtentKey, stretch: _ExtentRange, extent: Extent) -> None:
         newest = stretch.table.last
         if newest is not None and len(stretch.table) == SEGMENT_RUNS and not follows(newest, extent):
             await self._finish(topic, key, stretch)
             stretch.table = ExtentTable()
         append(stretch.table, extent)
 
-    async def _finish(self, topic: Topic, key: ExtentKey, stretch: _Stretch) -> None:
+    async def _finish(self, topic: Topic, key: ExtentKey, stretch: _ExtentRange) -> None:
         first, last = stretch.table.first, stretch.table.last
         assert first is not None
         assert last is not None
@@ -195,7 +195,7 @@ class IndexRebuild:
         await self._writer.repository().write_segments([Segment(key, first.origin_first, stretch.table)])
         self.progress.segments += 1
 
-    async def _compare(self, topic: Topic, key: ExtentKey, stretch: _Stretch, *, through: Position | None) -> None:
+    async def _compare(self, topic: Topic, key: ExtentKey, stretch: _ExtentRange, *, through: Position | None) -> None:
         """Correct the store's rows from the last compared position to ``through``, so that they agree with the
         stretch's table. ``through`` is None for a mapping without entries in the log: rows of trimmed entries may
         still be there.
@@ -251,7 +251,7 @@ class IndexRebuild:
             at = Position(page[-1][1].origin_last.ledger, page[-1][1].origin_last.entry + 1)
 
 
-def _within(extent: Extent, stretch: _Stretch, topic: Topic) -> Extent | None:
+def _within(extent: Extent, stretch: _ExtentRange, topic: Topic) -> Extent | None:
     """Return the part of a row of the store to compare with the stretch: neither trimmed, nor in the segments beside
     it.
     """

@@ -298,7 +298,7 @@ class IndexWriter:
             if self.changes.behind:
                 await self._write_anew()
             await self._write_waiting()
-            await self._thin()
+            await self._thin_mappings()
             if extents and self.extents is not None:
                 began, written = asyncio.get_running_loop().time(), self.extents.mappings_written
                 self._extents_due = began + EXTENTS_SECONDS
@@ -370,7 +370,7 @@ class IndexWriter:
                 self.changes.waiting.give_back_deleted_topics(topics)
                 raise
 
-    async def _thin(self) -> None:
+    async def _thin_mappings(self) -> None:
         """Step 4 of the module's docstring."""
         if self._kept is None:
             return

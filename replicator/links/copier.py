@@ -304,7 +304,7 @@ class Copier:
         """
         topics = [topic for topic in self._landed(number).reached if topic in self.topics]
         for topic in topics:
-            self._outdate(topic)
+            self._invalidate(topic)
         return topics
 
     def _landed(self, number: int) -> _Frame:
@@ -313,7 +313,7 @@ class Copier:
         frame.lane.in_flight_bytes -= frame.size_bytes
         return frame
 
-    def outdated(self, topic: str, number: int | None = None) -> bool:
+    def is_stale(self, topic: str, number: int | None = None) -> bool:
         """Return whether the part of ``topic`` in frame ``number`` does not count any more, so that a refusal does not,
         either.
 
@@ -349,7 +349,7 @@ class Copier:
     def topic_gone(self, topic: str) -> TopicCopy | None:
         """Forget ``topic``, which was deleted at the source or is no longer copied. Return its state; None if it is
         unknown."""
-        self._outdate(topic)
+        self._invalidate(topic)
         return self.topics.pop(topic, None)
 
     def on_resumed(self, topic: str, start: Start, *, probing: bool = False) -> None:
@@ -362,10 +362,10 @@ class Copier:
         state = self.topics[topic]
         state.start(start)
         state.probing = probing
-        self._outdate(topic)
+        self._invalidate(topic)
         self._queue_if_behind(topic, state)
 
-    def _outdate(self, topic: str) -> None:
+    def _invalidate(self, topic: str) -> None:
         self._lane(topic).reached.pop(topic, None)
         for frame in self._in_flight.values():
             frame.reached.pop(topic, None)

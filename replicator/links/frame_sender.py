@@ -92,7 +92,7 @@ class FrameSender:
                 transfer.set_state("idle", "")
             await self._work.wait()
             if self._life_due:
-                await self._send_sign_of_life(transport)
+                await self._send_heartbeat(transport)
 
     async def _gather(self) -> None:
         """Wait while the next frame should take more blocks. Answers end the wait only where they matter."""
@@ -118,7 +118,7 @@ class FrameSender:
                 self._life_due = True
                 self._work.set()
 
-    async def _send_sign_of_life(self, transport: HttpTransport) -> None:
+    async def _send_heartbeat(self, transport: HttpTransport) -> None:
         self._note_sent(0)
         await transport.send(await transport.pack(transport.encode(())))
 
@@ -128,7 +128,7 @@ class FrameSender:
         while bucket is not None and (seconds := bucket.wait_seconds(time.monotonic())) > 0:
             await asyncio.sleep(min(seconds, SIGN_OF_LIFE_SECONDS))
             if seconds > SIGN_OF_LIFE_SECONDS:
-                await self._send_sign_of_life(transport)
+                await self._send_heartbeat(transport)
 
     def _note_sent(self, size_bytes: int) -> None:
         self._silent = self._life_due = False

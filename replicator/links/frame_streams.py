@@ -79,7 +79,7 @@ class UpgradedStream:
         context = (uses.ssl_context() or uses.make_ssl_context()) if place.scheme == "https" else None
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
-        protocol = _EndNoticed(reader)
+        protocol = _EndDetector(reader)
         async with timeout(connect_seconds_max):
             transport, _ = await loop.create_connection(
                 lambda: protocol, place.hostname or "", place.port or 0, ssl=context
@@ -178,7 +178,7 @@ class UpgradedStream:
         raise refused
 
 
-class _EndNoticed(asyncio.StreamReaderProtocol):
+class _EndDetector(asyncio.StreamReaderProtocol):
     """Stream reader that sets :attr:`ended` when nothing more comes."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:

@@ -113,7 +113,7 @@ class GapEnding:
             also=before.missing if before else (),
         )
 
-    def is_to_be_asked(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+    def must_ask_destination(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
         """Return whether the link must tell the destination a later life, or ask it for messages of an earlier one."""
         positions = self._start_positions
         return bool(positions.lives_to_raise(topic, there) or (there and positions.earlier(topic)))
@@ -227,10 +227,10 @@ class GapEnding:
                     return None  # it gets all lives in order
                 if error.code != NO_SUCH_ROUTE:
                     return Stopped(reason=f"the destination does not say what it lacks of earlier lives: {error}")
-                return await self._go_on_unasked(topic, earlier, policy, asked=asked)
+                return await self._continue_unverified(topic, earlier, policy, asked=asked)
         return None
 
-    async def _go_on_unasked(
+    async def _continue_unverified(
         self, topic: Topic, earlier: Mapping[str, Mark], policy: str, *, asked: bool
     ) -> Stopped | None:
         """Let a topic continue though the destination cannot say what it lacks, if ``policy`` allows that or did
@@ -252,7 +252,7 @@ class GapEnding:
         Only the destination has these messages.
         """
         last = topic.log.last
-        hole = (topic.log.last_had(upto), upto)
+        hole = (topic.log.last_known(upto), upto)
         await self._engine.writer.reclaim(topic.tail, last, (), holes=[hole], upto=upto, numbered=False)
 
     async def _record(self, topic: Topic, gap: Gap, policy: str) -> None:

@@ -172,7 +172,7 @@ class Gap:
     def _ways(self) -> list[str]:
         there, resolve = self.place.destination, self.place.resolve
         if self.kind == LOST_DATA:
-            return self._ways_of_lost_data()
+            return self._choices_for_lost_data()
         if self.kind == EARLIER_LIFE and self.cause:
             return [f"{resolve(KEEP_BOTH)} goes on without asking until this worker starts again: they stay here"]
         if self.kind == EARLIER_LIFE:
@@ -181,17 +181,17 @@ class Gap:
             ]
         if self.kind == TRIMMED:
             skip = f"{resolve(SKIP_AND_RECORD)} goes on without them and deletes nothing"
-            return [skip + self._or_anew(", and copies what is left here")]
+            return [skip + self._copy_anew_remark(", and copies what is left here")]
         keeps = f"keeps the earlier life at {there} as closed history, and goes on with the later one"
         if self.judgement in LOST_HERE:  # the copy may be the only one, so that copy-anew is no advice
             return [f"{resolve(KEEP_BOTH)} before that does no harm: it {keeps}"]
-        ways = [f"{resolve(KEEP_BOTH)} {keeps}: nothing is lost" + self._or_anew(", for good")]
+        ways = [f"{resolve(KEEP_BOTH)} {keeps}: nothing is lost" + self._copy_anew_remark(", for good")]
         if self.refused is None or self.refused.policy != KEEP_BOTH:
             return ways
         begin = f"Stop the worker of {self.place.source}, and begin a new life of the topic: {self.place.reclaim()}"
         return [begin, *ways]
 
-    def _ways_of_lost_data(self) -> list[str]:
+    def _choices_for_lost_data(self) -> list[str]:
         source, there = self.place.source, self.place.destination
         if self.markers_only:
             if self.refused is not None:
@@ -211,7 +211,7 @@ class Gap:
         ways = [] if self.judgement in LOST_HERE else [back]  # otherwise the cause says it
         return ways if self.reclaim_only else [*ways, f"The other way loses data: {skip}"]
 
-    def _or_anew(self, then: str) -> str:
+    def _copy_anew_remark(self, then: str) -> str:
         """Return a remark about ``copy-anew``; "" if the destination has refused it, or does not say what it would
         delete."""
         if self.held is None or (self.refused is not None and self.refused.policy == COPY_ANEW):
@@ -289,7 +289,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class SourceState:
     """State of one topic at the source of a link."""
 
     cluster: str
@@ -312,7 +312,7 @@ class Here:
 
 
 def find_gap(
-    here: Here,
+    here: SourceState,
     there: Mapping[str, Mark],
     origins: Collection[str],
     *,
@@ -354,7 +354,7 @@ def _held_at(there: Mapping[str, Mark]) -> int | None:
 
 
 def lives_to_raise(
-    here: Here, there: Mapping[str, Mark], origins: Collection[str], *, asked: bool = False
+    here: SourceState, there: Mapping[str, Mark], origins: Collection[str], *, asked: bool = False
 ) -> dict[str, Mark]:
     """Return, by origin, the marks of later lives that the destination should learn.
 
@@ -367,7 +367,7 @@ def lives_to_raise(
         theirs, incarnation = there.get(origin), here.incarnation_of(origin)
         if theirs is None or incarnation is None or incarnation <= theirs.incarnation:
             continue
-        if asked or _joins_by_itself(here, origin, theirs):
+        if asked or _needs_no_decision(here, origin, theirs):
             ours = here.marks.get(origin)
             # A life of the source's own begins without messages; then the mark here is of an earlier one.
             begins = ours is None or (origin == here.cluster and ours.position.ledger < incarnation)
@@ -375,16 +375,16 @@ def lives_to_raise(
     return raised
 
 
-def _joins_by_itself(here: Here, origin: str, theirs: Mark) -> bool:
+def _needs_no_decision(here: SourceState, origin: str, theirs: Mark) -> bool:
     return theirs.is_markers_only or here.has_earlier(origin, theirs)
 
 
-def _other_lineage(here: Here, origin: str, theirs: Mark) -> Gap | None:
+def _other_lineage(here: SourceState, origin: str, theirs: Mark) -> Gap | None:
     """Going on would splice two histories, and let a subscription that consumed all of this one pass for one that
     consumed what only the destination has (invariant 5). What was trimmed here was once in the log."""
     incarnation = here.incarnation_of(origin)
     if incarnation is not None and incarnation > theirs.incarnation:
-        return None if _joins_by_itself(here, origin, theirs) else _made_anew(origin, incarnation, theirs)
+        return None if _needs_no_decision(here, origin, theirs) else _made_anew(origin, incarnation, theirs)
     if origin != here.cluster:
         return None  # the destination has a later life, and earlier lives here lie below it
     if here.incarnation < theirs.incarnation and theirs.is_markers_only:

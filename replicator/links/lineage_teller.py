@@ -27,10 +27,10 @@ import structlog
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.lineage import (
-    CopyElsewhere,
     CopyWriter,
     Deletion,
     Judgement,
+    RemoteCopy,
     StoreLine,
     judge,
     possible_deletions,
@@ -38,7 +38,7 @@ from replicator.engine.lineage import (
 from replicator.links.errors import PeerRefused
 from replicator.links.gaps import Mark
 from replicator.links.link_topics import LinkTopics
-from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageReply, LineageTold
+from replicator.peering.lineage import ORIGINS_MAX, ROWS_MAX, LineageReply, LineageReport
 
 TURN_TOPICS: Final = 500
 """Topics that are compared before other tasks of the event loop run; this takes some milliseconds."""
@@ -54,7 +54,7 @@ _Copy = tuple[str, str, int]
 
 
 class Transport(Protocol):
-    """Interface of the connection to the destination, as :class:`LineageTeller` uses it."""
+    """Interface of the connection to the destination, as :class:`LineageReporter` uses it."""
 
     deleted_there: list[dict[str, Any]]
     made_again: list[str]
@@ -63,10 +63,10 @@ class Transport(Protocol):
         self, origins: Collection[str], topics: Sequence[str] = ()
     ) -> Mapping[str, Mapping[str, Mark]]: ...
 
-    async def tell_lineage(self, told: LineageTold) -> LineageReply: ...
+    async def report_lineage(self, told: LineageReport) -> LineageReply: ...
 
 
-class LineageTeller:
+class LineageReporter:
     """Reports the writers of copies, and deletions, for the link that carries ``topics``.
 
     All methods run on the engine's event loop.
@@ -140,7 +140,7 @@ class LineageTeller:
     def deleted(self, deletions: Sequence[Deletion]) -> None:
         """Record that origins deleted topics on purpose."""
         if self._destination_store:
-            self._deletions |= {each.key: None for each in deletions if self._is_to_be_told(each)}
+            self._deletions |= {each.key: None for each in deletions if self._needs_report(each)}
             self._work.set()
 
     async def tell(self, transport: Transport) -> None:
@@ -176,7 +176,7 @@ class LineageTeller:
             if not (copies or deletions) and self._stores_told:
                 continue
             try:
-                reply = await transport.tell_lineage(LineageTold(self._lines(), copies, deletions))
+                reply = await transport.report_lineage(LineageReport(self._lines(), copies, deletions))
             except PeerRefused:
                 self._deletions |= dict.fromkeys(keys)
                 self._copies |= dict.fromkeys(taken)
@@ -195,7 +195,7 @@ class LineageTeller:
         for number, deletion in enumerate(list(self._stores.deletions.values())):
             if number % TURN_TOPICS == 0:
                 await asyncio.sleep(0)
-            if self._lacks(there, deletion) and self._is_to_be_told(deletion):
+            if self._lacks(there, deletion) and self._needs_report(deletion):
                 self._deletions[deletion.key] = None
         for number, (name, marks) in enumerate(there.items()):
             if number % TURN_TOPICS == 0:
@@ -204,7 +204,7 @@ class LineageTeller:
                 (name, origin, mark.incarnation) for origin, mark in marks.items() if self._knows(name, origin, mark)
             )
 
-    def _is_to_be_told(self, deletion: Deletion) -> bool:
+    def _needs_report(self, deletion: Deletion) -> bool:
         return deletion.origin in self._topics.origins and self._topics.carried.covers(deletion.topic)
 
     def _lacks(self, there: Mapping[str, Mapping[str, Mark]], deletion: Deletion) -> bool:
@@ -228,7 +228,7 @@ class LineageTeller:
         if store is None or store == theirs.store:
             return False
         if origin == self._engine.cluster:
-            copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
+            copy = RemoteCopy(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
             if theirs.incarnation < topic.incarnation:  # a reclaim may have brought that life back
                 return topic.origins.had(origin, theirs.position)
             return judge(copy, self._stores.own_topic(name)) is Judgement.SAME

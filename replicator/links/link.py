@@ -35,7 +35,7 @@ from replicator.links.frame_sender import FrameSender
 from replicator.links.gap_ending import LinkIndex
 from replicator.links.gaps import Mark
 from replicator.links.json_types import LinkStatus
-from replicator.links.lineage_teller import LineageTeller
+from replicator.links.lineage_teller import LineageReporter
 from replicator.links.link_topics import LinkTopics
 from replicator.links.partition_announcer import PartitionAnnouncer
 from replicator.links.planner import Planner
@@ -44,8 +44,8 @@ from replicator.links.schema_announcer import SchemaAnnouncer
 from replicator.links.status import link_status, planned_link, topics_behind
 from replicator.links.transfer import SETTLE_SECONDS, Transfer, TransferMethod
 from replicator.links.transport import HttpTransport
-from replicator.peering.runs import Run, RunAnswer, Standing
-from replicator.peering.topic_summary import Behind
+from replicator.peering.runs import Run, RunAnswer, RunVerdict
+from replicator.peering.topic_summary import LaggingTopic
 from replicator.running.timeouts import timeout
 from replicator.running.together import until_all_end
 from replicator.topology import SPARK
@@ -107,7 +107,7 @@ class Link(TopicListener[Topic]):
         self._settling = asyncio.Lock()
         self._partitions = PartitionAnnouncer(engine, to, self._topics.carried.covers)
         self._schemas = SchemaAnnouncer(engine, to, self._topics.carried.covers)
-        self._lineage = LineageTeller(engine, self._topics)
+        self._lineage = LineageReporter(engine, self._topics)
         self._transfer = Transfer(
             engine,
             self._topics,
@@ -162,14 +162,14 @@ class Link(TopicListener[Topic]):
         with contextlib.suppress(EngineError):
             await self._topics.save(everything=True)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Detach the link, which has stopped for good. The engine holds nothing back for it and tells it nothing
         more."""
         self.engine.remove_listener(self)
         self.engine.schemas.listeners.remove(self._schema_registered)
         self.engine.origin_stores.listeners.remove(self._lineage.deleted)
         self.engine.origin_stores.copy_listeners.remove(self._lineage.noted)
-        self._topics.let_go()
+        self._topics.detach()
 
     def nudge(self) -> None:
         """Try again at once if the link waits before its next try. Call this when the destination's own link was
@@ -180,7 +180,7 @@ class Link(TopicListener[Topic]):
         """Write the positions of all topics to the index again, after the index lost something."""
         self._topics.update_index(self._copier.topics)
 
-    def carrier_heard(self, carrier: str) -> bool:
+    def carrier_heartbeat(self, carrier: str) -> bool:
         """Note that ``carrier`` is alive. Return whether it carries this link."""
         return self.planner.heard(carrier)
 
@@ -257,7 +257,7 @@ class Link(TopicListener[Topic]):
         if self._topics.moved(topic, blocks):
             self._method.wake()
 
-    def on_stayed(self, topic: Topic) -> None:
+    def on_deletion_refused(self, topic: Topic) -> None:
         self._topics.stayed(topic)
 
     def on_log_deleted(self, topic: Topic) -> None:
@@ -274,7 +274,7 @@ class Link(TopicListener[Topic]):
     def on_namespace_policies(self, namespace: str) -> None:
         for name in self.engine.catalog.partitioned_topics(namespace):
             self._partitions.changed(name)
-        self._schemas.all_again()
+        self._schemas.announce_all_again()
         self._method.wake()
 
     def on_topic_deleted(self, topic_name: str) -> None:
@@ -360,7 +360,7 @@ class Link(TopicListener[Topic]):
         there = await self._lineage.ask_marks(transport)
         await transport.open()
         self._topics.on_connected(there)
-        await self._topics.heard_of_restore(transport.restore_id)
+        await self._topics.on_restore(transport.restore_id)
         self._transport = transport
         self._lineage.on_connected(there, transport.store_id)
         self._partitions.on_connected()
@@ -378,7 +378,7 @@ class Link(TopicListener[Topic]):
             self._notice_pause(),
             self._notice_other(method),
             self._answer_questions(transport),
-            self._topics.hear_of_made(transport.made),
+            self._topics.watch_created_topics(transport.made),
             names=f"link {self.key}",
         )
 
@@ -390,12 +390,12 @@ class Link(TopicListener[Topic]):
         """
         if self.run is None:
             return
-        answer = self.run_answer = await transport.tell_run(self.run, question)
+        answer = self.run_answer = await transport.announce_run(self.run, question)
         if answer is None:
             transport.run_id = ""  # a destination of an earlier version does not know the question
-        elif answer.standing is Standing.ASKING:
+        elif answer.standing is RunVerdict.ASKING:
             raise RunAwaited(answer.reason)
-        elif answer.standing is not Standing.SERVED:
+        elif answer.standing is not RunVerdict.SERVED:
             raise RunRefused(answer.reason)
 
     async def _answer_questions(self, transport: HttpTransport) -> None:
@@ -447,7 +447,7 @@ class Link(TopicListener[Topic]):
         """Look again at topics that wait, and end their gaps where ``policy`` does, for which an operator may have
         ``asked``."""
         async with self._settling:
-            self._topics.being_asked(names)
+            self._topics.note_question(names)
             there = await self._lineage.ask_marks(transport, names)
             for name in names:
                 await self._topics.settle(name, there.get(name, {}), policy, transport, asked=asked)
@@ -479,7 +479,7 @@ class Link(TopicListener[Topic]):
         out."""
         return await self._topics.backlogs.of_all()
 
-    async def behind(self, limit: int) -> list[Behind]:
+    async def behind(self, limit: int) -> list[LaggingTopic]:
         """Return the topics that are most behind; see :func:`~replicator.links.status.topics_behind`."""
         return await topics_behind(self.engine, self._topics, self.key, self.engine.writer.wall_clock_ms(), limit)
 

@@ -26,7 +26,7 @@ from replicator.links.gaps import Gap, Mark
 from replicator.links.holding import Holding
 from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
-from replicator.links.route import CarriedNames, Route
+from replicator.links.route import Route, TopicSelection
 from replicator.links.start_positions import StartPositions
 from snapshots.position import Position
 
@@ -54,7 +54,7 @@ class LinkTopics:
         self.copier = Copier()
         self.memory = LinkMemory(engine, route.link.key)
         self.start_positions = StartPositions(engine, route)
-        self.carried = CarriedNames(engine, route)
+        self.carried = TopicSelection(engine, route)
         self.unsettled: dict[str, None] = {}
         """Topics that wait until the destination's copy is deleted, or is a prefix of the log here."""
         self.ask_again = asyncio.Event()
@@ -102,12 +102,12 @@ class LinkTopics:
     def link_key(self) -> str:
         return self._route.link.key
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Stop holding back the logs of all topics."""
         for topic in self._engine.topics():
             self._holding.release(topic)
 
-    def held_too_far(self) -> list[str]:
+    def topics_over_hold_quota(self) -> list[str]:
         """Return the topics for which the link holds back more from retention than it may."""
         return self._holding.exceeded(self.copier.topics)
 
@@ -121,7 +121,7 @@ class LinkTopics:
         if not self.carries(topic):
             return False
         if topic.name not in self.copier.topics:
-            if topic.name in self._left_alone and self.start_positions.brings_markers_alone(topic):
+            if topic.name in self._left_alone and self.start_positions.has_only_markers_for(topic):
                 return False
             self._left_alone.discard(topic.name)
             self._take_up(topic)
@@ -186,7 +186,7 @@ class LinkTopics:
 
         Return whether the link stopped. It carries the topic again once it has a message to bring.
         """
-        if there or topic.name in self._made_again or not self.start_positions.brings_markers_alone(topic):
+        if there or topic.name in self._made_again or not self.start_positions.has_only_markers_for(topic):
             return False
         self._holding.release(topic)
         self.copier.topic_gone(topic.name)
@@ -231,7 +231,7 @@ class LinkTopics:
             try:
                 if (gap := self.ending.gap(topic, there.get(name, {}))) is not None:
                     gaps[name] = gap
-                elif self.ending.is_to_be_asked(topic, there.get(name, {})):
+                elif self.ending.must_ask_destination(topic, there.get(name, {})):
                     to_raise.append(name)
                 else:
                     starts[name] = self._start(topic, there.get(name, {}), mark)
@@ -271,7 +271,7 @@ class LinkTopics:
                 return
         self._note_deleted(name)
 
-    async def heard_of_restore(self, restore_id: str) -> None:
+    async def on_restore(self, restore_id: str) -> None:
         """Note that the destination was restored from a backup, or that a reclaim was run on it, if that is news.
 
         It may have lost subscriptions, and what its own consumers had acknowledged. Other clusters tell it again.
@@ -324,7 +324,7 @@ class LinkTopics:
             self.unsettled[name] = None
             self.ask_again.set()
 
-    async def hear_of_made(self, next_made: Callable[[], Awaitable[str]]) -> None:
+    async def watch_created_topics(self, next_made: Callable[[], Awaitable[str]]) -> None:
         """Ask the destination about each topic that it makes and that the link brought before.
 
         The destination deleted such a topic in between. Without the question, the link would copy it again only with
@@ -341,7 +341,7 @@ class LinkTopics:
             if name in self.copier.topics:
                 self._made_since.add(name)
 
-    def being_asked(self, names: Iterable[str]) -> None:
+    def note_question(self, names: Iterable[str]) -> None:
         """Note that the destination is asked about ``names`` from now on."""
         self._made_since.difference_update(names)
 

@@ -27,7 +27,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.lineage import Deletion
 from replicator.engine.topic_name import parse_topic
-from replicator.peering.partitions import PartitionsReply, PartitionsTold
+from replicator.peering.partitions import PartitionsReply, PartitionsReport
 from snapshots.position import BEFORE_ALL
 
 TOPICS_AT_ONCE: Final = 500
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 class Transport(Protocol):
     """Interface of the connection, as :class:`PartitionAnnouncer` uses it."""
 
-    async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply: ...
+    async def announce_partitions(self, told: PartitionsReport) -> PartitionsReply: ...
 
 
 class PartitionAnnouncer:
@@ -85,13 +85,13 @@ class PartitionAnnouncer:
                 if told.topics:
                     await self._take(told, await transport.announce_partitions(told))
 
-    def _told(self, topics: Mapping[str, int], *, idle: bool = False) -> PartitionsTold:
+    def _told(self, topics: Mapping[str, int], *, idle: bool = False) -> PartitionsReport:
         index, stores = self._engine.catalog.index, self._engine.origin_stores
         known = {name: whole.known for name in topics if (whole := index.partitioned(parse_topic(name))) is not None}
         deleted = {name: dict(stores.partitioned_deleted(name)) for name in topics}
-        return PartitionsTold(topics, idle, known, deleted)
+        return PartitionsReport(topics, idle, known, deleted)
 
-    async def _take(self, told: PartitionsTold, reply: PartitionsReply) -> None:
+    async def _take(self, told: PartitionsReport, reply: PartitionsReply) -> None:
         for name, partitions in reply.partitions.items():
             if name in told.topics:
                 await self._answered(name, partitions)
@@ -103,7 +103,7 @@ class PartitionAnnouncer:
         except EngineError as error:  # the next connection tells it again
             log.warning("deletions not noted", cluster=self._engine.cluster, of=self._to, reason=str(error))
 
-    async def _learn(self, told: PartitionsTold, reply: PartitionsReply) -> None:
+    async def _learn(self, told: PartitionsReport, reply: PartitionsReply) -> None:
         """Record which topics the destination deleted, and which deleted ones it has again."""
         at_ms = self._engine.writer.wall_clock_ms()
         deleted = [

@@ -24,7 +24,7 @@ def take_report(transfer: Transfer, segment: Segment, done: Done) -> None:
         for name, planned in segment.topics.items()
         if name not in refused
         and (name not in done.topics or done.topics[name].reached < planned.upto)
-        and not copier.outdated(name, number)
+        and not copier.is_stale(name, number)
     ]
     transfer.failures = transfer.failures if refused else 0
     transfer.refused(refused, number)

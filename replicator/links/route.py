@@ -47,7 +47,7 @@ class Route:
         return self.link.carries(topic) and not any(each.carries(topic) for each in self.asked_before)
 
 
-class CarriedNames:
+class TopicSelection:
     """Decides for the source's ``engine`` which topics the link of ``route`` carries, and remembers it by name."""
 
     def __init__(self, engine: Engine, route: Route) -> None:

@@ -56,7 +56,7 @@ class SchemaAnnouncer:
         self._known.clear()
         self._unannounced = dict.fromkeys(self._engine.schemas.topics())
 
-    def all_again(self) -> None:
+    def announce_all_again(self) -> None:
         """Announce all topics, as the link may carry others now. Nothing is announced twice over one connection."""
         self._unannounced |= dict.fromkeys(self._engine.schemas.topics())
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from replicator.peering.runs import Run, Standing
+from replicator.peering.runs import Run, RunVerdict
 
 ANSWER_SECONDS: Final = 5.0
 """Time in which the served run must answer. A restarted worker waits as long if its old connection is half-open."""
@@ -55,7 +55,7 @@ class Verdict:
     the streams of the run with that id.
     """
 
-    standing: Standing
+    standing: RunVerdict
     question: str | None = None
     ended: str | None = None
 
@@ -90,7 +90,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRuns:
     """State that the destination stores, so that a restart does not lose it: the served run, its twins, and
     decisions."""
 
@@ -120,7 +120,7 @@ class RunUnknown(Exception):
 
 
 @dataclass(slots=True)
-class _Other:
+class _OtherRun:
     run: Run
     heard_at: float
 
@@ -138,15 +138,15 @@ class ServedRuns:
     """Runs of one source's store, as one destination knows them. ``new_question`` returns a text that was never
     used."""
 
-    def __init__(self, new_question: Callable[[], str], now: float, kept: Kept | None = None) -> None:
-        kept = kept or Kept()
+    def __init__(self, new_question: Callable[[], str], now: float, kept: StoredRuns | None = None) -> None:
+        kept = kept or StoredRuns()
         self._new_question = new_question
         self._served = kept.served
         self._connections = 0
         self._heard_at = now
         """Time at which the served run was last known to be alive."""
         self._asked: _Asked | None = None
-        self._others = {run.id: _Other(run, now) for run in kept.twins}
+        self._others = {run.id: _OtherRun(run, now) for run in kept.twins}
         self._decisions = kept.decisions
 
     @property
@@ -163,12 +163,12 @@ class ServedRuns:
         self._forget(now)
         return [each.run for each in self._others.values()]
 
-    def kept(self) -> Kept | None:
+    def kept(self) -> StoredRuns | None:
         """Return the state to store; None if there are neither twins nor decisions."""
         if not self._others and self._decisions == Decisions():
             return None
         twins = tuple(each.run for each in self._others.values())
-        return Kept(self._served if twins else None, twins, self._decisions)
+        return StoredRuns(self._served if twins else None, twins, self._decisions)
 
     def serves(self, run_id: str) -> bool:
         """Return whether the destination accepts streams and requests of run ``run_id``."""
@@ -178,7 +178,7 @@ class ServedRuns:
         """Record that a run announced itself, and return how it is treated."""
         if self._decisions.refuses(run):
             self._decisions = self._decisions.refused(run)
-            return Verdict(Standing.DISMISSED)
+            return Verdict(RunVerdict.DISMISSED)
         self._forget(now)
         served = self._served
         if served is None or run.id == served.id:
@@ -244,7 +244,7 @@ class ServedRuns:
         asked.came.add(run.id)
         if run.id in self._others:
             return replace(self._twin(run, now), question=question)
-        return Verdict(Standing.ASKING, question=question)
+        return Verdict(RunVerdict.ASKING, question=question)
 
     def _take_place(self, run: Run, now: float) -> Verdict:
         """Decide about a run that announced itself while the served run is not connected."""
@@ -263,13 +263,13 @@ class ServedRuns:
             self._asked = None  # a run that announces itself without being asked need not answer older questions
         self._served, self._heard_at = run, now
         self._others.pop(run.id, None)
-        return Verdict(Standing.SERVED, ended=ended)
+        return Verdict(RunVerdict.SERVED, ended=ended)
 
     def _twin(self, run: Run, now: float) -> Verdict:
-        self._others[run.id] = _Other(run, now)
+        self._others[run.id] = _OtherRun(run, now)
         if len(self._others) > OTHERS_MAX:
             del self._others[min(self._others, key=lambda each: self._others[each].heard_at)]
-        return Verdict(Standing.TWIN)
+        return Verdict(RunVerdict.TWIN)
 
     def _forget(self, now: float) -> None:
         """Forget the twins that were silent for :data:`TWIN_SECONDS`."""

@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from replicator.engine.engine import Engine
-from replicator.engine.lineage import CopyElsewhere, Judgement, cause, judge
+from replicator.engine.lineage import Judgement, RemoteCopy, cause, judge
 from replicator.engine.topic import Topic
 from replicator.links.copier import Start
 from replicator.links.gaps import (
     LOST_DATA,
     MADE_ANEW,
     Gap,
-    Here,
     Hole,
     Mark,
     Missing,
+    SourceState,
     find_gap,
     lives_to_raise,
     reached,
@@ -32,7 +32,7 @@ REMEMBERED_MAX: Final = 10_000
 """Most topics for which the missing messages are remembered; some hundred bytes each."""
 
 
-class _Remembered(NamedTuple):
+class _CachedGaps(NamedTuple):
     """Missing messages of a topic. They are valid while its log is trimmed up to ``trimmed`` and its origins have
     ``holes``."""
 
@@ -48,7 +48,7 @@ class StartPositions:
         self._engine = engine
         self._route = route
         self._origins = tuple(sorted(route.origins))
-        self._remembered: dict[int, _Remembered] = {}
+        self._remembered: dict[int, _CachedGaps] = {}
         """For each topic id, the last result of :meth:`lacking`."""
 
     def marks(self, topic: Topic) -> dict[str, Mark]:
@@ -72,7 +72,7 @@ class StartPositions:
         if topic.trimming.in_store == trimmed:  # else the store has not recorded yet what is trimmed
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
-            self._remembered[topic.topic_id] = _Remembered(trimmed, holes, found)
+            self._remembered[topic.topic_id] = _CachedGaps(trimmed, holes, found)
         return found
 
     def missing(self, topic: Topic) -> Missing:
@@ -142,7 +142,7 @@ class StartPositions:
             for number in range(count)
         ]
 
-    def _here(self, topic: Topic) -> Here:
+    def _here(self, topic: Topic) -> SourceState:
         # A restored source knows what it lost.
         own_holes = topic.origins.left_out(self._engine.cluster)
 
@@ -150,7 +150,7 @@ class StartPositions:
             lost = any(after < position <= upto for after, upto in own_holes)
             return lost or topic.log.had(position)
 
-        return Here(
+        return SourceState(
             self._engine.cluster,
             self._route.link.destination,
             topic.incarnation,
@@ -163,12 +163,12 @@ class StartPositions:
     def judged(self, name: str, theirs: Mark) -> tuple[Judgement, str]:
         """Return how the destination's copy of this cluster's own messages is to be judged, and the cause in words."""
         own = self._engine.origin_stores.own_topic(name)
-        copy = CopyElsewhere(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
+        copy = RemoteCopy(theirs.incarnation, theirs.position, theirs.store, theirs.deleted)
         judgement = judge(copy, own)
         holder = self._route.link.destination
         return judgement, cause(judgement, copy, own, cluster=self._engine.cluster, holder=holder)
 
-    def brings_markers_alone(self, topic: Topic) -> bool:
+    def has_only_markers_for(self, topic: Topic) -> bool:
         """Return whether the destination deleted the topic, and the link has no message to bring to it."""
         if not self._route.origins.isdisjoint(topic.origins.message_vector()):
             return False

@@ -13,7 +13,7 @@ from replicator.links.link_topics import LinkTopics
 from replicator.links.plans import Carriers
 from replicator.links.route import Route
 from replicator.links.transfer import Transfer
-from replicator.peering.topic_summary import Behind
+from replicator.peering.topic_summary import LaggingTopic
 
 TURN_TOPICS: Final = 100
 """Topics that are looked at before other tasks of the event loop run; this takes some milliseconds."""
@@ -36,7 +36,7 @@ def lag_ms(engine: Engine, topics: LinkTopics, now_ms: int) -> int:
     return now_ms - oldest_ms
 
 
-async def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: int, limit: int) -> list[Behind]:
+async def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: int, limit: int) -> list[LaggingTopic]:
     """Return the topics with the largest backlogs and those with the greatest lags: ``limit`` of each, each topic once.
 
     Lags are looked up only for the :data:`LAGS_MAX` topics with the largest backlogs. Other tasks run after every
@@ -55,7 +55,7 @@ async def topics_behind(engine: Engine, topics: LinkTopics, key: str, now_ms: in
             if topic is not None and copy is not None:
                 spans = engine.store.block_spans(topic.topic_id, copy.acknowledged, blocks_max=1)
                 lag = max(0, now_ms - spans[0].publish_time_ms) if spans else 0
-                found.append(Behind(name, key, backlog, lag))
+                found.append(LaggingTopic(name, key, backlog, lag))
         await asyncio.sleep(0)
     return list(dict.fromkeys([*found[:limit], *nlargest(limit, found, key=lambda each: each.lag_ms)]))
 
@@ -69,7 +69,7 @@ def link_status(
     topics = transfer.topics
     copies = topics.copier.topics
     halted = {**transfer.schemas.refused, **transfer.partitions.refused, **topics.stopped()}
-    held = topics.held_too_far()
+    held = topics.topics_over_hold_quota()
     gaps = [(name, copy.gap) for name, copy in copies.items() if copy.gap is not None]
     spec, figures = route.link, transfer.figures
     return {

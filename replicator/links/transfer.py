@@ -139,7 +139,7 @@ class Transfer:
         for topic, (code, message) in refusals.items():
             if code in _RETRY_WHOLE:
                 raise PeerRefused(code, message)
-            if not self.copier.outdated(topic, frame):
+            if not self.copier.is_stale(topic, frame):
                 self.topics.refused(topic, f"{code}: {message}", seconds_max=SETTLE_SECONDS)
 
     async def announce(self, transport: HttpTransport) -> None:

@@ -38,10 +38,10 @@ from replicator.links.errors import PeerRefused, PeerUnavailable, WrongPeer, Wro
 from replicator.links.frame_streams import FrameStream, UpgradedStream
 from replicator.links.gaps import Mark
 from replicator.links.posted_frames import PostedStream
-from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageTold
+from replicator.peering.lineage import LINEAGE_ROUTE, LineageReply, LineageReport
 from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, HEARS, KEEP_BOTH, MADE, NO_SUCH_ROUTE, OriginMarks
-from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
-from replicator.peering.runs import Run, RunAnswer, RunTold
+from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsReport
+from replicator.peering.runs import Run, RunAnnouncement, RunAnswer
 from replicator.running.connecting import why_no_answer
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
@@ -186,13 +186,13 @@ class HttpTransport:
             older = f"the worker of {self._destination} is of a version that cannot do this: upgrade it"
             raise PeerRefused(error.code, f"{older} (docs/upgrade.md)") from None
 
-    async def tell_run(self, run: Run, question: str = "") -> RunAnswer | None:
+    async def announce_run(self, run: Run, question: str = "") -> RunAnswer | None:
         """Announce the run of the source's worker, with the question that this answers, if any.
 
         Return None if the destination knows no runs, as a destination of an earlier version does.
         """
         try:
-            answer = await self._ask("POST", "runs", [("from", self._source)], RunTold(run, question).as_json())
+            answer = await self._ask("POST", "runs", [("from", self._source)], RunAnnouncement(run, question).as_json())
         except PeerRefused as error:
             if error.code in NOT_TOLD:
                 return None
@@ -214,7 +214,7 @@ class HttpTransport:
         assert self._frames is not None
         return await self._frames.made()
 
-    async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply:
+    async def announce_partitions(self, told: PartitionsReport) -> PartitionsReply:
         """Tell the destination how many partitions topics have here. Return how many they have there then."""
         answer = await self._ask("POST", PARTITIONS_PATH, [("from", self._source)], told.as_json())
         return PartitionsReply.of_json(answer)
@@ -224,7 +224,7 @@ class HttpTransport:
         answer = await self._ask("POST", "schemas", [("from", self._source)], {"topics": topics})
         return {topic: (row["code"], row["message"]) for topic, row in answer["refused"].items()}
 
-    async def tell_lineage(self, told: LineageTold) -> LineageReply:
+    async def report_lineage(self, told: LineageReport) -> LineageReply:
         """Report which stores wrote copies, and which topics were deleted on purpose."""
         return LineageReply.of_json(await self._ask("POST", LINEAGE_PATH, [("from", self._source)], told.as_json()))
 

@@ -72,7 +72,7 @@ class FirstCluster:
     brokers: Brokers | None = None
 
     @property
-    def reached_by_others(self) -> bool:
+    def is_exposed(self) -> bool:
         """Return whether its address is not a loopback one: a worker binds there only with ``auth``, or if it is told
         to.
         """
@@ -167,7 +167,7 @@ def _cluster(cluster: FirstCluster, *, explained: bool) -> Iterator[str]:
     if explained:
         yield "    # HOST:PORT where its worker serves HTTP and clients, and where the other workers reach it."
     yield f"    address: {_scalar(cluster.address)}"
-    if cluster.reached_by_others:
+    if cluster.is_exposed:
         yield "    # Where its worker binds, if that is another place (behind NAT, in a pod)."
         yield "    # listen: 0.0.0.0:7101"
         yield "    # Without `auth` a worker binds to loopback alone. Where the network keeps strangers out:"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from replicator.operating.processes import WorkerFailed, WorkerProcess, how_it_ended, stop_left_postgres
+from replicator.operating.processes import WorkerFailed, WorkerProcess, exit_reason, stop_left_postgres
 from replicator.operating.rollout import ask_workers, carry_out, problems_of, worst_status
 from replicator.running.short_tasks import awaited
 from replicator.running.supervisor import SupervisedTask, Supervisor
@@ -64,7 +64,7 @@ class _LocalWorkers:
             reloading.start()
             await self._stopping.wait()
         except WorkerFailed as error:
-            self._complain(f"error: {error}")
+            self._print_error(f"error: {error}")
             return error.status
         finally:
             self._stopping.set()
@@ -121,7 +121,7 @@ class _LocalWorkers:
             self._died.add(worker.cluster)
             last = self._died >= set(self._workers)
             rest = "it was the last one" if last else "the others go on"
-            self._complain(f"the worker of {worker.cluster} {how_it_ended(status)}; {rest}")
+            self._print_error(f"the worker of {worker.cluster} {exit_reason(status)}; {rest}")
             if last:
                 self._stopping.set()
 
@@ -132,8 +132,8 @@ class _LocalWorkers:
             try:
                 await self._reload(await asyncio.to_thread(load_topology, self._file))
             except (TopologyError, WorkerFailed) as error:
-                self._complain(f"error: {error}")
-                self._complain("nothing was changed")
+                self._print_error(f"error: {error}")
+                self._print_error("nothing was changed")
             except BaseException:
                 self._hung_up.set()  # the task starts again, and then does what it was asked for
                 raise
@@ -146,8 +146,8 @@ class _LocalWorkers:
         ours = {name for name, (_, worker) in self._workers.items() if worker.running}
         if worst_status(checked := await carry_out(rollout, dry_run=True)):
             for problem in problems_of(checked):
-                self._complain(f"error: {problem}")
-            self._complain("nothing was changed")
+                self._print_error(f"error: {problem}")
+            self._print_error("nothing was changed")
             return
         added = [cluster for cluster in topology.clusters if cluster.name not in self._workers]
         try:
@@ -165,5 +165,5 @@ class _LocalWorkers:
             self._died.discard(name)
             self._console.print(f"{name}: {'stopped' if name in ours else 'gone'}")
 
-    def _complain(self, text: str) -> None:
+    def _print_error(self, text: str) -> None:
         self._console.print(text, style="red", soft_wrap=True)

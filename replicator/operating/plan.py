@@ -176,7 +176,7 @@ class Plan:
                 yield Text(f"Policies of {whose}: {text}.")
 
     def _changes(self) -> Iterator[RenderableType]:
-        if self.rollout is not None and self.rollout.taking_part:
+        if self.rollout is not None and self.rollout.participants:
             yield self.rollout.render()
 
     def _warning_lines(self) -> Iterator[Text]:

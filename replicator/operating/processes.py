@@ -30,15 +30,15 @@ class WorkerFailed(Exception):
         self.status = status
 
 
-class _NotOurs(Exception):
+class _OtherWorker(Exception):
     """Another worker answers at the address, so ours cannot start there."""
 
 
-class _TakesBack(Exception):
+class _StillReclaiming(Exception):
     """The worker takes back messages from other clusters, which may take long."""
 
 
-def how_it_ended(status: int) -> str:
+def exit_reason(status: int) -> str:
     """Return how a process ended, as the rest of a sentence: its exit status, or the name of the signal that ended it.
 
     ``status`` is the value of :attr:`subprocess.Popen.returncode`: the negative number of a signal.
@@ -105,12 +105,12 @@ class WorkerProcess:
 
         def gives_up(state: RetryCallState) -> bool:
             nonlocal until
-            if state.outcome is not None and isinstance(state.outcome.exception(), _TakesBack):
+            if state.outcome is not None and isinstance(state.outcome.exception(), _StillReclaiming):
                 until = clock() + START_SECONDS_MAX
             return clock() > until
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((aiohttp.ClientError, OSError, _NotOurs, _TakesBack)),
+            retry=retry_if_exception_type((aiohttp.ClientError, OSError, _OtherWorker, _StillReclaiming)),
             wait=wait_fixed(0.05),
             stop=gives_up,
         )
@@ -121,11 +121,11 @@ class WorkerProcess:
                         self._check_alive()
                         async with session.get(f"{worker_url(self.address)}/readyz") as response:
                             if '"state": "reclaiming"' in await response.text():
-                                raise _TakesBack
+                                raise _StillReclaiming
                             response.raise_for_status()
                         async with session.get(f"{worker_url(self.address)}/replication/v1/status") as response:
                             if (await response.json())["pid"] != self.pid:
-                                raise _NotOurs
+                                raise _OtherWorker
                 self.was_ready = True
             except RetryError:
                 raise WorkerFailed(
@@ -163,7 +163,7 @@ class WorkerProcess:
         status = self._process.returncode
         if status is not None:
             raise WorkerFailed(
-                f"the worker of {self.cluster} did not get ready: it {how_it_ended(status)}{self._tail()}",
+                f"the worker of {self.cluster} did not get ready: it {exit_reason(status)}{self._tail()}",
                 status if status > 0 else 3,
             )
 

@@ -69,25 +69,25 @@ class Rollout:
         return digest(self.topology)
 
     @property
-    def taking_part(self) -> tuple[RunningWorker, ...]:
+    def participants(self) -> tuple[RunningWorker, ...]:
         return tuple(worker for worker in self.workers if worker.error is None)
 
     @property
     def to_be_started(self) -> tuple[str, ...]:
         """Clusters that no running worker knows, and whose own workers do not answer."""
-        known = {name for worker in self.taking_part if worker.topology for name in worker.topology.names}
+        known = {name for worker in self.participants if worker.topology for name in worker.topology.names}
         return tuple(worker.cluster for worker in self.workers if worker.error and worker.cluster not in known)
 
     @property
     def missing(self) -> tuple[RunningWorker, ...]:
         """Workers that should answer and do not."""
-        starting = self.to_be_started if self.taking_part else ()
+        starting = self.to_be_started if self.participants else ()
         return tuple(worker for worker in self.workers if worker.error and worker.cluster not in starting)
 
     @property
     def to_be_stopped(self) -> tuple[str, ...]:
         """Clusters that running workers know and the file does not."""
-        known = (name for worker in self.taking_part if worker.topology for name in worker.topology.names)
+        known = (name for worker in self.participants if worker.topology for name in worker.topology.names)
         return tuple(dict.fromkeys(name for name in known if name not in self.topology.names))
 
     def changes_of(self, worker: RunningWorker) -> tuple[Change, ...]:
@@ -100,12 +100,12 @@ class Rollout:
         """Return the changes, grouped by workers that have the same changes. Workers that run the new file are left
         out."""
         groups: dict[tuple[str, ...], tuple[list[str], tuple[Change, ...]]] = {}
-        for worker in self.taking_part:
+        for worker in self.participants:
             if changes := self.changes_of(worker):
                 groups.setdefault(tuple(map(str, changes)), ([], changes))[0].append(worker.cluster)
         return [(tuple(names), changes) for names, changes in groups.values()]
 
-    def runs_it(self, worker: RunningWorker) -> bool:
+    def is_up_to_date(self, worker: RunningWorker) -> bool:
         """Return whether a worker already runs the new file, also with the same resolved paths if it runs on this
         machine."""
         return worker.digest == self.digest and not self.changes_of(worker)
@@ -113,9 +113,9 @@ class Rollout:
     @property
     def nothing_to_do(self) -> bool:
         """Return whether every worker that should answer does, and runs the topology."""
-        return not self.missing and all(map(self.runs_it, self.taking_part))
+        return not self.missing and all(map(self.is_up_to_date, self.participants))
 
-    def not_in_their_files(self, checked: Sequence[Outcome]) -> list[str]:
+    def unsaved_changes(self, checked: Sequence[Outcome]) -> list[str]:
         """Return a line for each change that a worker agreed to make and that its own file does not have.
 
         A worker compares digests, which leave out the folders of files, and so cannot notice such a difference. A
@@ -125,7 +125,7 @@ class Rollout:
         return [
             f"{worker.cluster}: {change}: its worker reads another value in {worker.file or 'its own file'}; apply "
             "that file, or start the worker with this one"
-            for worker in self.taking_part
+            for worker in self.participants
             for change in self.changes_of(worker)
             if change.concerns(worker.cluster)
             and not change.in_digest
@@ -136,7 +136,7 @@ class Rollout:
         return {
             "digest": self.digest,
             "running": {
-                worker.cluster: {"digest": worker.digest, "same": self.runs_it(worker), "error": worker.error}
+                worker.cluster: {"digest": worker.digest, "same": self.is_up_to_date(worker), "error": worker.error}
                 for worker in self.workers
             },
             "changes": [
@@ -152,20 +152,20 @@ class Rollout:
         lines: list[Text] = []
         groups = self.changes()
         for names, changes in groups:
-            whose = "" if len(groups) == 1 and len(names) == len(self.taking_part) else f" for {', '.join(names)}"
+            whose = "" if len(groups) == 1 and len(names) == len(self.participants) else f" for {', '.join(names)}"
             lines.append(Text(f"Changes{whose} against what runs:", style="bold"))
             lines += [Text(f"  {line}") for line in words(changes, self.topology.names)]
             restarts = sorted({cluster for change in changes for cluster in change.restarts})
             if restarts:
                 lines.append(Text(f"  not under way: restart the worker of {', '.join(restarts)} with the new file"))
-        if self.taking_part and not groups and all(worker.topology for worker in self.taking_part):
+        if self.participants and not groups and all(worker.topology for worker in self.participants):
             lines.append(Text("Changes: none; the workers run it already."))
         lines += [
             Text(f"{worker.cluster}: runs a topology that this version cannot read")
-            for worker in self.taking_part
+            for worker in self.participants
             if worker.topology is None
         ]
-        if self.taking_part and self.to_be_started:
+        if self.participants and self.to_be_started:
             clusters = ", ".join(self.to_be_started)
             lines.append(Text(f"To be started: the worker of {clusters} (replicator worker, or SIGHUP for up)"))
         if self.to_be_stopped:
@@ -207,7 +207,7 @@ async def carry_out(rollout: Rollout, *, dry_run: bool) -> list[Outcome]:
     """Ask all workers that take part at once, to check or to change."""
     async with _session(RELOAD_SECONDS_MAX) as session:
         return await asyncio.gather(
-            *(_reload(session, worker, rollout.digest, dry_run) for worker in rollout.taking_part)
+            *(_reload(session, worker, rollout.digest, dry_run) for worker in rollout.participants)
         )
 
 

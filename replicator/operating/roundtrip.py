@@ -50,7 +50,7 @@ from replicator.engine.topic_name import SCHEME, parse_namespace
 from replicator.operating.admin_client import AdminClient, namespace_path, namespaces_path, topic_path, topics_path
 from replicator.operating.errors import AdminError, InvalidAddress, NotThere, RequestRefused, WorkerUnavailable
 from replicator.operating.plan import probe_workers
-from replicator.operating.topic_removal import NOT_FOUND, Left, remove_topic
+from replicator.operating.topic_removal import NOT_FOUND, RemainingTopic, remove_topic
 from replicator.running.short_tasks import to_the_end
 from replicator.running.timeouts import timeout, timeout_at
 from replicator.security.access import Access, access
@@ -132,7 +132,7 @@ async def run_roundtrip(
     quiet = QUIET_LOOKS
     made: list[str] = []
 
-    async def remove() -> list[Left]:
+    async def remove() -> list[RemainingTopic]:
         seconds = max(removal_seconds, deadline - clock())
         left = await remove_topic(there, topic, quiet_looks=quiet, seconds_max=seconds)
         if left and made:
@@ -195,7 +195,7 @@ async def _need(topology: Topology, needed: Sequence[Cluster], seconds_max: floa
         )
 
 
-def _named(left: list[Left]) -> str:
+def _named(left: list[RemainingTopic]) -> str:
     return "; ".join(map(str, left))
 
 

@@ -20,7 +20,7 @@ from replicator.engine.errors import StoreUnusable
 from replicator.engine.log.store_files import check_head, check_unused, check_usable, is_in_use, read_meta
 from replicator.engine.log.store_tables import HEAD
 from replicator.engine.restored import BESIDE, MARK, RestoredMark, check_settled, mark_of
-from replicator.index.database import Database, DatabaseError, DatabaseUnavailable, Examined
+from replicator.index.database import Database, DatabaseError, DatabaseUnavailable, ServerVersions
 from replicator.operating.binding import WorkerError, bind, check_exposed
 from replicator.running.extras import ExtraMissing
 from replicator.security.errors import SecurityError
@@ -47,7 +47,7 @@ class Setup:
     """Whether this worker is already running, and so holds its own ports and its store."""
     exposed: tuple[str, ...] = field(default=(), init=False)
     """Addresses at which other hosts connect without authentication, because the cluster sets ``insecure: true``."""
-    database: Examined | None = field(default=None, init=False)
+    database: ServerVersions | None = field(default=None, init=False)
     database_away: str | None = field(default=None, init=False)
     """Why the database does not answer, if the worker starts without it; it may if it has reached the database before,
     or never reached any."""

@@ -30,7 +30,7 @@ ANSWER_SECONDS_MIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingTopic:
     """Cluster that has the topic after the removal, or may have it."""
 
     cluster: str
@@ -44,7 +44,7 @@ class Left:
 
 async def remove_topic(
     clusters: Sequence[Cluster], topic: str, *, quiet_looks: int = 1, seconds_max: float = math.inf
-) -> list[Left]:
+) -> list[RemainingTopic]:
     """Delete a topic in all ``clusters``, also if clients are connected; return the clusters that may still have it.
 
     The first of ``clusters`` must be where the topic was made: once it is deleted there, links bring nothing more. The
@@ -56,7 +56,7 @@ async def remove_topic(
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds_max
-    left: list[Left] = []
+    left: list[RemainingTopic] = []
     found: list[str] = []
     quiet = 0
     beside_brokers = any(cluster.apache is not None for cluster in clusters)
@@ -76,13 +76,13 @@ async def remove_topic(
                     if await _removed(cluster, topic):
                         found.append(cluster.name)
             except (AdminError, BridgeError) as error:
-                left.append(Left(cluster.name, str(error), isinstance(error, WorkerUnavailable)))
+                left.append(RemainingTopic(cluster.name, str(error), isinstance(error, WorkerUnavailable)))
             except TimeoutError:
-                left.append(Left(cluster.name, f"no answer within {seconds:.1f} s", unavailable=True))
+                left.append(RemainingTopic(cluster.name, f"no answer within {seconds:.1f} s", unavailable=True))
         quiet = quiet + 1 if removals and not found and not (left and beside_brokers) else 0
         if quiet >= quiet_looks:
             return left
-    return [*left, *(Left(name, "it comes back") for name in found)]
+    return [*left, *(RemainingTopic(name, "it comes back") for name in found)]
 
 
 async def _removed(cluster: Cluster, topic: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from replicator.engine.cluster_settings.state import (
     KeptState,
     SettingsHead,
-    Told,
+    SettingsMessage,
     Verdict,
     rows_from_json,
     rows_to_json,
@@ -77,7 +77,7 @@ class OwnSettingsTold:
     """Answer of the worker of ``cluster`` about its own settings; ``told`` is None if nothing was ever set there."""
 
     cluster: str
-    told: Told | None
+    told: SettingsMessage | None
 
     @classmethod
     def of_json(cls, body: Mapping[str, Any]) -> Self:
@@ -96,7 +96,7 @@ class OwnSettingsTold:
         if base is not None:
             int(base, 16)
         changes = None if rows is None else rows_from_json(rows)
-        return cls(str(body["cluster"]), Told(SettingsHead.of_json(body["head"]), base, changes))
+        return cls(str(body["cluster"]), SettingsMessage(SettingsHead.of_json(body["head"]), base, changes))
 
     def as_json(self) -> dict[str, Any]:
         told = self.told

@@ -27,7 +27,7 @@ ORIGINS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class LineageTold:
+class LineageReport:
     """Report of a link to its destination: each origin's newest store, the stores that wrote the copies of topics, and
     the topics that their origins deleted on purpose.
 

@@ -31,7 +31,7 @@ Deletions = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsTold:
+class PartitionsReport:
     """Message of a link: numbers of partitions by topic. See this module for ``idle``, ``known`` and ``deleted``."""
 
     topics: Mapping[str, int]

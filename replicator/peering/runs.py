@@ -3,7 +3,7 @@
 A run is one start of a worker on its store. Two live runs of one store are twins: somebody copied the data directory.
 
 1. Before a link opens its stream, the worker announces its run: ``POST /replication/v1/runs?from=CLUSTER`` with a
-   :class:`RunTold`. The :class:`RunAnswer` says whether the destination serves this run.
+   :class:`RunAnnouncement`. The :class:`RunAnswer` says whether the destination serves this run.
 2. The destination can ask the served run whether it is still alive. It sends ``{"question": TEXT}`` over that run's
    stream, as an answer that belongs to no frame. The worker announces its run again, with TEXT as ``answering``.
 3. Each later request and each stream of the link names the run in its parameter ``run``.
@@ -60,7 +60,7 @@ class Run:
         return {**asdict(self), "earlier": list(self.earlier)}
 
 
-class Standing(StrEnum):
+class RunVerdict(StrEnum):
     """Answers of a destination to a run that announced itself."""
 
     SERVED = "served"
@@ -73,7 +73,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunTold:
+class RunAnnouncement:
     """Message of a worker that announces its run; ``answering`` is the question that it answers, or empty."""
 
     run: Run
@@ -93,7 +93,7 @@ class RunAnswer:
     """Answer to a run that announced itself: how it is treated, which run is served, and the twins of the served
     run."""
 
-    standing: Standing
+    standing: RunVerdict
     served: Run | None
     twins: Sequence[Run]
     reason: str
@@ -103,7 +103,7 @@ class RunAnswer:
     def of_json(cls, body: Mapping[str, Any]) -> Self:
         """Return the answer in a JSON body. Raises KeyError, TypeError or ValueError if the body is malformed."""
         return cls(
-            Standing(body["standing"]),
+            RunVerdict(body["standing"]),
             None if body["served"] is None else Run.of_json(body["served"]),
             [Run.of_json(each) for each in body["twins"]],
             str(body["reason"]),

@@ -45,7 +45,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LaggingTopic:
     """Topic that a link has not copied completely; ``lag_ms`` is the age of the oldest missing block."""
 
     topic: str
@@ -64,7 +64,7 @@ class TopicSummary:
     subscriptions: int
     backlogs: Sequence[Backlog]
     """Subscriptions with the largest backlogs, the largest first."""
-    behind: Sequence[Behind]
+    behind: Sequence[LaggingTopic]
     """Topics with the largest backlogs or the greatest lags of links; each pair of topic and link once."""
 
     @classmethod
@@ -79,12 +79,12 @@ class TopicSummary:
             int(answer["messages"]),
             int(answer["subscriptions"]),
             [Backlog(**_known(row, Backlog)) for row in answer["backlogs"]],
-            [Behind(**_known(row, Behind)) for row in answer["behind"]],
+            [LaggingTopic(**_known(row, LaggingTopic)) for row in answer["behind"]],
         )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def _known(row: Mapping[str, Any], kind: type[Backlog | Behind]) -> dict[str, Any]:
+def _known(row: Mapping[str, Any], kind: type[Backlog | LaggingTopic]) -> dict[str, Any]:
     return {each.name: row[each.name] for each in fields(kind)}

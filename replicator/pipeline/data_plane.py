@@ -115,7 +115,7 @@ class DataPlane(WorkerConnection):
     def topics(self) -> tuple[str, list[TopicState]]:
         """Return the cluster's name and its topics."""
         answer = self._json("topics")
-        with _promised(self.url, "topics"):
+        with _checked_answer(self.url, "topics"):
             return str(answer["cluster"]), [
                 TopicState(
                     name=str(topic["name"]),
@@ -133,7 +133,7 @@ class DataPlane(WorkerConnection):
         """Return the standings of the topics; with the ``since`` token of an earlier answer only those changed
         since."""
         answer = self._json("positions", **({"since": since} if since else {}))
-        with _promised(self.url, "positions"):
+        with _checked_answer(self.url, "positions"):
             return StandingsChange(
                 cluster=str(answer["cluster"]),
                 token=str(answer["token"]),
@@ -152,7 +152,7 @@ class DataPlane(WorkerConnection):
         """
         rows = [[topic, str(after), str(upto), limit] for topic, after, upto, limit in ranges]
         answer = self.call("POST", "/replication/v1/measure", {"bytes_max": bytes_max, "ranges": rows})
-        with _promised(self.url, "measure"):
+        with _checked_answer(self.url, "measure"):
             return [
                 None if row is None else Measured(Position.parse(row[0]), int(row[1]), int(row[2]), int(row[3]))
                 for row in answer["ranges"]
@@ -162,19 +162,19 @@ class DataPlane(WorkerConnection):
         """Return, for each existing topic, the last position before the first message published at ``time_ms`` or
         later."""
         answer = self.call("POST", "/replication/v1/positions-at", {"time_ms": time_ms, "topics": list(topics)})
-        with _promised(self.url, "positions-at"):
+        with _checked_answer(self.url, "positions-at"):
             return {str(topic): Position.parse(position) for topic, position in answer["topics"].items()}
 
     def subscriptions(self, topic: str) -> list[SubscriptionState]:
         """Return every subscription of a topic with all its acknowledgements."""
         answer = self._json("subscriptions", topic=topic)
-        with _promised(self.url, "subscriptions"):
+        with _checked_answer(self.url, "subscriptions"):
             return [SubscriptionState.of_json(state) for state in answer["subscriptions"]]
 
     def mappings(self, topic: str) -> list[SnapshotMapping]:
         """Return the snapshot mappings of a topic."""
         answer = self._json("mappings", topic=topic)
-        with _promised(self.url, "mappings"):
+        with _checked_answer(self.url, "mappings"):
             return [mapping_of_json(row) for row in answer["mappings"]]
 
     def blocks(
@@ -208,7 +208,7 @@ class DataPlane(WorkerConnection):
         bound = {} if upto is None else {"upto": str(upto)}
         limit = str(page_bytes or PAGE_BYTES)
         answer, headers = self._get("blocks", topic=topic, after=str(after), max_bytes=limit, **bound)
-        with _promised(self.url, f"blocks of {topic}"):
+        with _checked_answer(self.url, f"blocks of {topic}"):
             at_end = headers["X-Replicator-End"] == "true"
             reached = after if at_end else Position.parse(headers["X-Replicator-Next"])
             if reached <= after and not at_end:
@@ -226,18 +226,18 @@ class DataPlane(WorkerConnection):
         Their content is not read.
         """
         answer, _ = self._ask("POST", "/replication/v1/blocks", {"topics": topics})
-        with _promised(self.url, "blocks"):
+        with _checked_answer(self.url, "blocks"):
             return decode_block_list(answer)
 
     def call(self, method: str, path: str, body: Any = None, **query: str) -> JsonObject:
         """Ask ``path``, such as ``/pipeline/v1/links``. The answer must be a JSON object."""
         answer, _ = self._ask(method, path, body, **query)
-        with _promised(self.url, path):
+        with _checked_answer(self.url, path):
             return _json_object(answer)
 
     def _json(self, what: str, **query: str) -> JsonObject:
         answer, _ = self._get(what, **query)
-        with _promised(self.url, what):
+        with _checked_answer(self.url, what):
             return _json_object(answer)
 
     def _get(self, what: str, **query: str) -> tuple[bytes, http.client.HTTPMessage]:
@@ -300,7 +300,7 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-class _promised:  # noqa: N801 - reads as a statement
+class _checked_answer:  # noqa: N801 - reads as a statement
     """Turn errors in the reading of an answer into one that names the worker and the call.
 
     It is :class:`AnswerCutOff` if the answer was cut off, else :class:`UnexpectedAnswer`.

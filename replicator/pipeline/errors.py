@@ -47,7 +47,7 @@ class UnexpectedAnswer(PipelineError):
     """HTTP status if the worker refused the request; None for other errors."""
 
     @property
-    def says_not_there(self) -> bool:
+    def is_not_found(self) -> bool:
         """Whether the worker said that it does not have the requested thing. Other refusals do not say that."""
         return self.code not in (None, "NotFound") and self.status in (404, 409, 410, 422)
 

@@ -34,7 +34,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Challenge:
     """Outcome: the credentials are not enough yet, and the client is asked ``question``."""
 
     question: bytes
@@ -51,7 +51,7 @@ class Pending:
 class Authenticator(Protocol):
     """Interface that decides who the client of one connection is. Each connection has its own: it may keep state."""
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Challenge | Pending:
         """Check the client's ``credentials`` at time ``now``, and return the outcome.
 
         ``method`` is the client's name for the method, such as ``none`` or ``token``; empty for ``none``.
@@ -60,8 +60,8 @@ class Authenticator(Protocol):
         """
 
 
-class Anyone:
+class AllowAll:
     """Authenticator that admits every client, whatever it shows, like upstream with authentication off."""
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Challenge:
         return Admitted()

@@ -54,7 +54,7 @@ _ANSWERS: Final = {
 """Commands that answer a request, with the name of the field that holds the answer."""
 
 
-class Answered(NamedTuple):
+class Response(NamedTuple):
     """Answer to a request: the command inside, or the server's refusal."""
 
     request_id: int
@@ -126,7 +126,7 @@ class ClientConnection:
         """Record that nobody waits for the answer to a request any more: it is dropped when it comes."""
         self._waiting.discard(request_id)
 
-    def receive(self, data: bytes, now: float) -> Iterator[Frame | Run | Answered | bytes]:
+    def receive(self, data: bytes, now: float) -> Iterator[Frame | Run | Response | bytes]:
         """Take bytes from the server. Yield, in order: answers, other commands, messages and receipts in runs, and
         bytes to send.
 
@@ -192,7 +192,7 @@ class ClientConnection:
         self._decoder.bytes_max = frame_bytes_max(MESSAGE_BYTES_LIMIT if self.cluster else self.message_bytes_max)
         self.due = now + self._keep_alive_seconds
 
-    def _answered(self, answer: Any, frame: Frame) -> Iterator[Frame | Answered]:
+    def _answered(self, answer: Any, frame: Frame) -> Iterator[Frame | Response]:
         request_id = answer.request_id
         if request_id not in self._waiting:
             return
@@ -201,4 +201,4 @@ class ClientConnection:
             return
         self._waiting.discard(request_id)
         refused = frame.command.type == T.ERROR
-        yield Answered(request_id, Refused(answer.error, answer.message, answer.engine_error) if refused else answer)
+        yield Response(request_id, Refused(answer.error, answer.message, answer.engine_error) if refused else answer)

@@ -24,9 +24,9 @@ from replicator.protocol.authentication import (
     REFRESH,
     REFRESH_SECONDS_MAX,
     Admitted,
-    Anyone,
-    Asked,
+    AllowAll,
     Authenticator,
+    Challenge,
     Pending,
 )
 from replicator.protocol.commands_pb2 import (
@@ -143,7 +143,7 @@ class ServerConnection:
         """Role of the client, if authentication is on."""
         self._software = software
         self._features = features or FeatureFlags()
-        self._authenticator = authenticator or Anyone()
+        self._authenticator = authenticator or AllowAll()
         self._message_bytes_max = message_bytes_max
         self._cluster = cluster
         self._decoder = FrameDecoder(bytes_max=frame_bytes_max(message_bytes_max), runs=SendReader(), refuses=True)
@@ -172,7 +172,7 @@ class ServerConnection:
     def receive(self, data: bytes, now: float) -> Iterator[Frame | Sends | Acks | Pending | bytes]:
         """Yield, in order, the commands in ``data`` to carry out and the bytes to send.
 
-        Consecutive SENDs and ACKs come together. Pass the outcome of a :class:`Pending` to :meth:`found_out`. Raise
+        Consecutive SENDs and ACKs come together. Pass the outcome of a :class:`Pending` to :meth:`on_identified`. Raise
         :class:`ProtocolError` if the connection must be closed; commands yielded before stay valid.
         """
         if self.over:
@@ -206,7 +206,7 @@ class ServerConnection:
         refusal = CommandError(request_id=error.request_id, error=ServerError.NotAllowedError, message=str(error))
         return encode(BaseCommand(type=T.ERROR, error=refusal))
 
-    def found_out(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
+    def on_identified(self, pending: Pending, outcome: Admitted | NotAuthenticated, now: float) -> Iterator[bytes]:
         """Take the outcome of a pending check of credentials, and yield the bytes to send to the client.
 
         Raise the outcome if it is a :class:`NotAuthenticated`. A check that no longer counts changes nothing.
@@ -216,14 +216,14 @@ class ServerConnection:
         self._pending = None
         try:
             if isinstance(outcome, NotAuthenticated):
-                yield from self._not_let_in(outcome)
+                yield from self._reject_client(outcome)
             else:
-                yield from self._let_in(outcome, now)
+                yield from self._accept_client(outcome, now)
         except ProtocolError:
             self._state = _State.OVER
             raise
 
-    def was_heard(self) -> None:
+    def note_alive(self) -> None:
         """Count the client as alive, although no command of it could be read."""
         self._heard = True
 
@@ -319,17 +319,17 @@ class ServerConnection:
         try:
             answer = self._authenticator.authenticate(shown.auth_method_name, shown.auth_data, now)
         except NotAuthenticated as error:
-            yield from self._not_let_in(error)
+            yield from self._reject_client(error)
             return
-        if isinstance(answer, Asked):
+        if isinstance(answer, Challenge):
             yield self._challenge(shown.auth_method_name, answer.question)
         elif isinstance(answer, Pending):
             self._pending = answer
             yield answer
         else:
-            yield from self._let_in(answer, now)
+            yield from self._accept_client(answer, now)
 
-    def _not_let_in(self, error: NotAuthenticated) -> Iterator[bytes]:
+    def _reject_client(self, error: NotAuthenticated) -> Iterator[bytes]:
         refusal = CommandError(request_id=NO_REQUEST, error=ServerError.AuthenticationError, message=str(error))
         yield encode(BaseCommand(type=T.ERROR, error=refusal))
         raise error
@@ -351,7 +351,7 @@ class ServerConnection:
             f"{reason} The client says that it is a proxy, and this cluster takes none: connect to it without a proxy"
         )
 
-    def _let_in(self, answer: Admitted, now: float) -> Iterator[bytes]:
+    def _accept_client(self, answer: Admitted, now: float) -> Iterator[bytes]:
         connecting = self._state is _State.AUTHENTICATING
         if connecting and answer.name:
             yield from self._check_claimed()

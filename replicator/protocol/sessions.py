@@ -2,7 +2,7 @@
 
 A session goes through these states; any other step is an error of the client or changes nothing::
 
-    begin ──> OPENING ──opened──> OPEN ──let_go──> GONE
+    begin ──> OPENING ──opened──> OPEN ──forget──> GONE
                  │                  │                │
                  └─failed, close─┐  └─close─┐        └─close, begin, or forgotten
                                  v          v
@@ -112,7 +112,7 @@ class Sessions(Generic[S]):
             slot.abandoned()
         return slot.session
 
-    def let_go(self, number: int, session: S) -> bool:
+    def forget(self, number: int, session: S) -> bool:
         """Forget a session that the server closed; the client's later commands for it are dropped. Return False if the
         id does not belong to ``session``."""
         slot = self._slots.get(number)

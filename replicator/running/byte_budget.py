@@ -93,7 +93,7 @@ class ByteBudget:
 
     def overdue(self, now: float) -> Claim | None:
         """Return a claim whose holder must be cut off now; None if there is none. Each claim is returned only once."""
-        first = next((claim for claim in self._waiting if not self._has_its_share(claim)), None)
+        first = next((claim for claim in self._waiting if not self._exceeds_share(claim)), None)
         if first is None or now - first.asked_at < PATIENCE_SECONDS:
             return None
         for claim in self._granted:  # in the order of their grants
@@ -107,7 +107,7 @@ class ByteBudget:
     def _grant(self, now: float) -> list[Claim]:
         granted: list[Claim] = []
         for claim in list(self._waiting):
-            if self._has_its_share(claim):
+            if self._exceeds_share(claim):
                 continue
             if not self._fits(claim):
                 break
@@ -119,7 +119,7 @@ class ByteBudget:
             granted.append(claim)
         return granted
 
-    def _has_its_share(self, claim: Claim) -> bool:
+    def _exceeds_share(self, claim: Claim) -> bool:
         held = self._held.get(claim.holder, 0)
         return held > 0 and held + claim.size_bytes > self.share_bytes
 

@@ -33,10 +33,10 @@ class TaskEnder:
         self._to_throw: dict[asyncio.Task[Any], BaseException] = {}
 
     def around(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        """Return a coroutine that runs ``work``, into whose current ``await`` :meth:`throw` can raise an error."""
-        return _through(_Thrown(work, self._to_throw))
+        """Return a coroutine that runs ``work``, into whose current ``await`` :meth:`raise_in` can raise an error."""
+        return _through(_Interruptible(work, self._to_throw))
 
-    def throw(self, task: SupervisedTask, error: BaseException) -> bool:
+    def raise_in(self, task: SupervisedTask, error: BaseException) -> bool:
         """Have the task's current ``await`` raise ``error``. Return whether the task ran."""
         inner = task.inner
         if inner is None or inner.done():
@@ -46,7 +46,7 @@ class TaskEnder:
 
     def end(self, task: SupervisedTask, *, by_error: bool) -> bool:
         """End the task by :class:`TaskEnded` with ``by_error``, else by a cancellation. Return whether it ran."""
-        return self.throw(task, TaskEnded("ended for a test")) if by_error else task.interrupt()
+        return self.raise_in(task, TaskEnded("ended for a test")) if by_error else task.interrupt()
 
     def start(self, supervisor: Supervisor) -> SupervisedTask:
         """Start and return a task that ends tasks of ``supervisor`` at random, until it is stopped."""
@@ -62,8 +62,9 @@ class TaskEnder:
                     log.info("task ended for a test", task=task.name, by_error=by_error)
 
 
-class _Thrown:
-    """Awaitable that runs a coroutine, and turns the cancellation that :meth:`TaskEnder.throw` made into its error."""
+class _Interruptible:
+    """Awaitable that runs a coroutine, and turns the cancellation that :meth:`TaskEnder.raise_in` made into its
+    error."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], to_throw: dict[asyncio.Task[Any], BaseException]) -> None:
         self._work = work
@@ -95,7 +96,7 @@ class _Thrown:
             self._to_throw.pop(task, None)
 
 
-async def _through(thrown: _Thrown) -> Any:
+async def _through(thrown: _Interruptible) -> Any:
     return await thrown
 
 

@@ -36,7 +36,7 @@ class _Window:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SuppressedLines:
     """Number of lines of one event and one source that were not written."""
 
     event: str
@@ -65,7 +65,7 @@ class LineLimits:
         window.lines += 1
         return True
 
-    def end(self, now: float) -> list[LeftOut]:
+    def end(self, now: float) -> list[SuppressedLines]:
         """Close the windows that are over. Return, for each with lines left out, how many these were."""
         over = []
         for key, window in self._windows.items():
@@ -73,7 +73,9 @@ class LineLimits:
                 break
             over.append(key)
         closed = [(key, self._windows.pop(key)) for key in over]
-        return [LeftOut(event, source, window.left_out) for (event, source), window in closed if window.left_out]
+        return [
+            SuppressedLines(event, source, window.left_out) for (event, source), window in closed if window.left_out
+        ]
 
     @property
     def next_end(self) -> float | None:
@@ -85,7 +87,7 @@ class LimitedLog:
     """Log of one process for lines that others cause. Only event loops use it."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, tell: Callable[[LeftOut], None] | None = None
+        self, clock: Callable[[], float] = time.monotonic, tell: Callable[[SuppressedLines], None] | None = None
     ) -> None:
         """Make the limiter. ``tell`` writes the line about what was left out; by default it goes to the log of the
         worker.
@@ -98,22 +100,22 @@ class LimitedLog:
 
     def say(self, write: Callable[..., Any], event: str, source: str, /, **fields: Any) -> None:
         """Write a line by ``write``, such as ``log.info``, unless ``source`` has written too many of ``event``."""
-        if self.may_say(event, source):
+        if self.may_log(event, source):
             write(event, **fields)
 
-    def may_say(self, event: str, source: str) -> bool:
+    def may_log(self, event: str, source: str) -> bool:
         """Return whether ``source`` may write one more line of ``event``; if not, the line counts as left out."""
         self._tell()
         written = self._limits.take(event, source, self._clock())
         if not written:
-            self._tell_later()
+            self._schedule_report()
         return written
 
     def _tell(self) -> None:
         for each in self._limits.end(self._clock()):
             self._tell_of(each)
 
-    def _tell_later(self) -> None:
+    def _schedule_report(self) -> None:
         """Have the lines left out be logged when their windows end, even if no further line comes."""
         try:
             loop = asyncio.get_running_loop()
@@ -137,7 +139,7 @@ class LimitedLog:
             self._at_next_end(loop)
 
 
-def _tell(left_out: LeftOut) -> None:
+def _tell(left_out: SuppressedLines) -> None:
     log.warning("log lines left out", of=left_out.event, source=left_out.source, lines=left_out.lines)
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from replicator.running.turns import SLICE_SECONDS, Share, Turns
+from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 
 _T = TypeVar("_T")
 
-CLIENT: Final[ContextVar[Share | None]] = ContextVar("CLIENT", default=None)
+CLIENT: Final[ContextVar[LoopShare | None]] = ContextVar("CLIENT", default=None)
 """Share of the client whose request is served; None in work of the worker itself."""
 
 
-def turns_of_this_loop() -> Turns:
-    """Return new :class:`Turns` for the event loop on which they are used."""
-    return Turns(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
+def turns_of_this_loop() -> FairScheduler:
+    """Return a :class:`FairScheduler` for the event loop on which it is used."""
+    return FairScheduler(time.perf_counter, lambda call: asyncio.get_running_loop().call_soon(call))
 
 
 class Pace:
@@ -26,7 +26,7 @@ class Pace:
 
     __slots__ = ("_share", "_turns", "_until")
 
-    def __init__(self, turns: Turns, share: Share | None = None) -> None:
+    def __init__(self, turns: FairScheduler, share: LoopShare | None = None) -> None:
         """Begin a slice. The work counts for ``share``, by default that of the client whose request is served."""
         self._turns = turns
         self._share = share or CLIENT.get() or turns.own
@@ -51,12 +51,12 @@ class Pace:
             await self.pause()
 
 
-def metered(work: Coroutine[Any, Any, _T], turns: Turns) -> Metered[_T]:
+def metered(work: Coroutine[Any, Any, _T], turns: FairScheduler) -> MeteredCoroutine[_T]:
     """Return ``work``, counted as use by the client whose request is served."""
-    return Metered(work, turns, CLIENT.get() or turns.own)
+    return MeteredCoroutine(work, turns, CLIENT.get() or turns.own)
 
 
-async def next_slice(turns: Turns, share: Share) -> None:
+async def next_slice(turns: FairScheduler, share: LoopShare) -> None:
     """Wait until it is the turn of the client of ``share``."""
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -70,12 +70,12 @@ async def next_slice(turns: Turns, share: Share) -> None:
     await granted
 
 
-class Metered(Coroutine[Any, Any, _T]):
+class MeteredCoroutine(Coroutine[Any, Any, _T]):
     """Coroutine that runs another one, and counts its steps as a client's use of the event loop."""
 
     __slots__ = ("_share", "_turns", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, _T], turns: Turns, share: Share) -> None:
+    def __init__(self, work: Coroutine[Any, Any, _T], turns: FairScheduler, share: LoopShare) -> None:
         self._work = work
         self._turns = turns
         self._share = share

@@ -22,7 +22,7 @@ FAILING_ENDS: Final = 5
 WINDOW_SECONDS: Final = 600.0
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Interface of a source of random numbers: the needed part of :class:`random.Random`."""
 
     def random(self) -> float: ...
@@ -44,7 +44,7 @@ class RestartHistory:
 
     __slots__ = ("_chance", "_ends", "_pause_seconds", "ends")
 
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: RandomSource) -> None:
         self._chance = chance
         self._ends: deque[float] = deque(maxlen=FAILING_ENDS)
         self._pause_seconds = 0.0

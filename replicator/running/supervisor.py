@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from replicator.running.restarts import PAUSE_SECONDS_MIN, Chance, RestartHistory
+from replicator.running.restarts import PAUSE_SECONDS_MIN, RandomSource, RestartHistory
 
 CANCEL_AGAIN_SECONDS: Final = 5.0
 """Time after which a cancelled task that still runs is cancelled again: it may have lost the cancellation."""
@@ -166,13 +166,13 @@ class SupervisedTask:
     def _begin(self) -> None:
         self._timer = None
         self._started_at = self._supervisor.clock()
-        work = self._made_and_run()
+        work = self._create_and_run()
         if self._supervisor.around is not None:
             work = self._supervisor.around(work)
         self._task = asyncio.get_running_loop().create_task(work, name=self.name)
         self._task.add_done_callback(self._has_ended)
 
-    async def _made_and_run(self) -> Any:
+    async def _create_and_run(self) -> Any:
         """Make the task's coroutine and run it. Both happen inside the task, so an error of either ends it."""
         return await self._work()
 
@@ -232,12 +232,12 @@ class Supervisor:
         self,
         *,
         log: Log | None = None,
-        chance: Chance | None = None,
+        chance: RandomSource | None = None,
         clock: Callable[[], float] = time.monotonic,
         around: Around | None = None,
     ) -> None:
         self.log: Log = log or structlog.get_logger(__name__)
-        self.chance: Chance = chance or random.Random()
+        self.chance: RandomSource = chance or random.Random()
         self.clock = clock
         self.around = around
         self._running: dict[SupervisedTask, None] = {}

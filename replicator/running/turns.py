@@ -1,6 +1,6 @@
 """Shares of the event loop's time: clients get it in slices, and those that used the least lately come first. Sans-IO.
 
-All doors of a worker share one :class:`Turns`. Invariant 11: no client delays another by more than its share.
+All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client delays another by more than its share.
 
 1. Work of a client ends at the end of its slice, :data:`SLICE_SECONDS`. The rest waits for another slice.
 2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. Work that waits gets at least one slice in
@@ -10,7 +10,7 @@ All doors of a worker share one :class:`Turns`. Invariant 11: no client delays a
 4. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
    client that used less than :data:`LIGHT_SECONDS` lately is.
 
-Use of the last minute is kept for operators (:meth:`Turns.busiest`).
+Use of the last minute is kept for operators (:meth:`FairScheduler.busiest`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Job = Callable[[], bool]
 """Work of one slice; returns whether more is left, which waits for another slice."""
 
 
-class Share:
+class LoopShare:
     """Use of the event loop's time by one client."""
 
     __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
@@ -91,7 +91,7 @@ class Share:
         self._bucket = max(self._bucket, bucket)
 
 
-class Turns:
+class FairScheduler:
     """Scheduler that decides which client's work runs next, and when the event loop looks at its sockets again."""
 
     def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
@@ -106,36 +106,36 @@ class Turns:
         """Short pieces of work since one was measured."""
         self._ends = False
         """Whether the end of this turn is scheduled."""
-        self._waiting: list[tuple[float, int, Share, Job]] = []
+        self._waiting: list[tuple[float, int, LoopShare, Job]] = []
         """Heap of waiting jobs: that of the client that used the least first; of equals, the one that waited longer."""
         self._numbers = count()
-        self._clients: dict[str, Share] = {}
+        self._clients: dict[str, LoopShare] = {}
         """Open connections, by their addresses."""
-        self.own = Share("")
+        self.own = LoopShare("")
         """Work of the worker itself."""
 
     # Clients.
 
-    def opened(self, share: Share) -> None:
+    def opened(self, share: LoopShare) -> None:
         """Add a client's connection, which :meth:`busiest` and :meth:`clients` list until it is :meth:`closed`."""
         self._clients[share.address] = share
 
-    def closed(self, share: Share) -> None:
+    def closed(self, share: LoopShare) -> None:
         """Forget a client whose connection is over."""
         if self._clients.get(share.address) is share:
             del self._clients[share.address]
 
-    def busiest(self, most: int) -> list[tuple[Share, float]]:
+    def busiest(self, most: int) -> list[tuple[LoopShare, float]]:
         """Return at most ``most`` clients, those that used the most time in the last minute, each with its seconds."""
         second = int(self.clock())
         used = ((share, share.last_minute(second)) for share in self._clients.values())
         return heapq.nlargest(most, (each for each in used if each[1] > 0), key=lambda each: each[1])
 
-    def client(self, address: str) -> Share | None:
+    def client(self, address: str) -> LoopShare | None:
         """Return the client whose connection is from ``host:port``; None if there is none."""
         return self._clients.get(address)
 
-    def clients(self, address: str) -> list[Share]:
+    def clients(self, address: str) -> list[LoopShare]:
         """Return the clients at ``address``: the one of ``host:port``, or all of a host."""
         if (share := self._clients.get(address)) is not None:
             return [share]
@@ -143,13 +143,13 @@ class Turns:
 
     # Time.
 
-    def may_begin(self, share: Share) -> bool:
+    def may_begin(self, share: LoopShare) -> bool:
         """Return whether the client's work may run at once, rather than :meth:`wait`."""
         if self._spent >= TURN_SECONDS:
             return False
         return not self._waiting or share.used(int(self.clock())) <= LIGHT_SECONDS
 
-    def spend(self, share: Share, seconds: float, now: float) -> None:
+    def spend(self, share: LoopShare, seconds: float, now: float) -> None:
         """Count time that was used for a client until ``now``."""
         if (second := int(now)) != share.since:
             share.begin_second(second)
@@ -159,7 +159,7 @@ class Turns:
         if not self._ends and self._spent >= NOTED_SECONDS:
             self._end_soon()
 
-    def sample(self, share: Share, began: float) -> None:
+    def sample(self, share: LoopShare, began: float) -> None:
         """Count short work of a client that began at ``began``. Some of it is measured, and stands for the rest."""
         self._unmeasured += 1
         if self._unmeasured >= SAMPLED:
@@ -171,7 +171,7 @@ class Turns:
         """Count a slice for work that was granted in this turn; its real use is counted by :meth:`spend` later."""
         self._spent += SLICE_SECONDS
 
-    def wait(self, share: Share, job: Job) -> None:
+    def wait(self, share: LoopShare, job: Job) -> None:
         """Call ``job`` when it is the client's turn, and again for as long as it returns True.
 
         Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.

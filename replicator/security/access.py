@@ -1,6 +1,7 @@
 """Credentials that this process shows to the workers that it asks, and whether it uses TLS.
 
-They are a token, a certificate, or somebody's own header ``Authorization``, passed on (:meth:`Access.for_somebody`).
+They are a token, a certificate, or somebody's own header ``Authorization``, passed on
+(:meth:`Access.with_credentials`).
 
 A worker, a tool and a Spark task each ask workers over HTTP. What they show comes from the topology, from options, or
 from the environment (:func:`of_environment`), which is how Spark's processes get it: their command lines, plans and
@@ -50,7 +51,7 @@ class Access:
     of a token.
     """
 
-    def for_somebody(self, header: str | None) -> Access:
+    def with_credentials(self, header: str | None) -> Access:
         """Return the same places and authorities, with the credentials ``header`` in place of our own."""
         return replace(self, token_file=None, token=None, certificate=None, key=None, header=header)
 

@@ -13,7 +13,7 @@ Certificate = Mapping[str, Any]
 """Certificate in the form of :meth:`ssl.SSLSocket.getpeercert`."""
 
 
-class RoleFrom(StrEnum):
+class RoleSource(StrEnum):
     """Part of a certificate that names the role."""
 
     COMMON_NAME = "common-name"
@@ -24,11 +24,11 @@ class RoleFrom(StrEnum):
 _NAMES: Final = ("DNS", "email", "URI")
 
 
-def identify_certificate(certificate: Certificate | None, role_from: RoleFrom) -> Identity:
+def identify_certificate(certificate: Certificate | None, role_from: RoleSource) -> Identity:
     """Return the identity in the certificate. Raise :class:`NotIdentified`."""
     if not certificate:
         raise NotIdentified("no client certificate was shown: connect with one")
-    if role_from is RoleFrom.SAN:
+    if role_from is RoleSource.SAN:
         found = next((value for kind, value in certificate.get("subjectAltName", ()) if kind in _NAMES), "")
     else:
         names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]

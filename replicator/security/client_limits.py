@@ -44,7 +44,7 @@ class Limits:
     sockets_of_role: int = SOCKETS_OF_ROLE_MAX
 
 
-class Shares:
+class HolderCounts:
     """Counts what each holder has of one thing; ``what`` names it in words, such as ``connections from``."""
 
     def __init__(self, what: str, most: int) -> None:
@@ -77,13 +77,13 @@ class ClientLimits:
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
-        self.connections_of_address = Shares("connections from", limits.connections_of_address)
-        self.connections_of_role = Shares("connections of role", limits.connections_of_role)
-        self.handshakes_of_address = Shares("unfinished connections from", limits.handshakes_of_address)
-        self.requests_of_address = Shares("requests from", limits.requests_of_address)
-        self.requests_of_role = Shares("requests of role", limits.requests_of_role)
-        self.sockets_of_address = Shares("WebSockets from", limits.sockets_of_address)
-        self.sockets_of_role = Shares("WebSockets of role", limits.sockets_of_role)
+        self.connections_of_address = HolderCounts("connections from", limits.connections_of_address)
+        self.connections_of_role = HolderCounts("connections of role", limits.connections_of_role)
+        self.handshakes_of_address = HolderCounts("unfinished connections from", limits.handshakes_of_address)
+        self.requests_of_address = HolderCounts("requests from", limits.requests_of_address)
+        self.requests_of_role = HolderCounts("requests of role", limits.requests_of_role)
+        self.sockets_of_address = HolderCounts("WebSockets from", limits.sockets_of_address)
+        self.sockets_of_role = HolderCounts("WebSockets of role", limits.sockets_of_role)
 
 
 def limits_of_process() -> Limits:

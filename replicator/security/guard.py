@@ -35,7 +35,7 @@ class Guard(Protocol):
         """Check that the role has one of ``actions`` for something at least: the request names no place."""
 
 
-class Everybody:
+class AllowAllGuard:
     """Guard without authentication: everybody may do everything."""
 
     def check(self, role: str, actions: tuple[Action, ...], place: str) -> None:
@@ -54,7 +54,7 @@ class Everybody:
         pass
 
 
-EVERYBODY: Final = Everybody()
+EVERYBODY: Final = AllowAllGuard()
 
 
 class PermissionGuard:

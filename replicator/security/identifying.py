@@ -2,7 +2,7 @@
 
 One :class:`Identifying` is one worker's configuration. The binary protocol (:func:`authenticator_of`) and HTTP
 (:meth:`Identifying.of_request`) show the same in their own ways. Where nothing is configured nobody is told apart:
-see :class:`replicator.protocol.authentication.Anyone`.
+see :class:`replicator.protocol.authentication.AllowAll`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from replicator.engine.errors import TooBusy
-from replicator.protocol.authentication import Admitted, Asked, Authenticator, Pending
+from replicator.protocol.authentication import Admitted, Authenticator, Challenge, Pending
 from replicator.protocol.errors import NotAuthenticated
-from replicator.security.certificates import Certificate, RoleFrom, identify_certificate
+from replicator.security.certificates import Certificate, RoleSource, identify_certificate
 from replicator.security.errors import NotIdentified
 from replicator.security.identity import Identity
 from replicator.security.passwords import Passwords, from_header
@@ -33,7 +33,7 @@ class Identifying:
 
     tokens: Tokens | None = None
     passwords: Passwords | None = None
-    certificates: RoleFrom | None = None
+    certificates: RoleSource | None = None
     clock: Callable[[], float] = time.time
     """Clock by which credentials expire."""
 
@@ -66,7 +66,7 @@ def authenticator_of(ways: Callable[[], Identifying], certificate: ShownCertific
     """Return the authenticator of one connection. It calls ``ways`` each time, because a reload may replace them while
     the connection is open.
     """
-    return _OfConnection(ways, certificate)
+    return _ConnectionAuthenticator(ways, certificate)
 
 
 # What to show, in words: nothing of it is a secret.
@@ -77,7 +77,7 @@ _SHOWN: Final = {
 }
 
 
-class _OfConnection:
+class _ConnectionAuthenticator:
     """See :class:`replicator.protocol.authentication.Authenticator`."""
 
     def __init__(self, ways: Callable[[], Identifying], certificate: ShownCertificate) -> None:
@@ -89,7 +89,7 @@ class _OfConnection:
     def _ways(self) -> Identifying:
         return self._current()
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked | Pending:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Challenge | Pending:
         try:
             match method:
                 case "token" if self._ways.tokens is not None:
@@ -98,7 +98,7 @@ class _OfConnection:
                     known = passwords.known(credentials)
                     if known is not None:
                         return self._admitted(known, now)
-                    return Pending(lambda: self._found_out(passwords, credentials, now))
+                    return Pending(lambda: self._identify_password(passwords, credentials, now))
                 case "tls" if self._ways.certificates is not None:
                     return self._admitted(identify_certificate(self._certificate(), self._ways.certificates), now)
         except NotIdentified as error:
@@ -108,7 +108,7 @@ class _OfConnection:
             f"{' or '.join(self._ways.methods)}"
         )
 
-    async def _found_out(self, passwords: Passwords, credentials: bytes, now: float) -> Admitted:
+    async def _identify_password(self, passwords: Passwords, credentials: bytes, now: float) -> Admitted:
         try:
             return self._admitted(await passwords.identify(credentials), now)
         except (NotIdentified, TooBusy) as error:

@@ -74,7 +74,7 @@ class Keys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OneKey:
+class SingleKey:
     """The only key, from a file. The key id in a token is ignored."""
 
     key: Key

@@ -184,7 +184,7 @@ class ActionQueue:
                 self._woken = False
                 handled = self._checkpoint.handled
                 while self._actions:
-                    await self._carry_out_some()
+                    await self._run_next_actions()
                     self._repeating = False
                 await self.save_noted()
                 await self._state.save_pending()
@@ -211,7 +211,7 @@ class ActionQueue:
         self.wake()
         self._on_resumed()
 
-    async def _carry_out_some(self) -> None:
+    async def _run_next_actions(self) -> None:
         """Carry out the first action, and the actions of the same kind right after it.
 
         Finished actions leave the queue, even if this raises."""

@@ -14,7 +14,7 @@ from replicator.engine.log.block import BlockKind
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.topic import Topic
 from replicator.running.pacing import Pace, next_slice
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from replicator.sync.marker_log import MarkerLog
 from replicator.sync.shared import monotonic_ms
 from snapshots.actions import ApplyUpdate
@@ -35,7 +35,7 @@ class IgnoredUpdates:
     after it.
     """
 
-    def __init__(self, topic: Topic, markers: MarkerLog, updates: UpdateAnnouncer, turns: Turns) -> None:
+    def __init__(self, topic: Topic, markers: MarkerLog, updates: UpdateAnnouncer, turns: FairScheduler) -> None:
         self._topic = topic
         self._markers = markers
         self._updates = updates

@@ -19,7 +19,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.parts import PartialBatches
 from snapshots.ack_vector import OriginAcks, Range, merged_ranges, within
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
@@ -54,7 +54,7 @@ def announce_around(acks: OriginAcks, partly: PositionSet) -> None:
 
 
 def announce_parts(
-    parts: PartlyHere, positions: PositionSet, batches: Batches
+    parts: PartialBatches, positions: PositionSet, batches: Batches
 ) -> tuple[PositionSet, Batches, PositionSet]:
     """Return what to announce of consumed ``positions`` and of the acknowledged indexes ``batches``.
 

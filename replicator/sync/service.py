@@ -233,11 +233,11 @@ class SubscriptionSync(TopicListener[Topic]):
         self._of(topic).on_acknowledged(subscription)
         self._index_state(topic, subscription)
 
-    def on_stayed(self, topic: Topic) -> None:
+    def on_deletion_refused(self, topic: Topic) -> None:
         for name, subscription in self._passed_over.pop(topic.name, {}).items():
             if topic.subscriptions.get(name) is subscription:
                 self.on_subscription(topic, subscription)
-        self._of(topic).on_stayed()
+        self._of(topic).on_deletion_refused()
 
     def on_log_deleted(self, topic: Topic) -> None:
         """Drop the sync of a deleted topic. Clusters that have copies keep them and are told nothing."""

@@ -147,7 +147,7 @@ class TopicState:
 
     # The log, as the cores see it.
 
-    def proves_nothing(self, said: Mapping[str, Position]) -> bool:
+    def is_inconclusive(self, said: Mapping[str, Position]) -> bool:
         """Return whether the peer with the vector ``said`` has messages that this cluster's log lacks and will never
         get.
 

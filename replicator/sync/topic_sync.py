@@ -137,7 +137,7 @@ class TopicSync:
             last_message = self._markers.last_message()
             self.controller.on_append(last_message, origin=None, messages=True, now_ms=monotonic_ms())
             self.controller.on_append(topic.log.last, origin=None, messages=False, now_ms=monotonic_ms())
-            self._recall_own_markers(last_message)
+            self._reload_own_markers(last_message)
         tombstones = topic.subscriptions.tombstones
         for name, generation in tombstones.items():
             self.controller.on_subscription_deleted(
@@ -178,7 +178,7 @@ class TopicSync:
             state.starts, topic.origins.high_waters()
         )
 
-    def _recall_own_markers(self, after: Position) -> None:
+    def _reload_own_markers(self, after: Position) -> None:
         """Let the controller read this cluster's markers after the last message, so that it does not write them again.
 
         That keeps an idle topic idle (invariant 7). Of many markers only the newest are read.
@@ -222,7 +222,7 @@ class TopicSync:
         self.controller.on_topology(peers, self._shared.routes.origins(self._topic.name), monotonic_ms())
         self._settle()
 
-    def on_stayed(self) -> None:
+    def on_deletion_refused(self) -> None:
         """Go on with what the topic refused while it was to be deleted. It stays."""
         self._queue.wake()
         self.on_topology()
@@ -241,7 +241,7 @@ class TopicSync:
 
     def on_appended(self, blocks: Sequence[AppendedBlock]) -> None:
         """Tell the cores that ``blocks`` are in the log, and act on what they bring."""
-        if self._alone and self._concern_nobody(blocks):
+        if self._alone and self._are_irrelevant(blocks):
             last, messages = blocks[-1], sum([block.header.messages for block in blocks])
             self.controller.on_append(last.last, origin=last.header.origin, messages=messages, now_ms=monotonic_ms())
             return
@@ -267,7 +267,7 @@ class TopicSync:
                 self._messages_came(name)
         self._settle()
 
-    def _concern_nobody(self, blocks: Sequence[AppendedBlock]) -> bool:
+    def _are_irrelevant(self, blocks: Sequence[AppendedBlock]) -> bool:
         """Return whether ``blocks`` hold only messages of this cluster, and the topic has no replicated subscription.
 
         In a topic without peers such blocks change no deadline, and nothing waits for them.
@@ -297,7 +297,7 @@ class TopicSync:
         )
         if name in self._off:
             del self._off[name]
-            self._hear_what_was_ignored(name)
+            self._replay_ignored(name)
             self._messages_came(name)  # they may have come meanwhile
         self._duplicates_came(subscription, cursor.followed)
         if self._may_have_come_before_its_start(subscription):
@@ -314,7 +314,7 @@ class TopicSync:
         mine = self._topic.subscriptions[subscription.name]
         return self._state.exact.merge_start(mine, said)
 
-    def _hear_what_was_ignored(self, name: str) -> None:
+    def _replay_ignored(self, name: str) -> None:
         """Apply again what other clusters announced in the log about ``name``, which is replicated again."""
         if self._ignored is None or self._ignored.begun:
             updates, turns = self.controller.updates, self._shared.engine.turns
@@ -487,7 +487,7 @@ class TopicSync:
             if (
                 header.origin != self._shared.engine.cluster
                 and isinstance(marker, SnapshotResponse | SnapshotRequest)
-                and self._state.proves_nothing(marker.vector)
+                and self._state.is_inconclusive(marker.vector)
             ):
                 self._shared.counted.answers_unprovable += 1
                 if isinstance(marker, SnapshotResponse):

@@ -101,7 +101,7 @@ class UseAnswer:
         )
 
 
-class UseElsewhere:
+class RemoteUse:
     """Asks the workers of other clusters whether consumers use a subscription.
 
     ``peers`` returns the clusters to which deletions on a topic are announced.

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from replicator.engine.errors import EngineError
 from replicator.engine.topic_name import check_tenant, parse_namespace, parse_topic
-from replicator.security.certificates import RoleFrom
+from replicator.security.certificates import RoleSource
 from replicator.security.identity import ROLE_CHARS_MAX
 from replicator.security.permissions import Action
 from replicator.topology.scalars import Flag, data_path, one_of
@@ -107,7 +107,7 @@ class AuthSettings(Section):
     tokens: TokenAuth | None = None
     passwords: _File | None = None
     """File of user names and passwords in the form of ``htpasswd``, with bcrypt or apr1."""
-    certificates: Annotated[RoleFrom, one_of(RoleFrom)] | None = None
+    certificates: Annotated[RoleSource, one_of(RoleSource)] | None = None
     """Part of a client's certificate that names its role."""
     superusers: Roles = ()
     metrics: Roles | Literal["open"] = ()

@@ -54,7 +54,7 @@ class LocatedYaml:
 def read_yaml(text: str) -> LocatedYaml:
     """Read one document; an empty one has the value None. Raise :class:`YamlError`."""
     try:
-        _refuse_hostile(text)
+        _refuse_unsafe(text)
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -74,7 +74,7 @@ def read_yaml(text: str) -> LocatedYaml:
     return document
 
 
-def _refuse_hostile(text: str) -> None:
+def _refuse_unsafe(text: str) -> None:
     depth = 0
     for event in _events(text):
         line = event.start_mark.line + 1

@@ -125,7 +125,7 @@ class _Reader:
         links = tuple(self._links(root.get("links"), root.get("clusters")))
         self._refuse_shared_places(clusters)
         auth = self._section(AuthSettings, ("auth",), root.get("auth")) or AuthSettings()
-        self._refuse_unshown(clusters, auth)
+        self._check_credentials(clusters, auth)
         topology = Topology(
             clusters,
             links,
@@ -161,10 +161,10 @@ class _Reader:
             if cluster is not None:
                 if cluster.database_file is not None and "database" in cluster.model_fields_set:
                     self._problem((*where, "database_file"), "stands beside `database`; leave one of them out")
-                self._refuse_half_kind(where, cluster)
+                self._check_kind_fields(where, cluster)
                 yield cluster
 
-    def _refuse_half_kind(self, where: FieldPath, cluster: Cluster) -> None:
+    def _check_kind_fields(self, where: FieldPath, cluster: Cluster) -> None:
         """Refuse fields that a cluster of the other kind needs, and require those of its own kind."""
         if cluster.kind != PULSAR_KIND:
             if cluster.apache is not None:
@@ -280,7 +280,7 @@ class _Reader:
                         "needs Spark; write `engine: spark` at this link, or in `pipeline` for all",
                     )
 
-    def _refuse_unshown(self, clusters: Sequence[Cluster], auth: AuthSettings) -> None:
+    def _check_credentials(self, clusters: Sequence[Cluster], auth: AuthSettings) -> None:
         """Refuse clusters that lack a certificate which ``tls.required`` needs, or a token to ask other workers."""
         for cluster in clusters:
             where: FieldPath = ("clusters", cluster.name)

@@ -136,14 +136,14 @@ def mask_password(url: str) -> str:
         parts: SplitResult | None = urlsplit(url)
     except ValueError:
         parts = None
-    if parts is None or "@" in parts.path + parts.query + parts.fragment or _odd_port(parts):
+    if parts is None or "@" in parts.path + parts.query + parts.fragment or _is_invalid_port(parts):
         # The user's part is not where a parser looks for it, so nothing after it is safe to show.
         return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else f"{scheme}://***"
     masked = re.sub(r"^([^:/?#]*):[^/?#]*@", r"\1:***@", rest)
     return f"{scheme}://" + re.sub(r"(?i)((?:^|[?&])[^=&]*password=)[^&]*", r"\1***", masked)
 
 
-def _odd_port(parts: SplitResult) -> bool:
+def _is_invalid_port(parts: SplitResult) -> bool:
     try:
         return parts.port == 0
     except ValueError:

@@ -42,7 +42,7 @@ AWAITED_MAX: Final = 1_000
 Past it the oldest are not waited for."""
 
 
-class Chosen(NamedTuple):
+class TracedMessage(NamedTuple):
     """Traced message among those that are published in one call."""
 
     entry: int
@@ -85,7 +85,7 @@ class Tracing:
         self._sink = sink
         self._bits = bits
 
-    def publication(self, topic: str, chosen: Sequence[Chosen]) -> Publication:
+    def publication(self, topic: str, chosen: Sequence[TracedMessage]) -> Publication:
         """Begin to trace the publication of the messages ``chosen``; the result makes their spans when it ends."""
         return Publication(self, topic, chosen)
 
@@ -160,7 +160,7 @@ class Publication:
 
     __slots__ = ("_chosen", "_start_ns", "_topic", "_tracing")
 
-    def __init__(self, tracing: Tracing, topic: str, chosen: Sequence[Chosen]) -> None:
+    def __init__(self, tracing: Tracing, topic: str, chosen: Sequence[TracedMessage]) -> None:
         self._tracing = tracing
         self._topic = topic
         self._chosen = chosen

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import structlog
 
-from replicator.apache.copies_elsewhere import Copies, Copy, Expected
+from replicator.apache.copies_elsewhere import Copies, Copy, EntryFingerprint
 from replicator.apache.errors import BridgeError
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
@@ -116,7 +116,7 @@ async def _ask(
         async with timeout_at(until):
             status, body = await _get(session, address, STORE_OF_ROUTE, query)
             if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
-                told = await _ask_earlier_version(session, address, own, counted=counted)
+                told = await _ask_old_version(session, address, own, counted=counted)
             elif status == HTTPStatus.SERVICE_UNAVAILABLE:
                 raise NoAnswer(f"the worker at {address} is not ready: {_message(body)}", alive=True)
             elif status != HTTPStatus.OK:
@@ -142,7 +142,7 @@ async def _ask(
     return told
 
 
-async def _ask_earlier_version(session: aiohttp.ClientSession, address: str, own: str, *, counted: bool) -> StoreOf:
+async def _ask_old_version(session: aiohttp.ClientSession, address: str, own: str, *, counted: bool) -> StoreOf:
     status, state = await _get(session, address, "/failover/v1/state", {})
     if status != HTTPStatus.OK:
         raise NoAnswer(
@@ -170,7 +170,7 @@ async def _get(session: aiohttp.ClientSession, address: str, path: str, query: M
             return response.status, {}
 
 
-async def topics_there(peers: Mapping[str, str], *, seconds: float) -> tuple[set[str], dict[str, str]]:
+async def list_peer_topics(peers: Mapping[str, str], *, seconds: float) -> tuple[set[str], dict[str, str]]:
     """Ask all ``peers`` at once for the names of their topics; wait for those that are starting, too.
 
     Return all names, and for each peer without an answer the reason.
@@ -201,7 +201,7 @@ async def topics_there(peers: Mapping[str, str], *, seconds: float) -> tuple[set
     return names, silent
 
 
-class MarksElsewhere:
+class PeerHighWaters:
     """Positions up to which the clusters ``peers``, addresses by name, have the topics of ``origin``.
 
     They are asked for all topics together. Each first answer is kept with the store: from then on, a peer gets messages
@@ -350,7 +350,7 @@ def marks_of(rows: Mapping[str, Any]) -> dict[str, HighWater]:
 def _copy_of(row: Mapping[str, Any]) -> Copy:
     """Return what a peer has of one topic. Only a row of an earlier version has no ``newest``."""
     told = row.get("newest")
-    content = None if told is None else Expected(int(told["publish_time_ms"]), int(told["sequence_id"]))
+    content = None if told is None else EntryFingerprint(int(told["publish_time_ms"]), int(told["sequence_id"]))
     return Copy(_mark_of(row), Position.parse(row["messages"]), content, "newest" in row and told is None)
 
 

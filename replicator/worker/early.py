@@ -101,7 +101,7 @@ class Opening:
         return web.json_response(SettingsKept(self.cluster, ()).as_json())
 
 
-class GrantsOfStore:
+class StoreGrants:
     """Grants of the store that is open; none while no store is open."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class HttpListener:
             own.setblocking(False)
 
             def made() -> FirstByte:
-                return FirstByte(http, _TurnedAway, limits)
+                return FirstByte(http, _RejectedConnection, limits)
 
             if tls is not None:
                 return cls(runner, MixedPort(own, BACKLOG, tls, made, limits, tls_alone=tls_alone))
@@ -159,7 +159,7 @@ class HttpListener:
             await self._runner.cleanup()
 
 
-class _TurnedAway(asyncio.Protocol):
+class _RejectedConnection(asyncio.Protocol):
     """Connection of a client of the binary protocol, which ends at once: the client tries again."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

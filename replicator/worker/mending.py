@@ -9,7 +9,7 @@ blocks are remembered at most.
    they are asked again after a while.
 3. The writer puts it in its place, and those who stopped at it go on.
 
-``replicator verify --fix`` asks for single blocks at once (:meth:`Mending.mend`), in the same way.
+``replicator verify --fix`` asks for single blocks at once (:meth:`BlockRepair.mend`), in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Outcome(StrEnum):
 log = structlog.get_logger(__name__)
 
 
-class Mending:
+class BlockRepair:
     """Mending of one worker's blocks. ``on_mended`` is called with a topic when one of its blocks is whole again."""
 
     def __init__(self, engine: Engine, supervisor: Supervisor, on_mended: Callable[[Topic], None]) -> None:

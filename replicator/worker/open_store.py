@@ -20,7 +20,7 @@ from replicator.index.earlier_rows import EarlierRows, earlier_rows
 from replicator.operating.start_checks import DATABASE_REACHED, never_served
 from replicator.running.supervisor import Supervisor
 from replicator.topology import Cluster, Topology, database_of
-from replicator.worker.early import GrantsOfStore, Opening
+from replicator.worker.early import Opening, StoreGrants
 from replicator.worker.store_start import OpenStore, Started, StoreStart
 from replicator.worker.tracing import WorkerTraces
 
@@ -34,7 +34,7 @@ async def open_database_and_store(
     stack: AsyncExitStack,
     traces: WorkerTraces | None,
     opening: Opening,
-    grants: GrantsOfStore,
+    grants: StoreGrants,
     *,
     on_empty_store: str | None = None,
     stopping: asyncio.Event | None = None,

@@ -15,7 +15,7 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.native_replication import NativeOrigins
 from replicator.api.linked_sources import LinkedSources
 from replicator.engine.engine import Engine
-from replicator.engine.errors import MovedTo, NotAllowedError
+from replicator.engine.errors import NotAllowedError, Redirect
 from replicator.engine.restored import restored_mark
 from replicator.engine.staging.service import StagingService
 from replicator.failover.service import FailoverService
@@ -23,19 +23,19 @@ from replicator.index.database import Database
 from replicator.index.rebuild import IndexRebuild
 from replicator.index.writer import IndexWriter
 from replicator.operating.binding import WorkerError
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from replicator.running.supervisor import Supervisor
 from replicator.security.asking import worker_url
 from replicator.sync.service import SubscriptionSync
-from replicator.sync.use_elsewhere import UseElsewhere
+from replicator.sync.use_elsewhere import RemoteUse
 from replicator.topology import Cluster, Topology
-from replicator.worker.asking_peers import MarksElsewhere
-from replicator.worker.mending import Mending
+from replicator.worker.asking_peers import PeerHighWaters
+from replicator.worker.mending import BlockRepair
 from replicator.worker.pipeline_driver import PipelineDriver
 from replicator.worker.running_links import RunningLinks
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 from replicator.worker.store_watch import StoreWatch
-from replicator.worker.taking_states import TakingStates
+from replicator.worker.taking_states import StateRecovery
 from replicator.worker.tracing import WorkerTraces
 from replicator.worker.watchdog import Watchdog
 
@@ -58,13 +58,13 @@ class Parts:
     staging: StagingService
     driver: PipelineDriver
     sources: LinkedSources
-    mending: Mending
-    use_elsewhere: UseElsewhere
+    mending: BlockRepair
+    use_elsewhere: RemoteUse
     watchdog: Watchdog
-    settings: SettingsTeller
-    states: TakingStates
+    settings: SettingsPublisher
+    states: StateRecovery
     stores: StoreWatch
-    asking: AskingBack
+    claim_checker: ClaimChecker
     bridge: ApacheBridge | None = None
     traces: WorkerTraces | None = None
 
@@ -79,9 +79,9 @@ class Parts:
         self.settings.opened(source)
 
 
-def service_urls(topology: Topology) -> Mapping[str, MovedTo]:
+def service_urls(topology: Topology) -> Mapping[str, Redirect]:
     """Return the URLs at which clients of the binary protocol connect to each cluster."""
-    return {cluster.name: MovedTo(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
+    return {cluster.name: Redirect(cluster.pulsar_url, cluster.pulsar_tls_url) for cluster in topology.clusters}
 
 
 def client_origins(topology: Topology) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ def bridge_of(topology: Topology, cluster: Cluster, engine: Engine) -> ApacheBri
         f"{cluster.apache.service_url}"
     )
     restored = restored_mark(engine.store)
-    elsewhere = MarksElsewhere(
+    elsewhere = PeerHighWaters(
         other_addresses(topology, cluster.name),
         cluster.broker_origin,
         engine.store.meta(MARKS_ELSEWHERE),

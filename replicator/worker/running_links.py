@@ -21,11 +21,11 @@ from replicator.links.link import Link
 from replicator.links.planner import NOBODY_ASKED, carrier_name
 from replicator.links.route import Route
 from replicator.operating.start_checks import RUNS
-from replicator.peering.runs import EARLIER_MAX, Run, Standing
+from replicator.peering.runs import EARLIER_MAX, Run, RunVerdict
 from replicator.topology import SPARK, Topology
 from replicator.topology.paths import passed_on_by
 
-_REFUSED: Final = (Standing.TWIN, Standing.DISMISSED)
+_REFUSED: Final = (RunVerdict.TWIN, RunVerdict.DISMISSED)
 
 
 def _shown(run: Run) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class RunningLinks:
         ending = {key: link for key, link in self._running.items() if wanted.get(key) != (link.route, link.address)}
         await asyncio.gather(*(link.stop() for link in ending.values()))
         for key, link in ending.items():  # no await from here on: see above
-            link.let_go()
+            link.detach()
             del self._running[key]
             if self._index is not None:
                 self._index.link_gone(key)

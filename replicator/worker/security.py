@@ -11,13 +11,13 @@ from typing import Protocol
 
 from replicator.api.guarding import Guarding
 from replicator.engine.topics.grants import Grants
-from replicator.protocol.authentication import Anyone, Authenticator
+from replicator.protocol.authentication import AllowAll, Authenticator
 from replicator.running.supervisor import SupervisedTask, Supervisor
 from replicator.security.guard import EVERYBODY, Guard, PermissionGuard
 from replicator.security.identifying import ShownCertificate, authenticator_of
 from replicator.security.permissions import Permissions
 from replicator.topology.auth import AuthSettings
-from replicator.topology.made_security import MadeSecurity, make_security
+from replicator.topology.made_security import LoadedSecurity, make_security
 
 
 class GrantsSource(Protocol):
@@ -31,12 +31,12 @@ class GrantsSource(Protocol):
 class WorkerSecurity:
     """Security of one worker. Whether it identifies requests does not change while it runs."""
 
-    def __init__(self, made: MadeSecurity, grants: GrantsSource, supervisor: Supervisor) -> None:
+    def __init__(self, made: LoadedSecurity, grants: GrantsSource, supervisor: Supervisor) -> None:
         settings = made.settings
         self._grants = grants
         self._supervisor = supervisor
         self._made = made
-        self._read: MadeSecurity | None = None
+        self._read: LoadedSecurity | None = None
         self._permissions = self._permissions_of(settings)
         self._fetching: SupervisedTask | None = None
         self.guard: Guard = PermissionGuard(lambda: self._permissions, grants.all) if settings.enabled else EVERYBODY
@@ -57,7 +57,7 @@ class WorkerSecurity:
 
     def authenticator(self, certificate: ShownCertificate) -> Authenticator:
         """Return the authenticator of one connection of the binary protocol."""
-        return authenticator_of(lambda: self._made.identifying, certificate) if self.enabled else Anyone()
+        return authenticator_of(lambda: self._made.identifying, certificate) if self.enabled else AllowAll()
 
     def read(self, settings: AuthSettings) -> None:
         """Read what the settings name; nothing counts before :meth:`use`. Raises :class:`SecurityError`."""

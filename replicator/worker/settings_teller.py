@@ -24,7 +24,7 @@ import aiohttp
 import structlog
 
 from replicator.engine.cluster_settings.own import TAKEN
-from replicator.engine.cluster_settings.putting_back import keep_own, note_without, put_back
+from replicator.engine.cluster_settings.putting_back import note_without, put_back, store_inactive
 from replicator.engine.cluster_settings.state import STORES_MAX, KeptState, Verdict, taken_back
 from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
@@ -46,11 +46,11 @@ GATHER_SECONDS: Final = 0.1
 log = structlog.get_logger(__name__)
 
 
-class NotTold(Exception):
+class SettingsNotSent(Exception):
     """Another worker does not answer, or does not keep the settings."""
 
 
-class SettingsTeller:
+class SettingsPublisher:
     """Tells the settings of ``engine``'s cluster. ``on_put_back`` is called after settings were put back later than at
     the start."""
 
@@ -134,7 +134,7 @@ class SettingsTeller:
 class _Peer:
     """One other worker, with what it has of this cluster's settings."""
 
-    def __init__(self, teller: SettingsTeller, name: str, address: str) -> None:
+    def __init__(self, teller: SettingsPublisher, name: str, address: str) -> None:
         self.name = name
         self.address = address
         self.reason = ""
@@ -171,7 +171,7 @@ class _Peer:
                 finally:
                     await self._tell()
                 self._note("")
-            except (NotTold, EngineError) as error:
+            except (SettingsNotSent, EngineError) as error:
                 self._kept = None
                 self._note(str(error))
                 seconds = RETRY_SECONDS
@@ -190,7 +190,7 @@ class _Peer:
             return
         answer = await self._post(SettingsHint(head))
         if answer.verdict is not Verdict.KEPT:
-            raise NotTold(
+            raise SettingsNotSent(
                 f"{self.name} keeps newer settings (policies, permissions and so on) of this cluster: this cluster's "
                 "store was put back to an older copy of itself, and the older settings are in effect. Compare them "
                 f"with what `GET /replication/v1/settings?cluster={self._engine.cluster}` shows at {self.name}, and "
@@ -206,7 +206,9 @@ class _Peer:
             return
         kept = (await ask_settings({self.name: self.address}, self._engine.cluster))[self.name]
         if kept is None:
-            raise NotTold(f"{self.name} does not answer which settings of this cluster it keeps; it is asked again")
+            raise SettingsNotSent(
+                f"{self.name} does not answer which settings of this cluster it keeps; it is asked again"
+            )
         await self._engine.partitioned.learn_deletions(kept.deletions)
         async with self._teller.noting:
             await self._heard(kept.states, kept.deleted_at)
@@ -227,7 +229,7 @@ class _Peer:
         taken = await asyncio.to_thread(taken_back, engine.cluster, {self.name: states}, own, set_since=set_since)
         if set_since is not None and own is not None:
             for each in _forked(own, states, note):
-                await keep_own(engine, each)  # the peer keeps one version of each store
+                await store_inactive(engine, each)  # the peer keeps one version of each store
                 taken = replace(taken, newer=(*taken.newer, (self.name, each.head)))
         for peer, head in taken.newer:
             log.warning("newer settings do not count", cluster=engine.cluster, peer=peer, store=head.store)
@@ -255,18 +257,18 @@ class _Peer:
             ):
                 answer = json.loads(await response.read())
                 if response.status != 200:
-                    raise NotTold(
+                    raise SettingsNotSent(
                         f"the worker of {self.name} refuses this cluster's settings: "
                         f"{answer.get('message', response.status)}"
                     )
                 return HintAnswer.of_json(answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotTold(
+            raise SettingsNotSent(
                 f"the worker of {self.name} at {self.address} cannot be told this cluster's settings: "
                 f"{why_no_answer(error)}"
             ) from None
         except UNREADABLE as error:
-            raise NotTold(
+            raise SettingsNotSent(
                 f"the worker of {self.name} at {self.address}: its answer cannot be read: {error!r:.100}; run the same "
                 "version everywhere"
             ) from None
@@ -301,15 +303,15 @@ async def _asked(name: str, address: str, cluster: str, seconds_max: float) -> S
         ):
             body = await read_at_most(response, KEPT_BYTES_MAX)
             if response.status != 200:
-                raise NotTold(  # noqa: TRY301 - one place logs all reasons
+                raise SettingsNotSent(  # noqa: TRY301 - one place logs all reasons
                     f"the worker answers with an error, status {response.status}: {bytes(body[:200])!r}"
                 )
             kept = await asyncio.to_thread(lambda: SettingsKept.of_json(loads_by_steps(body)))
             if kept.cluster != name:
-                raise NotTold(  # noqa: TRY301 - see above
+                raise SettingsNotSent(  # noqa: TRY301 - see above
                     f"cluster {kept.cluster!r} answers at the address of {name!r}: correct the address in the topology"
                 )
             return kept
-    except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, NotTold) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE, SettingsNotSent) as error:
         log.warning("a cluster does not say which settings it keeps", asked=name, address=address, reason=repr(error))
         return None

@@ -52,7 +52,7 @@ class IndexRows(Enum):
     """Postgres does not answer. It counts as one without rows."""
 
 
-class How(StrEnum):
+class StartMode(StrEnum):
     """Way in which a worker came to serve on its store."""
 
     USUAL = "usual"
@@ -66,7 +66,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class StartState:
     """State of a start."""
 
     cluster: str
@@ -96,7 +96,7 @@ class Situation:
 class Serve:
     """Decision to serve clients."""
 
-    how: How
+    how: StartMode
     unasked: tuple[str, ...] = ()
     """Peers that did not answer. Their later answers count."""
     nobody_asked: bool = False
@@ -134,18 +134,18 @@ class Wait:
 Decision = Serve | TakeBack | Refuse | Wait
 
 
-def decide(now: Situation) -> Decision:
+def decide(now: StartState) -> Decision:
     """Return what the worker does. See the rules of this module."""
     unasked = tuple(sorted(now.silent))
     if not now.new:
         reason = older_store(now.cluster, now.place, now.line, now.answers)
         if reason is not None:
             return Refuse(True, reason)
-        return Serve(How.USUAL, unasked, nobody_asked=bool(now.silent) and not now.answers)
+        return Serve(StartMode.USUAL, unasked, nobody_asked=bool(now.silent) and not now.answers)
     if now.on_empty_store == START:
-        return Serve(How.EMPTY)
+        return Serve(StartMode.EMPTY)
     if now.taken_back:
-        return Serve(How.RECLAIMED, unasked)
+        return Serve(StartMode.RECLAIMED, unasked)
     with_messages = tuple(sorted(name for name, each in now.answers.items() if each.messages))
     with_anything = tuple(sorted(name for name, each in now.answers.items() if each.topics or each.messages))
     gone = tuple(sorted(now.had_messages & now.silent.keys()))
@@ -159,10 +159,10 @@ def decide(now: Situation) -> Decision:
     if now.on_empty_store != REFUSE and (with_anything or now.begun) and now.answers:
         return TakeBack(with_anything, frozenset(unasked))
     if now.answers:
-        return Serve(How.FIRST, unasked)
+        return Serve(StartMode.FIRST, unasked)
     if now.begun or (unasked and now.asks and now.index is IndexRows.EARLIER):
         return Wait(unasked, _waits_for_anybody(now.cluster, now.silent, begun=now.begun))
-    return Serve(How.FIRST, unasked, nobody_asked=bool(unasked))
+    return Serve(StartMode.FIRST, unasked, nobody_asked=bool(unasked))
 
 
 def older_store(cluster: str, place: str, line: StoreLine, answers: Mapping[str, StoreOf]) -> str | None:
@@ -210,7 +210,7 @@ def _waits_for_anybody(cluster: str, silent: Mapping[str, str], *, begun: bool) 
     )
 
 
-def _not_empty(now: Situation, holders: tuple[str, ...]) -> str:
+def _not_empty(now: StartState, holders: tuple[str, ...]) -> str:
     without = "".join(f" --without {name}" for name in sorted(now.silent))
     topics = max((now.answers[name].messages for name in holders if name in now.answers), default=0)
     who = (
@@ -226,7 +226,7 @@ def _not_empty(now: Situation, holders: tuple[str, ...]) -> str:
     )
 
 
-def _earlier_store(now: Situation) -> str:
+def _earlier_store(now: StartState) -> str:
     without = "".join(f" --without {name}" for name in sorted(now.silent))
     reclaim = f"replicator backup reclaim -f FILE --cluster {now.cluster}{without}"
     return (

@@ -60,7 +60,7 @@ from replicator.index.translation import Translator
 from replicator.index.writer import IndexWriter
 from replicator.operating.binding import BACKLOG, Bound, WorkerError, bind
 from replicator.operating.start_checks import DATABASE_REACHED, Setup, check_start, tls_context
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from replicator.peering.runs import Run
 from replicator.running.collector import made_to_stay
 from replicator.running.ending import ender_of_environment
@@ -72,15 +72,15 @@ from replicator.security.client_limits import ClientLimits, limits_of_process
 from replicator.security.errors import SecurityError
 from replicator.sync.routes import TopologyRoutes
 from replicator.sync.service import SubscriptionSync
-from replicator.sync.use_elsewhere import UseElsewhere
+from replicator.sync.use_elsewhere import RemoteUse
 from replicator.topology import Cluster, Topology, database_of
 from replicator.topology.access import access_of_worker
 from replicator.topology.extras import check_extras
 from replicator.topology.fields import OPEN
 from replicator.topology.made_security import make_security
-from replicator.worker.early import GrantsOfStore, HttpListener, Opening, make_early_app
+from replicator.worker.early import HttpListener, Opening, StoreGrants, make_early_app
 from replicator.worker.index_source import IndexSource
-from replicator.worker.mending import Mending
+from replicator.worker.mending import BlockRepair
 from replicator.worker.open_store import open_database_and_store
 from replicator.worker.parts import (
     Parts,
@@ -96,10 +96,10 @@ from replicator.worker.reload import TopologyReloader
 from replicator.worker.reports import Reports
 from replicator.worker.running_links import RunningLinks, begin_run, incoming
 from replicator.worker.security import WorkerSecurity
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 from replicator.worker.store_start import Started, StoppedEarly, StoreReplaced
 from replicator.worker.store_watch import StoreWatch
-from replicator.worker.taking_states import TakingStates
+from replicator.worker.taking_states import StateRecovery
 from replicator.worker.tracing import WorkerTraces, make_traces
 from replicator.worker.watchdog import Watchdog
 from replicator.worker.watching import FileWatcher
@@ -222,7 +222,7 @@ async def start_worker(
         traces = make_traces(topology.traces, name, supervisor)
         if traces is not None:
             stack.push_async_callback(traces.export.stop)  # after all that makes spans
-        opening, grants, limits = Opening(name), GrantsOfStore(), ClientLimits(limits_of_process())
+        opening, grants, limits = Opening(name), StoreGrants(), ClientLimits(limits_of_process())
         security = WorkerSecurity(made, grants, supervisor)
         await security.start()
         stack.push_async_callback(security.stop)
@@ -345,19 +345,19 @@ def _make_parts(
         StagingService(engine),
         PipelineDriver(name, cluster.url, links.waits_for, links.driver_ended, supervisor),
         LinkedSources(),
-        Mending(engine, supervisor, partial(_go_on, links)),
-        UseElsewhere(engine, sync.peers),
+        BlockRepair(engine, supervisor, partial(_go_on, links)),
+        RemoteUse(engine, sync.peers),
         watchdog,
-        SettingsTeller(engine, links.pauses_put_back),
-        TakingStates(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
+        SettingsPublisher(engine, links.pauses_put_back),
+        StateRecovery(engine, sync, other_addresses(topology, name), topology.store.wait_for_states_seconds),
         StoreWatch(engine, topology, started, supervisor, failover.adopt),
-        AskingBack(name),
+        ClaimChecker(name),
         bridge,
         traces,
     )
     for end in (
         parts.stores.stop,
-        parts.asking.stop,
+        parts.claim_checker.stop,
         parts.mending.stop,
         parts.settings.stop,
         parts.states.stop,
@@ -388,7 +388,7 @@ async def _start_parts(parts: Parts, topology: Topology) -> None:
     parts.states.begin()
     parts.engine.maintenance.start()  # not before links and bridge hold back what they have not passed on
     parts.sources.replace(incoming(topology, parts.cluster))
-    parts.asking.change(other_addresses(topology, parts.cluster))
+    parts.claim_checker.change(other_addresses(topology, parts.cluster))
     parts.failover.close_gate()
     parts.staging.start()
     await parts.settings.change(other_addresses(topology, parts.cluster))
@@ -418,7 +418,7 @@ def _make_app(parts: Parts, reports: Reports, security: WorkerSecurity, limits: 
         security.guarding(),
         limits,
         reports.metrics,
-        parts.asking,
+        parts.claim_checker,
     )
     add_audit(app, parts.index)
     add_drills(app, parts.index)
@@ -472,7 +472,7 @@ async def _serve(
 def _open_or_close(cluster: Cluster, ports: Sequence[OwnPort], gate: Gate) -> None:
     """Open or close the ports of the binary protocol, as the gate says."""
     for port in ports:
-        port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.turns_everybody_away)
+        port.set_open(cluster.pulsar_while_fenced == OPEN or not gate.rejects_all)
 
 
 def _problems_here(name: str, tls: ServerTls | None, security: WorkerSecurity, topology: Topology) -> list[str]:

@@ -41,19 +41,19 @@ from replicator.running.naming import named
 from replicator.running.short_tasks import awaited
 from replicator.topology import Topology
 from replicator.topology.fields import START as START_EMPTY
-from replicator.worker.asking_peers import ask_all, topics_there
+from replicator.worker.asking_peers import ask_all, list_peer_topics
 from replicator.worker.early import Opening
 from replicator.worker.start_decision import (
-    How,
     IndexRows,
     Refuse,
     Serve,
-    Situation,
+    StartMode,
+    StartState,
     TakeBack,
     Wait,
     decide,
 )
-from replicator.worker.taking_settings import came_back_alone, take_settings
+from replicator.worker.taking_settings import take_settings, was_reclaimed_without_settings
 
 START: Final = "start"
 """Name of a row in the table ``meta``: what the first start on this store did, and whom it could not ask."""
@@ -86,7 +86,7 @@ class StoppedEarly(Exception):
 class Started:
     """Outcome of the decision to serve."""
 
-    how: How
+    how: StartMode
     unasked: Mapping[str, str] = field(default_factory=dict)
     """Peers that did not answer, each with the reason."""
     nobody_asked: bool = False
@@ -159,7 +159,7 @@ class StoreStart:
         row = {} if engine is None else engine.store.meta(START) or {}
         had = set(row.get("sources", ())) & self._peers.keys() if new else set()
         begun = new and mark is not None
-        reclaimed = not new and engine is not None and came_back_alone(engine)
+        reclaimed = not new and engine is not None and was_reclaimed_without_settings(engine)
         done: Reclaimed | None = None
         while True:
             answers, silent = await self._ask(new=new, begun=begun)
@@ -193,9 +193,9 @@ class StoreStart:
         begun: bool,
         had: frozenset[str],
         index: IndexRows,
-    ) -> Situation:
+    ) -> StartState:
         engine = self._store.engine
-        return Situation(
+        return StartState(
             self._name,
             str(self._topology.cluster(self._name).data),
             new,
@@ -223,7 +223,7 @@ class StoreStart:
             return {}, dict.fromkeys(self._peers, "not asked: store.ask_peers_seconds is 0")
         if self._opening.state == "opening":
             self._opening.enter("asking", "the worker asks the other clusters what they know of its store")
-        answers, silent = await self._unless_stopped(
+        answers, silent = await self._await_unless_stopped(
             ask_all(self._peers, self._name, seconds=seconds, new=new, counted=new)
         )
         self._opening.peers = {**dict.fromkeys(answers, "answered"), **silent}
@@ -248,7 +248,7 @@ class StoreStart:
         if self._told[0] != reason or now - self._told[1] >= TOLD_SECONDS:
             self._told = reason, now
             log.warning("the worker waits before it serves", cluster=self._name, reason=reason)
-        await self._unless_stopped(asyncio.sleep(ROUND_SECONDS))
+        await self._await_unless_stopped(asyncio.sleep(ROUND_SECONDS))
 
     async def _take_back(
         self, answers: Mapping[str, StoreOf], sources: Sequence[str], had: set[str], unasked: frozenset[str]
@@ -274,7 +274,7 @@ class StoreStart:
                 without=unasked,
                 nothing=nothing,
                 pace=pace,
-                on_progress=_Told(self._name, self._opening).tell,
+                on_progress=_ProgressReporter(self._name, self._opening).tell,
             )
         except ReclaimPaused:
             raise StoppedEarly from None
@@ -331,9 +331,9 @@ class StoreStart:
             mark = restored_mark(engine.store)
             await settle(engine, (*(() if mark is None else mark.lost), *lost), found_again=[ended])
         if names:
-            await self._take_settings(engine, answers, reclaimed=reclaimed or decision.how is How.RECLAIMED)
+            await self._take_settings(engine, answers, reclaimed=reclaimed or decision.how is StartMode.RECLAIMED)
         back: dict[str, Any] = {}
-        if reclaimed or decision.how is How.RECLAIMED:
+        if reclaimed or decision.how is StartMode.RECLAIMED:
             back = taken_back_row(engine.topics(), self._name)
             await engine.remember(TAKEN_BACK, back)
         started = Started(decision.how, silent, decision.nobody_asked, lost, index)
@@ -343,7 +343,7 @@ class StoreStart:
             log.warning("lost", cluster=self._name, what=each)
         if decision.nobody_asked and new:
             log.warning("no other cluster answers: serving a new store, and nobody was asked", cluster=self._name)
-        elif new and silent and decision.how is not How.EMPTY:
+        elif new and silent and decision.how is not StartMode.EMPTY:
             log.warning("some clusters were not asked", cluster=self._name, unasked=dict(silent))
         return started
 
@@ -359,7 +359,7 @@ class StoreStart:
             return ()
         if not self._peers and not engine.topics():  # a reclaim can have taken back some from a directory
             return (f"{rows.in_words()}; the topology has no other cluster that could have its messages",)
-        there, silent = await topics_there({name: self._peers[name] for name in answers}, seconds=self._seconds())
+        there, silent = await list_peer_topics({name: self._peers[name] for name in answers}, seconds=self._seconds())
         missing = [name for name in rows.names if name not in there and engine.find(name) is None]
         if not missing:
             return ()
@@ -376,7 +376,7 @@ class StoreStart:
     def _seconds(self) -> float:
         return self._topology.store.ask_peers_seconds or WAITING_ASK_SECONDS
 
-    async def _unless_stopped(self, work: Any) -> Any:
+    async def _await_unless_stopped(self, work: Any) -> Any:
         """Await ``work``. Raises :class:`StoppedEarly` if the worker is told to stop meanwhile."""
         doing, stopping = awaited(work), awaited(self._stopping.wait())
         try:
@@ -390,7 +390,7 @@ class StoreStart:
             await asyncio.gather(doing, stopping, return_exceptions=True)
 
 
-class _Told:
+class _ProgressReporter:
     """Tells the progress of taking back messages: in the state of the start, and every few seconds in the log."""
 
     def __init__(self, cluster: str, opening: Opening) -> None:

@@ -61,7 +61,7 @@ async def take_settings(
     return None
 
 
-def came_back_alone(engine: Engine) -> bool:
+def was_reclaimed_without_settings(engine: Engine) -> bool:
     """Return whether the store is new, and a reclaim brought its messages back: settings were not in it."""
     mark = restored_mark(engine.store)
     return mark is not None and not mark.backup and never_served(engine.store.meta, None)
@@ -73,5 +73,9 @@ async def take_settings_of(topology: Topology, name: str, without: Collection[st
     peers = {each.name: each.address for each in topology.clusters if each.name != name}
     async with opened(topology, name) as engine:
         return await take_settings(
-            engine, peers, peers.keys() - set(without), seconds=ASK_SECONDS, reclaimed=came_back_alone(engine)
+            engine,
+            peers,
+            peers.keys() - set(without),
+            seconds=ASK_SECONDS,
+            reclaimed=was_reclaimed_without_settings(engine),
         )

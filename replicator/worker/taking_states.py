@@ -62,11 +62,11 @@ _UNREADABLE: Final = (*UNREADABLE, InvalidPosition)
 log = structlog.get_logger(__name__)
 
 
-class NotTaken(Exception):
+class StatesUnavailable(Exception):
     """A cluster does not answer, or its answer cannot be read."""
 
 
-class PeerAway(NotTaken):
+class PeerAway(StatesUnavailable):
     """A cluster does not answer."""
 
 
@@ -74,7 +74,7 @@ class PeerStarts(PeerAway):
     """A cluster's worker answers that it is starting."""
 
 
-class TakingStates:
+class StateRecovery:
     """Takes states from the other clusters' workers at ``addresses``, by cluster, for ``engine``."""
 
     def __init__(
@@ -212,7 +212,7 @@ class TakingStates:
 
     async def _note(self, *, done: bool = False) -> None:
         assert self.waiting is not None
-        told = self.waiting.those_told
+        told = self.waiting.complete_peers
         row = {"store": self._store, "since_ms": self.waiting.since_ms, "told": told, "done": done}
         with suppress(EngineError):  # then a restart asks again
             if self._engine.store.meta(ROW) != row:
@@ -224,7 +224,7 @@ class TakingStates:
         waiting, address = self.waiting, self.addresses.get(peer)
         if waiting is None or address is None:
             return
-        failed: dict[str, NotTaken | EngineError] = {}
+        failed: dict[str, StatesUnavailable | EngineError] = {}
         try:
             async with worker_session(at_once_max=AT_ONCE_MAX) as session:
                 asked = _Asked(session, peer, address)
@@ -244,9 +244,9 @@ class TakingStates:
                             return
                         try:
                             await self._take_topic(asked, name)
-                        except (NotTaken, EngineError) as error:
+                        except (StatesUnavailable, EngineError) as error:
                             failed[name] = error
-                            if await self._concerns_all(error, failed, asked):
+                            if await self._affects_all_topics(error, failed, asked):
                                 ended = True
                                 raise
 
@@ -255,7 +255,7 @@ class TakingStates:
             self._starting.discard(peer)
             self._note_reason(peer, f"subscriptions cannot be taken from {peer}: {error}")
             return
-        except NotTaken as error:
+        except StatesUnavailable as error:
             (self._starting.add if isinstance(error, PeerStarts) else self._starting.discard)(peer)
             self._note_reason(peer, str(error))
             return
@@ -268,8 +268,11 @@ class TakingStates:
         waiting.told(peer)
         self._reasons.pop(peer, None)
 
-    async def _concerns_all(
-        self, error: NotTaken | EngineError, failed: Mapping[str, NotTaken | EngineError], asked: _Asked
+    async def _affects_all_topics(
+        self,
+        error: StatesUnavailable | EngineError,
+        failed: Mapping[str, StatesUnavailable | EngineError],
+        asked: _Asked,
     ) -> bool:
         """Return whether ``error``, by which the states of one topic could not be taken, meets the other topics, too.
 
@@ -308,7 +311,7 @@ class TakingStates:
 
 
 class _Asked:
-    """Questions to the worker of one cluster. They raise :class:`NotTaken`."""
+    """Questions to the worker of one cluster. They raise :class:`StatesUnavailable`."""
 
     def __init__(self, session: aiohttp.ClientSession, peer: str, address: str) -> None:
         self._session = session
@@ -321,7 +324,7 @@ class _Asked:
             await self._json("GET", "/failover/v1/state")
         except PeerAway:
             return False
-        except NotTaken:  # an answer, too
+        except StatesUnavailable:  # an answer, too
             pass
         return True
 
@@ -330,7 +333,7 @@ class _Asked:
         answer = await self._json("GET", "/replication/v1/topics")
         try:
             if answer["cluster"] != self._peer:
-                raise NotTaken(
+                raise StatesUnavailable(
                     f"{self._base} is cluster {answer['cluster']!r}, and not {self._peer!r}: correct the address in "
                     "the topology"
                 )
@@ -387,8 +390,8 @@ class _Asked:
         except _UNREADABLE as error:
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: Exception) -> NotTaken:
-        return NotTaken(
+    def _unreadable(self, error: Exception) -> StatesUnavailable:
+        return StatesUnavailable(
             f"{self._peer} at {self._base}: its answer cannot be read: {error!r:.100}; run the same version everywhere"
         )
 
@@ -415,7 +418,7 @@ class _Asked:
         if or_none and response.status == 404:
             return {}
         if response.status != 200:
-            kind = PeerStarts if response.status == 503 else NotTaken
+            kind = PeerStarts if response.status == 503 else StatesUnavailable
             reason = read[:200].decode(errors="replace")
             raise kind(
                 f"the worker of {self._peer} at {self._base} answers with an error, status {response.status}: {reason}"
@@ -425,7 +428,7 @@ class _Asked:
         except _UNREADABLE as error:
             raise self._unreadable(error) from None
         if not isinstance(answer, dict):
-            raise NotTaken(
+            raise StatesUnavailable(
                 f"{self._peer} at {self._base}: its answer is not the JSON object that a worker sends: see that the "
                 "address in the topology is that of a worker"
             )

@@ -7,7 +7,7 @@ While the event loop stands still, the worker answers no request and logs nothin
    the stacks of all threads. It needs no GIL, so it works while C code holds the GIL. It uses the clock, so it may
    write stacks for no reason after the process was suspended.
 3. A thread ticks every :data:`TICK_SECONDS`, and ends the process after enough ticks without a beat
-   (:class:`Standstill`). A suspended process does not tick, so it is not ended. Nor does a process tick whose C code
+   (:class:`StallCounter`). A suspended process does not tick, so it is not ended. Nor does a process tick whose C code
    holds the GIL: a probe from outside has to end that.
 
 The process ends by :func:`os._exit`, as a loop that stands still cannot stop anything in order. Like ``kill -9``, this
@@ -79,7 +79,7 @@ class LoopLag:
             self._window_began += windows * MAX_WINDOW_SECONDS
 
 
-class Standstill:
+class StallCounter:
     """Counter of the watchdog's ticks since the event loop last turned. Pure."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Watchdog:
         return not poll.poll(0)
 
     def _tick(self) -> None:
-        standstill = Standstill()
+        standstill = StallCounter()
         while not self._stopped.wait(TICK_SECONDS):
             stood_seconds = standstill.on_tick(self._beats)
             if self._armed and self._end_after and stood_seconds >= self._end_after:

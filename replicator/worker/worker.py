@@ -98,7 +98,7 @@ class Worker:
             self._tls.use_files()
         await self._security.use(topology.auth)
         parts.index.changes.audit("operator", "reload", "topology", {"digest": digest(topology)})
-        parts.asking.change(other_addresses(topology, parts.cluster))
+        parts.claim_checker.change(other_addresses(topology, parts.cluster))
         gone = parts.sources.replace(incoming(topology, cluster.name))
         end_streams(self._app, gone)
         await parts.links.change(topology)

@@ -19,7 +19,7 @@ from replicator.engine.cluster_settings.state import (
     Kind,
     Rows,
     SettingsHead,
-    Told,
+    SettingsMessage,
     Verdict,
     changed_digest,
     digest_of,
@@ -73,14 +73,14 @@ def test_a_peer_keeps_the_newest_version_of_a_store_and_never_a_mixture(told: li
         mine = kept.get(each.head.store)
         head = None if mine is None else mine.head
         # changes count only on top of the settings that they were made from
-        other = Told(each.head, digest_of({**rows, ("policies", "only here"): "x"}), each.rows)
+        other = SettingsMessage(each.head, digest_of({**rows, ("policies", "only here"): "x"}), each.rows)
         if head is None or head.version < each.head.version:
             assert judge(head, other) is Verdict.WHOLE
-            assert judge(head, Told(each.head)) is Verdict.WHOLE
-            assert judge(head, Told(each.head, None, each.rows)) is None
+            assert judge(head, SettingsMessage(each.head)) is Verdict.WHOLE
+            assert judge(head, SettingsMessage(each.head, None, each.rows)) is None
             kept[each.head.store] = each
         else:
-            assert judge(head, Told(each.head, None, each.rows)) in (Verdict.KEPT, Verdict.NEWER)
+            assert judge(head, SettingsMessage(each.head, None, each.rows)) in (Verdict.KEPT, Verdict.NEWER)
     for store, each in kept.items():
         versions = [other.head.version for other in told if other.head.store == store]
         assert each.whole
@@ -213,7 +213,7 @@ class LostDisks(RuleBasedStateMachine):
         self.own = KeptState(head, rows)
         for mine in (self.kept[peer] for peer in self.kept if peer != away):
             known = mine.get(head.store)
-            if judge(None if known is None else known.head, Told(head, None, rows)) is None:
+            if judge(None if known is None else known.head, SettingsMessage(head, None, rows)) is None:
                 for store in dropped([each.head for each in mine.values()], head):
                     del mine[store]
                 mine[head.store] = self.own

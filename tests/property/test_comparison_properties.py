@@ -22,8 +22,16 @@ from replicator.pipeline.verify.comparison import order
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.promises import by_pair
-from replicator.pipeline.verify.comparison.rows import BEHIND, CELL_KEY, COMPARED, PIECES, Found, PieceRows, whole_cells
-from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
+from replicator.pipeline.verify.comparison.rows import (
+    BEHIND,
+    CELL_KEY,
+    COMPARED,
+    PIECES,
+    FindingRow,
+    PieceRows,
+    whole_cells,
+)
+from replicator.pipeline.verify.comparison.scope import ReplicaState, Scope, TopicScope
 from replicator.pipeline.verify.entry_reader import RangeReader
 from replicator.pipeline.verify.reachability import Reachability
 from snapshots.mapping import SnapshotMapping
@@ -173,15 +181,15 @@ def cases(draw: Any) -> Case:
     return Case(made, [draw(states(log)) for log in made], mappings, cuts, reached)
 
 
-def findings(case: Case) -> list[Found]:
+def findings(case: Case) -> list[FindingRow]:
     """Return the findings of the comparison, which runs in small batches as in Spark's tasks."""
     standings = {}
     for number in range(3):
         mark = case.reached.get(number)
         marks = None if mark is None else {"us": (7, Position(3, mark - 1)), "eu": (7, END)}
-        standings[number] = Standing(high_water=marks)
+        standings[number] = ReplicaState(high_water=marks)
     if case.anew:
-        standings[0] = Standing(high_water={"us": (8, Position(8_000, 0))})
+        standings[0] = ReplicaState(high_water={"us": (8, Position(8_000, 0))})
     acked = {number: Acked.of(state) for number, state in enumerate(case.states) if state is not None}
     numbers = {name: number for number, name in enumerate(NAMES)}
     ways = Reachability(PAIRS, PAIRS)
@@ -204,7 +212,7 @@ def findings(case: Case) -> list[Found]:
         cluster, _, ledger, first = place
         return (places[cluster][Position(ledger, first + index)] for index in range(count))
 
-    found: list[Found] = []
+    found: list[FindingRow] = []
     copies = []
     for cells in whole_cells(table.to_batches(max_chunksize=3)):
         found += compare(cells, scope, read)
@@ -214,7 +222,7 @@ def findings(case: Case) -> list[Found]:
     of_logs = [order.first_copies(cells, 3, logs_of) for cells in copies]
     log = pa.Table.from_batches(of_logs, schema=order.COPIES)
     log = log.sort_by([(name, "ascending") for name in (*order.LOG_KEY, "ledger", "entry")])
-    return [*found, *order.descents([log], (TOPIC,), NAMES)]
+    return [*found, *order.order_violations([log], (TOPIC,), NAMES)]
 
 
 def model(case: Case) -> Counter[str]:

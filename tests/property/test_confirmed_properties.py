@@ -1,5 +1,5 @@
 """A bridge that passes over its own entries where they are confirmed, beside a broker that stores, confirms and
-delivers at its own pace (:mod:`replicator.apache.confirmed`)."""
+delivers at its own pace (:mod:`replicator.apache.confirmed_entries`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.apache.confirmed import LEDGERS_END, Confirmed
+from replicator.apache.confirmed_entries import LEDGERS_END, ConfirmedEntries
 from replicator.apache.stamps import Identity
 from snapshots.position import BEFORE_ALL, Position
 
@@ -18,7 +18,7 @@ class Model:
     follow. Each event takes a number of entries."""
 
     def __init__(self) -> None:
-        self.confirmed = Confirmed()
+        self.confirmed = ConfirmedEntries()
         self.confirmed.open(lambda: None)
         self.stored: list[tuple[Position, Identity | None]] = []
         """Entries of the broker, in its order; None is an application's entry."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.deduplication import Numbered, SequenceRow, SequenceTable
+from replicator.engine.producing.deduplication import SequencedEntry, SequenceRow, SequenceTable
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, ProducerOptions
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
@@ -167,9 +167,9 @@ def test_a_transaction_that_is_rolled_back_never_happened(
     written: dict[str, SequenceRow | None] = {}
     for now_ms, (entries, fails) in enumerate(script):
         calls = [
-            Numbered(name, first, first, min(chunk, chunks - 1), chunks, "u")
+            SequencedEntry(name, first, first, min(chunk, chunks - 1), chunks, "u")
             if chunks
-            else Numbered(name, first, first + more)
+            else SequencedEntry(name, first, first + more)
             for name, first, more, chunk, chunks in entries
         ]
         tried.begin()
@@ -184,11 +184,11 @@ def test_a_transaction_that_is_rolled_back_never_happened(
         assert tried.highest(name) == plain.highest(name)
     rows = {name: row for name, row in written.items() if row is not None}
     again = SequenceTable(rows.items(), rows_max=1)
-    probe = [Numbered(name, 5, 5) for name in "ab"]
+    probe = [SequencedEntry(name, 5, 5) for name in "ab"]
     assert attempt(again, probe, 99) == attempt(plain, probe, 99)
 
 
-def attempt(table: SequenceTable, calls: list[Numbered], now_ms: int) -> list[bool] | str:
+def attempt(table: SequenceTable, calls: list[SequencedEntry], now_ms: int) -> list[bool] | str:
     try:
         return table.admit(calls, now_ms)
     except Exception as error:  # noqa: BLE001 - compared, whatever it is

@@ -29,8 +29,16 @@ from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.faults import compare
 from replicator.pipeline.verify.comparison.in_step import TopicAnswers, found_in_step, is_in_step, positions_asked
 from replicator.pipeline.verify.comparison.promises import by_pair
-from replicator.pipeline.verify.comparison.rows import CELL_KEY, COMPARED, PIECES, READ, Found, PieceRows, whole_cells
-from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
+from replicator.pipeline.verify.comparison.rows import (
+    CELL_KEY,
+    COMPARED,
+    PIECES,
+    READ,
+    FindingRow,
+    PieceRows,
+    whole_cells,
+)
+from replicator.pipeline.verify.comparison.scope import ReplicaState, Scope, TopicScope
 from replicator.pipeline.verify.entry_reader import RangeReader
 from replicator.pipeline.verify.reachability import Reachability
 from snapshots.mapping import SnapshotMapping
@@ -259,7 +267,7 @@ def answers_of(sides: Sequence[Side], flip: int | None = None) -> TopicAnswers:
     )
 
 
-def slow(sides: Sequence[Side]) -> list[Found]:
+def slow(sides: Sequence[Side]) -> list[FindingRow]:
     """Return the findings of a comparison block by block."""
     states = {number: state for number, side in enumerate(sides) if (state := state_of(side)) is not None}
     acked = {number: Acked.of(state) for number, state in states.items()}
@@ -267,7 +275,7 @@ def slow(sides: Sequence[Side]) -> list[Found]:
     topic = TopicScope(
         TOPIC,
         BOTH_WAYS,
-        {0: Standing(), 1: Standing()},
+        {0: ReplicaState(), 1: ReplicaState()},
         {"s": acked} if acked else {},
         by_pair(mappings, {"us": 0, "eu": 1}),
     )
@@ -287,7 +295,7 @@ def slow(sides: Sequence[Side]) -> list[Found]:
         cluster, _, ledger, first = place
         return (content[cluster][Position(ledger, first + index)] for index in range(count))
 
-    found: list[Found] = []
+    found: list[FindingRow] = []
     copies = []
     for cells in whole_cells(table.to_batches()):
         found += compare(cells, scope, read)
@@ -296,10 +304,10 @@ def slow(sides: Sequence[Side]) -> list[Found]:
     logs = {(0, NAMES.index(cluster)) for _, cluster in suspect}
     log = pa.Table.from_batches([order.first_copies(cells, 2, logs) for cells in copies], schema=order.COPIES)
     log = log.sort_by([(name, "ascending") for name in (*order.LOG_KEY, "ledger", "entry")])
-    return [*found, *order.descents([log], (TOPIC,), NAMES)]
+    return [*found, *order.order_violations([log], (TOPIC,), NAMES)]
 
 
-def faults(found: Sequence[Found]) -> set[str]:
+def faults(found: Sequence[FindingRow]) -> set[str]:
     return {each.kind for each in found if not each.kind.startswith("#")}
 
 
@@ -330,7 +338,7 @@ def test_a_bit_that_rots_takes_the_digest_away(history: tuple[Side, Side, str], 
 def test_what_is_counted_by_digests_is_what_reading_counts(history: tuple[Side, Side, str]) -> None:
     *sides, _ = history
 
-    def counted(found: Sequence[Found]) -> dict[tuple[Any, ...], int]:
+    def counted(found: Sequence[FindingRow]) -> dict[tuple[Any, ...], int]:
         counts: dict[tuple[Any, ...], int] = {}
         for each in found:
             if each.kind in (READ, COMPARED):

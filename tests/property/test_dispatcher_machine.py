@@ -446,7 +446,7 @@ def state_of(dispatcher: Dispatcher) -> dict[str, Any]:
         "status": dispatcher.status(),
         "turns": list(getattr(dispatcher, "_turns", ())),
         "waits": dispatcher.waits_for_acknowledgements,
-        "again": dispatcher.sends_again,
+        "again": dispatcher.may_redeliver,
         "wakes": dispatcher.wake_at_ms,
     }
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replicator.engine.gate import Closed
 from replicator.failover.core import Action, Announce, AskOthers, FailoverCore, Save, SetGate
-from replicator.failover.epochs import FIRST, homes_served, is_fenced, precedence, serving, switched
+from replicator.failover.epochs import FIRST, is_fenced, precedence, served_homes, serving, switched
 from replicator.failover.errors import EpochConflict, SwitchImpossible
 from snapshots.markers import FailoverEpoch
 
@@ -229,7 +229,7 @@ class FailoverMachine(RuleBasedStateMachine):
         for home in self.names:
             by = self.workers[serving(agreed, home)]
             assert by.core.gate.producers is None, f"{home} is served by {by.name}, which takes nobody"
-            assert home in homes_served(agreed, by.name)
+            assert home in served_homes(agreed, by.name)
 
 
 TestFailoverMachine = FailoverMachine.TestCase

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from replicator.engine.lineage import (
     LOST_HERE,
-    CopyElsewhere,
     CopyWriter,
     Deletion,
     Judgement,
     OwnTopic,
+    RemoteCopy,
     StoreLine,
     cause,
     judge,
@@ -42,90 +42,86 @@ def own(incarnation: int | None = 100, *, store: str = NEW, **more: object) -> O
 @pytest.mark.parametrize(
     ("copy", "here", "judgement"),
     [
-        pytest.param(CopyElsewhere(100, END, NEW), own(), Judgement.SAME, id="the same store, and it is here"),
-        pytest.param(CopyElsewhere(100, END, OLD), own(), Judgement.SAME, id="an earlier store, and it is here"),
-        pytest.param(CopyElsewhere(100, END), own(), Judgement.SAME, id="no id, and it is here or was trimmed"),
+        pytest.param(RemoteCopy(100, END, NEW), own(), Judgement.SAME, id="the same store, and it is here"),
+        pytest.param(RemoteCopy(100, END, OLD), own(), Judgement.SAME, id="an earlier store, and it is here"),
+        pytest.param(RemoteCopy(100, END), own(), Judgement.SAME, id="no id, and it is here or was trimmed"),
         pytest.param(
-            CopyElsewhere(100, Position(95, 3)),
+            RemoteCopy(100, Position(95, 3)),
             own(),
             Judgement.SAME,
             id="an earlier life was kept, and nothing of this one came yet",
         ),
-        pytest.param(CopyElsewhere(100, Position(110, 6), OLD), own(), Judgement.LOST, id="an earlier store had more"),
+        pytest.param(RemoteCopy(100, Position(110, 6), OLD), own(), Judgement.LOST, id="an earlier store had more"),
+        pytest.param(RemoteCopy(90, Position(91, 0), OLD), own(), Judgement.LOST, id="an earlier store's older life"),
+        pytest.param(RemoteCopy(120, Position(121, 0), OLD), own(), Judgement.LOST, id="an earlier store's later life"),
+        pytest.param(RemoteCopy(90, Position(91, 0), OLD), own(None), Judgement.LOST, id="an earlier store's topic"),
+        pytest.param(RemoteCopy(90, Position(91, 0)), own(), Judgement.LOST, id="no id, and another life is here"),
+        pytest.param(RemoteCopy(90, Position(91, 0)), own(None), Judgement.LOST, id="no id, and no topic is here"),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), OLD), own(), Judgement.LOST, id="an earlier store's older life"
-        ),
-        pytest.param(
-            CopyElsewhere(120, Position(121, 0), OLD), own(), Judgement.LOST, id="an earlier store's later life"
-        ),
-        pytest.param(CopyElsewhere(90, Position(91, 0), OLD), own(None), Judgement.LOST, id="an earlier store's topic"),
-        pytest.param(CopyElsewhere(90, Position(91, 0)), own(), Judgement.LOST, id="no id, and another life is here"),
-        pytest.param(CopyElsewhere(90, Position(91, 0)), own(None), Judgement.LOST, id="no id, and no topic is here"),
-        pytest.param(
-            CopyElsewhere(90, Position(91, 0), NEW),
+            RemoteCopy(90, Position(91, 0), NEW),
             own(),
             Judgement.DELETED_ON_PURPOSE,
             id="the same store, older life",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), NEW),
+            RemoteCopy(90, Position(91, 0), NEW),
             own(None, remembers=False),
             Judgement.DELETED_ON_PURPOSE,
             id="the same store, which has forgotten deletions",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), OLD, deleted=True),
+            RemoteCopy(90, Position(91, 0), OLD, deleted=True),
             own(None),
             Judgement.DELETED_ON_PURPOSE,
             id="an earlier store deleted it and told so",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), NEW),
+            RemoteCopy(90, Position(91, 0), NEW),
             own(None, deleted={100: END}),
             Judgement.DELETED_ON_PURPOSE,
             id="the same store, and a later life was deleted",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), OLD),
+            RemoteCopy(90, Position(91, 0), OLD),
             own(None, deleted={100: END}),
             Judgement.LOST,
             id="an earlier store's life, and a later one was deleted",
         ),
         pytest.param(
-            CopyElsewhere(100, END, OLD, deleted=True),
+            RemoteCopy(100, END, OLD, deleted=True),
             own(),
             Judgement.DELETED_ON_PURPOSE,
             id="an earlier store deleted it, and a backup brought it back",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), OLD),
+            RemoteCopy(90, Position(91, 0), OLD),
             own(None, deleted={90: Position(91, 0)}),
             Judgement.DELETED_ON_PURPOSE,
             id="an earlier store deleted it, as the backup remembers",
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 1), OLD),
+            RemoteCopy(90, Position(91, 1), OLD),
             own(None, deleted={90: Position(91, 0)}),
             Judgement.LOST,
             id="it went on after it was deleted",
         ),
         pytest.param(
-            CopyElsewhere(100, Position(110, 6), NEW),
+            RemoteCopy(100, Position(110, 6), NEW),
             own(),
             Judgement.ABOVE_THE_END,
             id="the same store and life had more",
         ),
         pytest.param(
-            CopyElsewhere(120, Position(121, 0), NEW), own(), Judgement.ABOVE_THE_END, id="the same store's later life"
+            RemoteCopy(120, Position(121, 0), NEW), own(), Judgement.ABOVE_THE_END, id="the same store's later life"
         ),
         pytest.param(
-            CopyElsewhere(90, Position(91, 0), NEW),
+            RemoteCopy(90, Position(91, 0), NEW),
             own(None),
             Judgement.ABOVE_THE_END,
             id="the same store, and it remembers no deletion",
         ),
         pytest.param(
-            CopyElsewhere(90, END, OLD),
+            RemoteCopy(90, END, OLD),
             own(earlier=(90,)),
             Judgement.SAME,
             id="a life that was put back below the new one",
@@ -133,7 +129,7 @@ def own(incarnation: int | None = 100, *, store: str = NEW, **more: object) -> O
     ],
 )
 def test_a_copy_is_judged_by_its_store_its_life_and_its_last_position(
-    copy: CopyElsewhere, here: OwnTopic, judgement: Judgement
+    copy: RemoteCopy, here: OwnTopic, judgement: Judgement
 ) -> None:
     assert judge(copy, here) is judgement
     said = cause(judgement, copy, here, cluster="a", holder="b")
@@ -144,12 +140,12 @@ def test_a_copy_is_judged_by_its_store_its_life_and_its_last_position(
 
 positions = st.builds(Position, st.integers(1, 200), st.integers(0, 10))
 stores = st.sampled_from([OLD, NEW])
-copies = st.builds(CopyElsewhere, st.integers(1, 200), positions, st.none() | stores, st.booleans())
+copies = st.builds(RemoteCopy, st.integers(1, 200), positions, st.none() | stores, st.booleans())
 
 
 @given(copies, st.none() | st.integers(1, 200), st.booleans())
 def test_only_what_the_own_store_wrote_or_was_told_to_be_deleted_counts_as_deleted(
-    copy: CopyElsewhere, incarnation: int | None, remembers: bool
+    copy: RemoteCopy, incarnation: int | None, remembers: bool
 ) -> None:
     judgement = judge(copy, own(incarnation, remembers=remembers))
     if judgement is Judgement.DELETED_ON_PURPOSE:
@@ -180,7 +176,7 @@ class History:
 
     def __init__(self) -> None:
         self.store = Store("store-0")
-        self.copy: CopyElsewhere | None = None
+        self.copy: RemoteCopy | None = None
         self.connected = True
         self.saved = deepcopy(self.store)
         self.stores = self.lives = 0
@@ -196,7 +192,7 @@ class History:
         store.entries += 1
         goes_on = self.copy is None or (self.copy.incarnation == store.incarnation and self.copy.position <= end)
         if self.connected and goes_on:
-            self.copy = CopyElsewhere(store.incarnation, Position(store.incarnation, store.entries), store.name)
+            self.copy = RemoteCopy(store.incarnation, Position(store.incarnation, store.entries), store.name)
 
     def delete(self) -> None:
         store = self.store

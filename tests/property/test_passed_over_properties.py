@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.apache.passed_over import gaps_among, runs_in
+from replicator.apache.skipped_messages import gaps_among, runs_in
 from snapshots.position import BEFORE_ALL, Position
 
 

@@ -102,7 +102,7 @@ class PlannedCopierMachine(RuleBasedStateMachine):
         frame = data.draw(st.sampled_from(self.in_flight))
         self.in_flight.remove(frame)
         for topic in self._arrive(frame):
-            if not self.copier.outdated(topic, frame.number):
+            if not self.copier.is_stale(topic, frame.number):
                 self.copier.on_halted(topic, "refused")
         self._check(self.copier.on_acknowledged(frame.number))
 

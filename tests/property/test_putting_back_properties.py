@@ -38,7 +38,7 @@ from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.store_tables import LOCAL_PREFIX
 from replicator.engine.log.stored_blocks import StoredBlock, blocks_after
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.subscriptions.putting_back import Told
+from replicator.engine.subscriptions.putting_back import PeerState
 from replicator.engine.topic import Topic
 from replicator.engine.types import DUPLICATE, Ack
 from replicator.metadata.metadata_pb2 import MessageMetadata
@@ -108,7 +108,7 @@ def plans_of(topic: Topic, lives: Sequence[Life]) -> tuple[TopicPlan, ...]:
     return found.below
 
 
-async def put_back(engine: Engine, lives: Sequence[Life], parts_max: int, told: dict[str, Told]) -> bool:
+async def put_back(engine: Engine, lives: Sequence[Life], parts_max: int, told: dict[str, PeerState]) -> bool:
     """Put back as one run of the command, which is cut off after ``parts_max`` commits. Return whether it finished."""
     topic = engine.find(TOPIC)
     assert topic is not None
@@ -259,13 +259,13 @@ def messages_of(blocks: Sequence[StoredBlock]) -> list[Position]:
     ]
 
 
-def told_of(life: Life, consumed: Consumed, generation: int = 1) -> Told:
+def change_message(life: Life, consumed: Consumed, generation: int = 1) -> PeerState:
     at = messages_of(life.blocks)
     positions = PositionSet(at[each] for each in consumed.acknowledged if each < len(at))
     start = FROM_THE_FIRST
     if consumed.start:
         start = Start(life.incarnation, at[min(consumed.start, len(at)) - 1])
-    return Told(generation, OriginAcks(life.incarnation, [], positions), start)
+    return PeerState(generation, OriginAcks(life.incarnation, [], positions), start)
 
 
 @pytest.mark.timeout(600)
@@ -299,7 +299,7 @@ def test_invariant_5_nothing_counts_as_consumed_that_nobody_consumed(
                 await subscription.acknowledge(acks)
             left = unconsumed(topic)
             own_at = set(messages_of(own(blocks_of(topic))))
-        states = {"sub": told_of(life, told, 0 if known == "older" else 1)} if known != "unknown" else {}
+        states = {"sub": change_message(life, told, 0 if known == "older" else 1)} if known != "unknown" else {}
         async with opened(path) as engine:
             assert await put_back(engine, [life], 1_000, states)
         old = messages_of(life.blocks)
@@ -336,7 +336,7 @@ def test_a_batch_that_another_cluster_consumed_in_part_is_consumed_in_part(tmp_p
         async with opened(tmp_path / "new") as engine:
             topic = await engine.topic(TOPIC)
             await topic.subscriptions.create("sub", topic.log.last, replicated=True)
-        told = Told(1, OriginAcks(life.incarnation, [], PositionSet(), {first: BitMap([1])}))
+        told = PeerState(1, OriginAcks(life.incarnation, [], PositionSet(), {first: BitMap([1])}))
         async with opened(tmp_path / "new") as engine:
             assert await put_back(engine, [life], 100, {"sub": told})
         async with opened(tmp_path / "new") as engine:
@@ -347,14 +347,14 @@ def test_a_batch_that_another_cluster_consumed_in_part_is_consumed_in_part(tmp_p
 
 
 def test_two_clusters_that_tell_different_things_are_believed_both() -> None:
-    one = Told(1, OriginAcks(5, [], PositionSet([Position(6, 1)])), Start(5, Position(6, 0)))
-    other = Told(1, OriginAcks(5, [(Position(6, 1), Position(6, 3))]), FROM_THE_FIRST)
+    one = PeerState(1, OriginAcks(5, [], PositionSet([Position(6, 1)])), Start(5, Position(6, 0)))
+    other = PeerState(1, OriginAcks(5, [(Position(6, 1), Position(6, 3))]), FROM_THE_FIRST)
     both = one.merged(other)
     assert both.acks.covers(Position(6, 1))
     assert both.acks.covers(Position(6, 3))
     assert both.start == FROM_THE_FIRST
     assert both == other.merged(one)
-    newer = Told(2, OriginAcks(5))
+    newer = PeerState(2, OriginAcks(5))
     assert one.merged(newer) is newer
     assert newer.merged(one) is newer
 
@@ -443,7 +443,7 @@ def test_what_another_copy_of_the_store_has_is_put_between_the_ledgers_of_this_o
                 await engine.writer.put_back(
                     topic.tail, incarnation, rows, after=after, holes=(), upto=upto, numbered=False
                 )
-            told = Told(1, OriginAcks(incarnation, [], PositionSet([theirs.position])))
+            told = PeerState(1, OriginAcks(incarnation, [], PositionSet([theirs.position])))
             await finish_put_back(engine, topic, {"sub": told})
         async with opened(tmp_path / "one") as engine:
             topic = await engine.topic(TOPIC)

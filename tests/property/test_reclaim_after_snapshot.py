@@ -35,7 +35,7 @@ from test_reclaim_faults import (
 from test_reclaim_lives import both, published
 
 from replicator.backup.dry_run import plan_reclaim
-from replicator.engine.lineage import CopyElsewhere, CopyWriter, Deletion, Judgement, judge
+from replicator.engine.lineage import CopyWriter, Deletion, Judgement, RemoteCopy, judge
 from replicator.engine.log.store_check import row_findings
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.log.writer import CopiedBlock
@@ -242,7 +242,7 @@ def test_invariant_12_a_deletion_that_only_one_peer_was_told_is_known_after_a_re
             for peer, told in zip(found.peers, ([], [gone]), strict=True):
                 await give(peer, runs.at_peers)
                 await peer.engine.origin_stores.take("us-east", {"us-east": line}, [writer], told)
-            other = CopyElsewhere(incarnation, runs.lost[-1].last, line.store)
+            other = RemoteCopy(incarnation, runs.lost[-1].last, line.store)
             async with opened(found.data) as engine:
                 assert judge(other, engine.origin_stores.own_topic(TOPIC)) is Judgement.ABOVE_THE_END
             done = await found.reclaim()

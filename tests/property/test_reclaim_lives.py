@@ -139,7 +139,7 @@ def test_a_loss_whose_cause_was_mended_is_not_named_by_the_next_reclaim(tmp_path
         async with clusters(tmp_path) as found:
             before, _ = await lost_and_used(found, ["publish"] * 3, ["publish"])
             await give(found.peers[0], before)
-            with patch("replicator.engine.log.commit.putting_back.PutsBack._check", refuses):
+            with patch("replicator.engine.log.commit.putting_back.PutBackWriter._check", refuses):
                 done = await found.reclaim()
             assert done.lost == await lost_by_mark(found)
             assert "nothing of it comes back" in str(done.lost)
@@ -158,7 +158,7 @@ def test_a_loss_that_was_mended_after_a_pause_is_not_named_by_the_reclaim_that_g
                 raise ReclaimPaused("after a part of the second topic")
 
             with (
-                patch("replicator.engine.log.commit.putting_back.PutsBack._check", refuses),
+                patch("replicator.engine.log.commit.putting_back.PutBackWriter._check", refuses),
                 pytest.raises(ReclaimPaused),
             ):
                 await reclaim(found.topology, "us-east", on_progress=pauses)

@@ -30,8 +30,8 @@ from replicator.apache.reconciling import (
     PutBackAtBroker,
     ResetAtBroker,
     ResetInEngine,
-    Seen,
     StartInEngine,
+    SyncState,
     acknowledged_at_broker,
     before,
     reconcile,
@@ -71,7 +71,7 @@ class Reconciling(RuleBasedStateMachine):
         self.generation = 0
         self.buried = 0
         self.load = 0
-        self.seen: Seen | None = None
+        self.seen: SyncState | None = None
         self.acknowledged: set[int] = set()
         """Entries acknowledged by anybody since the last seek."""
         self.early: set[int] = set()
@@ -249,7 +249,7 @@ class Reconciling(RuleBasedStateMachine):
                 self.seen = None
             case NoteStart():
                 assert broker is not None
-                self.seen = Seen(NOT_TOLD, broker, str(self.load), start=broker.mark_delete)
+                self.seen = SyncState(NOT_TOLD, broker, str(self.load), start=broker.mark_delete)
                 # What was acknowledged before cannot be told from where it was made.
                 self.acknowledged -= set(range(broker.mark_delete.entry + 1)) - (self.engine or set())
             case CreateInEngine():
@@ -269,7 +269,7 @@ class Reconciling(RuleBasedStateMachine):
                 made_at = self.made_at = 0 if first is None else first.entry
                 self.broker, self.durable = set(range(made_at)), set(range(made_at))
                 start = Position(LEDGER, made_at - 1)
-                self.seen = Seen(self.generation, BrokerCursor(BEFORE_ALL), str(self.load), start, self._starts())
+                self.seen = SyncState(self.generation, BrokerCursor(BEFORE_ALL), str(self.load), start, self._starts())
             case DeleteInEngine():
                 self.engine, self.seen = None, None
             case DeleteAtBroker():
@@ -284,7 +284,7 @@ class Reconciling(RuleBasedStateMachine):
                 if not self._is_cut():
                     assert broker is not None
                     start = broker.mark_delete
-                    self.seen = Seen(self.generation, broker, str(self.load), start, self._starts())
+                    self.seen = SyncState(self.generation, broker, str(self.load), start, self._starts())
             case PutBackAtBroker(first):
                 self._put_back(first)
             case ResetInEngine():
@@ -292,7 +292,7 @@ class Reconciling(RuleBasedStateMachine):
                 assert broker is not None
                 self.engine, self.start = self.broker & self.both, 0
                 self.generation += 1
-                self.seen = Seen(self.generation, broker, str(self.load))
+                self.seen = SyncState(self.generation, broker, str(self.load))
             case Merge(in_engine, at_broker, start):
                 assert self.engine is not None
                 assert self.broker is not None
@@ -300,7 +300,7 @@ class Reconciling(RuleBasedStateMachine):
                 assert not numbers(in_engine) & self.engine
                 assert not numbers(at_broker) & self.broker
                 assert broker is not None
-                self.seen = Seen(self.generation, broker, str(self.load), start, self._starts())
+                self.seen = SyncState(self.generation, broker, str(self.load), start, self._starts())
                 if self._is_cut():
                     return
                 self.engine |= numbers(in_engine)
@@ -330,7 +330,7 @@ class Reconciling(RuleBasedStateMachine):
         assert put is not None
         assert put.mark_delete <= before(first)
         start = min(seen.start, put.mark_delete)
-        self.seen = Seen(self.generation, put, str(self.load), start=start, starts=self._starts())
+        self.seen = SyncState(self.generation, put, str(self.load), start=start, starts=self._starts())
 
     @invariant()
     def invariants_5_and_6_hold_where_both_sides_were_compared(self) -> None:

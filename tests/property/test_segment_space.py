@@ -153,7 +153,7 @@ class SegmentSpaceMachine(RuleBasedStateMachine):
         if reads_between:
             self.reading.append(Reader(self.readers.begin(), self.live))
         self.space.commit(running.written, running.freed)
-        given_back = self.space.superfluous(FREE_KEPT)
+        given_back = self.space.surplus(FREE_KEPT)
         for segment in given_back:
             assert not [each for each in self.live if each.segment == segment.number], "what lives is deleted"
             for reader in self.reading:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replicator.links.served_runs import ANSWER_SECONDS, TWIN_SECONDS, ServedRuns
-from replicator.peering.runs import Run, Standing
+from replicator.peering.runs import Run, RunVerdict
 
 RETRY_SECONDS = 1.0
 
@@ -57,7 +57,7 @@ class ServedRunsMachine(RuleBasedStateMachine):
             self.workers[run_id].connected = False
             self.runs.disconnected(run_id, self.now)
 
-    def tell(self, worker: Worker) -> Standing:
+    def tell(self, worker: Worker) -> RunVerdict:
         worker.told += 1
         if worker.first_told_at is None:
             worker.first_told_at = self.now
@@ -70,7 +70,7 @@ class ServedRunsMachine(RuleBasedStateMachine):
             served = self.workers[self.runs.served.id]
             if served.connected and served.alive:
                 served.questions += (verdict.question,)
-        if verdict.standing is Standing.SERVED and not worker.connected:
+        if verdict.standing is RunVerdict.SERVED and not worker.connected:
             worker.connected = True
             self.runs.connected(worker.run.id)
         new = {each.id for each in self.runs.twins(self.now)} - before
@@ -157,9 +157,9 @@ class ServedRunsMachine(RuleBasedStateMachine):
         alone = not self.runs.twins(self.now)
         if alone:
             deadline = self.now + ANSWER_SECONDS + 12 * RETRY_SECONDS
-        while (standing := self.tell(last)) is not Standing.SERVED and self.now < deadline:
+        while (standing := self.tell(last)) is not RunVerdict.SERVED and self.now < deadline:
             self.now += RETRY_SECONDS
-        assert standing is Standing.SERVED or self.runs.decisions.refuses(last.run)
+        assert standing is RunVerdict.SERVED or self.runs.decisions.refuses(last.run)
 
 
 ServedRunsMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

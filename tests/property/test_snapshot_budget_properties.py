@@ -1,6 +1,6 @@
 """When the topics of one worker ask for snapshots: as one alone would while few move, and seldom while many do.
 
-The topics are :class:`~snapshots.asking.Asking` with one budget, and a clock that the test moves.
+The topics are :class:`~snapshots.scheduling.SnapshotScheduler` with one budget, and a clock that the test moves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.asking import MESSAGES_MAX, Asking
 from snapshots.pacing import BURST_SNAPSHOTS, SNAPSHOT_AGE_MS_MAX, SNAPSHOTS_A_SECOND, SnapshotBudget
+from snapshots.scheduling import MESSAGES_MAX, SnapshotScheduler
 
 INTERVAL_MS: Final = 200
 PEER: Final = frozenset({"eu-west"})
@@ -28,7 +28,7 @@ class Worker:
 
     def __init__(self, topics: int, budget: SnapshotBudget) -> None:
         self.now_ms = 0
-        self.topics = [Asking(budget) for _ in range(topics)]
+        self.topics = [SnapshotScheduler(budget) for _ in range(topics)]
         self.waits_since: dict[int, int] = {}
         """Time at which the first message came that no snapshot covers, by topic."""
         self.waiting = dict.fromkeys(range(topics), 0)
@@ -113,7 +113,7 @@ def test_a_topic_whose_turn_is_far_away_asks_at_once_after_a_thousand_messages()
     budget = SnapshotBudget()
     while budget.reserve(0, SNAPSHOT_AGE_MS_MAX) < SNAPSHOT_AGE_MS_MAX:
         pass
-    topic = Asking(budget)
+    topic = SnapshotScheduler(budget)
     topic.on_messages(MESSAGES_MAX - 1, PEER, 0, INTERVAL_MS, others_ask=False)
     assert topic.due_ms(0, INTERVAL_MS) > 5_000
     topic.on_messages(1, PEER, 100, INTERVAL_MS, others_ask=False)
@@ -127,7 +127,7 @@ def test_topics_that_are_at_rest_take_no_turns() -> None:
     """10,000 topics that nobody asks about leave the budget to the one that moves."""
     budget = SnapshotBudget()
     for _ in range(10_000):
-        Asking(budget).on_messages(1, PEER, 0, INTERVAL_MS, others_ask=False)
-    topic = Asking(budget)
+        SnapshotScheduler(budget).on_messages(1, PEER, 0, INTERVAL_MS, others_ask=False)
+    topic = SnapshotScheduler(budget)
     topic.on_messages(1, PEER, 0, INTERVAL_MS, others_ask=False)
     assert topic.due_ms(0, INTERVAL_MS) == 0

@@ -16,11 +16,11 @@ from replicator.peering.known_stores import StoreOf
 from replicator.topology.fields import ON_EMPTY_STORE, RECLAIM, REFUSE, START
 from replicator.worker.start_decision import (
     Decision,
-    How,
     IndexRows,
     Refuse,
     Serve,
-    Situation,
+    StartMode,
+    StartState,
     TakeBack,
     Wait,
     decide,
@@ -37,7 +37,7 @@ def answer(name: str, kind: str) -> StoreOf:
     return StoreOf(name, {}, newest, topics, messages)
 
 
-def situations() -> Iterator[tuple[Situation, dict[str, str]]]:
+def situations() -> Iterator[tuple[StartState, dict[str, str]]]:
     """Yield every situation with what each peer does."""
     for count in range(len(PEERS) + 1):
         for kinds in product(KINDS, repeat=count):
@@ -51,7 +51,7 @@ def situations() -> Iterator[tuple[Situation, dict[str, str]]]:
                     if (answers and not asks) or (begun and not new):
                         continue
                     yield (
-                        Situation(
+                        StartState(
                             "A",
                             "/data",
                             new,
@@ -71,7 +71,7 @@ def situations() -> Iterator[tuple[Situation, dict[str, str]]]:
 ALL = [(now, peers, decide(now)) for now, peers in situations()]
 
 
-def those(kind: type[Decision]) -> list[tuple[Situation, dict[str, str]]]:
+def those(kind: type[Decision]) -> list[tuple[StartState, dict[str, str]]]:
     return [(now, peers) for now, peers, decision in ALL if isinstance(decision, kind)]
 
 
@@ -93,7 +93,7 @@ def test_a_used_store_serves_whatever_peers_have_unless_it_is_older() -> None:
     for now, peers, decision in ALL:
         if not now.new and "newer" not in peers.values():
             silent = tuple(sorted(now.silent))
-            assert decision == Serve(How.USUAL, silent, nobody_asked=bool(silent) and not now.answers)
+            assert decision == Serve(StartMode.USUAL, silent, nobody_asked=bool(silent) and not now.answers)
 
 
 def test_a_new_store_serves_only_if_nobody_who_answers_has_anything_or_an_operator_said_so() -> None:
@@ -151,13 +151,13 @@ def test_a_worker_that_waits_goes_on_when_its_peers_answer() -> None:
         if answers:
             goes_on = decide(replace(now, answers=answers, silent={}, asks=True))
             assert isinstance(goes_on, TakeBack if now.on_empty_store == RECLAIM else Refuse)
-        assert decide(replace(now, on_empty_store=START)) == Serve(How.EMPTY)
+        assert decide(replace(now, on_empty_store=START)) == Serve(StartMode.EMPTY)
 
 
 def test_after_everything_came_back_the_worker_serves() -> None:
     for now, _ in those(TakeBack):
         decision = decide(replace(now, taken_back=True))
-        assert decision == Serve(How.RECLAIMED, tuple(sorted(now.silent)))
+        assert decision == Serve(StartMode.RECLAIMED, tuple(sorted(now.silent)))
 
 
 def test_a_start_that_asked_nobody_says_so() -> None:

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 from replicator.engine.log.left_out import Hole
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.parts import PartialBatches
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_state import CursorState
@@ -75,7 +75,9 @@ class Log:
         if absent:
             self.absent[origin, at] = set(absent)
             if self.shape.parts is None:
-                self.shape.parts = PartlyHere(lambda position: BitMap(self.absent[self.at(position)]), lambda _: BATCH)
+                self.shape.parts = PartialBatches(
+                    lambda position: BitMap(self.absent[self.at(position)]), lambda _: BATCH
+                )
             self.shape.parts.add(here, origin, at)
         return at
 

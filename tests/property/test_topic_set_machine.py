@@ -13,7 +13,7 @@ from replicator.client.consuming.topic_set import (
     POLL_ANSWER_SECONDS_MAX,
     RETRY_MAX_SECONDS,
     Action,
-    LetGo,
+    CloseConsumers,
     Poll,
     SubscribeTopic,
     TopicSet,
@@ -41,7 +41,7 @@ class TopicSetMachine(RuleBasedStateMachine):
         self.asked: list[str] = []
         """Hashes of polls that the worker has not seen yet."""
         self.core = TopicSet(period_seconds=PERIOD_SECONDS, now=0.0)
-        self.running: list[SubscribeTopic | LetGo] = []
+        self.running: list[SubscribeTopic | CloseConsumers] = []
         self.connected_to: dict[str, int] = {}
         """Incarnations of the topics that the consumer is connected to; a topic may be gone."""
 
@@ -185,11 +185,11 @@ class TopicSetMachine(RuleBasedStateMachine):
                 case _:
                     self.running.append(action)
 
-    def finish(self, action: SubscribeTopic | LetGo, *, works: bool) -> None:
+    def finish(self, action: SubscribeTopic | CloseConsumers, *, works: bool) -> None:
         match action:
-            case LetGo(name):
+            case CloseConsumers(name):
                 self.connected_to.pop(name, None)
-                self.do(self.core.let_go(name, self.now))
+                self.do(self.core.on_closed(name, self.now))
             case SubscribeTopic(name):
                 if name not in self.topics or not works:
                     self.connected_to.pop(name, None)

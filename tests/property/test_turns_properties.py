@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, Share, Turns
+from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 
 COSTS = st.floats(min_value=0.00001, max_value=0.003)
 """Time that a slice really takes. Some end late, because one command of theirs is long."""
@@ -19,7 +19,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.calls: list[Callable[[], None]] = []
-        self.turns = Turns(lambda: self.now, self.calls.append)
+        self.turns = FairScheduler(lambda: self.now, self.calls.append)
 
     def turn(self) -> None:
         """Make all calls that were scheduled before this turn."""
@@ -28,13 +28,13 @@ class Loop:
         for call in calls:
             call()
 
-    def work(self, share: Share, seconds: float) -> None:
+    def work(self, share: LoopShare, seconds: float) -> None:
         """Use time for a client."""
         self.now += seconds
         self.turns.spend(share, seconds, self.now)
 
 
-def flood(loop: Loop, share: Share, cost: float, served: list[Share]) -> Callable[[], bool]:
+def flood(loop: Loop, share: LoopShare, cost: float, served: list[LoopShare]) -> Callable[[], bool]:
     """Return a job that never ends: each slice uses ``cost`` seconds for ``share``, and adds it to ``served``."""
 
     def job() -> bool:
@@ -50,14 +50,14 @@ def test_a_client_that_used_less_is_next_however_many_others_wait(
     costs: list[float], own: float, turns_before: int
 ) -> None:
     """Only the slice that is under way may come before it."""
-    loop, served = Loop(), list[Share]()
+    loop, served = Loop(), list[LoopShare]()
     for number, cost in enumerate(costs):
-        hostile = Share(f"10.0.0.1:{number}")
+        hostile = LoopShare(f"10.0.0.1:{number}")
         loop.work(hostile, LIGHT_SECONDS + cost)
         loop.turns.wait(hostile, flood(loop, hostile, cost, served))
     for _ in range(turns_before):
         loop.turn()
-    honest = Share("10.0.0.2:1")
+    honest = LoopShare("10.0.0.2:1")
     loop.work(honest, LIGHT_SECONDS / 2)
     before = len(served)
     loop.turns.wait(honest, flood(loop, honest, own, served))
@@ -67,9 +67,9 @@ def test_a_client_that_used_less_is_next_however_many_others_wait(
 
 @given(st.lists(COSTS, min_size=1, max_size=50), st.integers(1, 30))
 def test_a_turn_takes_no_longer_than_its_time_and_one_slice(costs: list[float], turns: int) -> None:
-    loop, served = Loop(), list[Share]()
+    loop, served = Loop(), list[LoopShare]()
     for number, cost in enumerate(costs):
-        share = Share(f"10.0.0.1:{number}")
+        share = LoopShare(f"10.0.0.1:{number}")
         loop.turns.wait(share, flood(loop, share, cost, served))
     for _ in range(turns):
         began, count = loop.now, len(served)
@@ -82,10 +82,10 @@ def test_a_turn_takes_no_longer_than_its_time_and_one_slice(costs: list[float], 
 @settings(deadline=None)
 def test_those_who_flood_get_equal_time(costs: list[float]) -> None:
     """Whatever a slice of theirs takes: the one whose slices are long has fewer of them."""
-    loop, served = Loop(), list[Share]()
-    used: dict[Share, float] = {}
+    loop, served = Loop(), list[LoopShare]()
+    used: dict[LoopShare, float] = {}
     for number, cost in enumerate(costs):
-        share = Share(f"10.0.0.1:{number}")
+        share = LoopShare(f"10.0.0.1:{number}")
         used[share] = cost
         loop.turns.wait(share, flood(loop, share, cost, served))
     for _ in range(300):
@@ -97,7 +97,7 @@ def test_those_who_flood_get_equal_time(costs: list[float]) -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.lists(COSTS, min_size=5, max_size=5))
 def test_jobs_of_one_client_keep_their_order(owners: list[int], costs: list[float]) -> None:
     loop = Loop()
-    shares = [Share(f"10.0.0.1:{number}") for number in range(5)]
+    shares = [LoopShare(f"10.0.0.1:{number}") for number in range(5)]
     done: list[tuple[int, int]] = []
 
     def job(owner: int, number: int) -> Callable[[], bool]:
@@ -120,7 +120,7 @@ def test_jobs_of_one_client_keep_their_order(owners: list[int], costs: list[floa
 
 def test_a_client_is_served_at_once_until_the_turn_is_used_up() -> None:
     loop = Loop()
-    one, other = Share("10.0.0.1:1"), Share("10.0.0.2:1")
+    one, other = LoopShare("10.0.0.1:1"), LoopShare("10.0.0.2:1")
     assert loop.turns.may_begin(one)
     loop.work(one, TURN_SECONDS)
     assert not loop.turns.may_begin(other)
@@ -130,7 +130,7 @@ def test_a_client_is_served_at_once_until_the_turn_is_used_up() -> None:
 
 def test_while_others_wait_only_a_client_that_used_little_is_served_at_once() -> None:
     loop = Loop()
-    light, heavy, waiting = Share("10.0.0.1:1"), Share("10.0.0.2:1"), Share("10.0.0.3:1")
+    light, heavy, waiting = LoopShare("10.0.0.1:1"), LoopShare("10.0.0.2:1"), LoopShare("10.0.0.3:1")
     for _ in range(20):
         loop.work(heavy, LIGHT_SECONDS)
         loop.turn()
@@ -142,12 +142,12 @@ def test_while_others_wait_only_a_client_that_used_little_is_served_at_once() ->
 
 
 def test_a_job_that_fails_keeps_nobody_from_a_turn() -> None:
-    loop, served = Loop(), list[Share]()
+    loop, served = Loop(), list[LoopShare]()
 
     def broken() -> bool:
         raise RuntimeError("a bug")
 
-    broken_share, share = Share("10.0.0.1:1"), Share("10.0.0.2:1")
+    broken_share, share = LoopShare("10.0.0.1:1"), LoopShare("10.0.0.2:1")
     loop.work(share, SLICE_SECONDS)
     loop.turns.wait(broken_share, broken)
     loop.turns.wait(share, flood(loop, share, SLICE_SECONDS, served))
@@ -161,7 +161,7 @@ def test_a_job_that_fails_keeps_nobody_from_a_turn() -> None:
 
 def test_the_busiest_of_the_last_minute_are_named_with_their_seconds() -> None:
     loop = Loop()
-    shares = [Share(f"10.0.0.1:{number}") for number in range(5)]
+    shares = [LoopShare(f"10.0.0.1:{number}") for number in range(5)]
     for number, share in enumerate(shares):
         loop.turns.opened(share)
         loop.work(share, number / 10)
@@ -180,7 +180,7 @@ def test_the_busiest_of_the_last_minute_are_named_with_their_seconds() -> None:
 
 def test_clients_are_found_by_their_connection_or_by_their_host() -> None:
     loop = Loop()
-    shares = [Share("10.0.0.1:1"), Share("10.0.0.1:2"), Share("::1:3")]
+    shares = [LoopShare("10.0.0.1:1"), LoopShare("10.0.0.1:2"), LoopShare("::1:3")]
     for share in shares:
         loop.turns.opened(share)
     assert loop.turns.clients("10.0.0.1:2") == [shares[1]]

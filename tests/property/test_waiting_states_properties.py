@@ -34,7 +34,7 @@ def test_all_is_kept_while_an_answering_cluster_has_not_told_and_only_for_so_lon
             waiting.heard(peer)
     now_ms = asking_ms + more_ms + step_ms
     if restarted:  # who told is remembered; each other one is asked again, and has time to answer
-        waiting, heard, asking_ms = WaitingStates(PEERS, 0, seconds_max, waiting.those_told), set(told), 0
+        waiting, heard, asking_ms = WaitingStates(PEERS, 0, seconds_max, waiting.complete_peers), set(told), 0
     asking_ms += more_ms
     asking_seconds = asking_ms / 1000
     awaited = (set(PEERS) if asking_seconds < SILENT_SECONDS else heard) - told

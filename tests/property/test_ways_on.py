@@ -76,7 +76,7 @@ class Lives:
             yield engine, made
             for link in made.values():
                 await link.stop()
-                link.let_go()
+                link.detach()
 
     async def work(self, steps: list[str]) -> None:
         """Do some steps while the worker of us-east runs."""

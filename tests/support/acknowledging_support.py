@@ -9,7 +9,7 @@ from gateway_support import BareClient, ServedEngine
 from replicator.engine.log.entry import append_to_batch, encode_entry
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
-from replicator.protocol.client import Answered
+from replicator.protocol.client import Response
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandFlow,
@@ -77,7 +77,7 @@ def answers(client: BareClient, numbers: list[int]) -> dict[int, Any]:
     found: dict[int, Any] = {}
     while len(found) < len(numbers):
         for at, step in enumerate(client._steps):
-            if isinstance(step, Answered) and step.request_id in numbers:
+            if isinstance(step, Response) and step.request_id in numbers:
                 found[step.request_id] = step.answer
                 del client._steps[at]
                 break

@@ -30,7 +30,7 @@ from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.topic import Topic
 from replicator.engine.types import Delivery, InitialPosition, SubscribeOptions, SubscriptionType
 from replicator.metadata.metadata_pb2 import MessageMetadata, SingleMessageMetadata
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from snapshots.position import BEFORE_ALL, Position
 
 DEADLINE_SECONDS = 20.0
@@ -253,7 +253,7 @@ def entries_of(topic: Topic, origin: str) -> list[bytes]:
     return [entry for at, _, entry in logged(topic) if at == origin]
 
 
-class BelievesClaims(AskingBack):
+class BelievesClaims(ClaimChecker):
     """Believes each claim, for tests in which nobody serves the cluster that it is about."""
 
     async def store_line(self, cluster: str, origin: str, told: StoreLine) -> StoreLine:
@@ -273,7 +273,7 @@ class DataPlaneServer:
         self.port = 0
         self.also: Callable[[web.Application], None] = lambda app: None
         """Adds what else it is to serve."""
-        self.asking: AskingBack = BelievesClaims(engine.cluster)
+        self.asking: ClaimChecker = BelievesClaims(engine.cluster)
         self.takes_runs = True
         """Whether it answers announcements of runs; a worker of an earlier version does not."""
 

@@ -23,8 +23,8 @@ from replicator.engine.engine import Engine, EngineSettings
 from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.links.link import Link
-from replicator.protocol.authentication import Anyone, Authenticator
-from replicator.protocol.client import Answered, ClientConnection
+from replicator.protocol.authentication import AllowAll, Authenticator
+from replicator.protocol.client import ClientConnection, Response
 from replicator.protocol.commands_pb2 import BaseCommand, CommandLookupTopic, FeatureFlags
 from replicator.protocol.errors import Refused
 from replicator.protocol.frames import Frame, encode
@@ -83,7 +83,7 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @asynccontextmanager
 async def serving_clients(
-    engine: Engine, authenticator: Callable[[], Authenticator] = Anyone, *, broker_metadata: bool = False
+    engine: Engine, authenticator: Callable[[], Authenticator] = AllowAll, *, broker_metadata: bool = False
 ) -> AsyncIterator[ServedEngine]:
     """Serve an engine to official clients, on the running loop."""
     bound = socket.create_server(("127.0.0.1", 0))
@@ -126,7 +126,7 @@ def entered(
 
 @contextmanager
 def served_engine(
-    path: Path, settings: EngineSettings | None = None, authenticator: Callable[[], Authenticator] = Anyone
+    path: Path, settings: EngineSettings | None = None, authenticator: Callable[[], Authenticator] = AllowAll
 ) -> Iterator[ServedEngine]:
     """Yield an engine in ``path`` that official clients can use."""
 
@@ -184,7 +184,7 @@ class BareClient:
             method="token" if token else "",
             credentials=token.encode,
         )
-        self._steps: list[Frame | Answered] = []
+        self._steps: list[Frame | Response] = []
         if connect:
             self.socket.sendall(self.state.connect())
             while self.state.peer is None:
@@ -213,7 +213,7 @@ class BareClient:
         self.send(make(number))
         while True:
             for at, step in enumerate(self._steps):
-                if isinstance(step, Answered) and step.request_id == number:
+                if isinstance(step, Response) and step.request_id == number:
                     del self._steps[at]
                     if isinstance(step.answer, Refused):
                         raise step.answer

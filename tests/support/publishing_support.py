@@ -14,12 +14,12 @@ from answering_admin import Answering, answering, asked
 from engine_support import opened
 from gateway_support import serving_clients
 
-from replicator.apache.confirmed import Confirmed
+from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
 from replicator.apache.outgoing import Outgoing
-from replicator.apache.publish_room import publish_room
-from replicator.apache.published import load_map
+from replicator.apache.publish_budget import publish_budget
+from replicator.apache.published_extents import load_map
 from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity, marks_of
 from replicator.client.errors import PulsarException
@@ -41,7 +41,7 @@ NOTHING_STORED: Final = {
 """The internal statistics of a new topic."""
 
 
-class ReadBack(Confirmed):
+class ReadBack(ConfirmedEntries):
     """Reader that counts messages as read as soon as the brokers confirm them."""
 
     def __init__(self, entries: EntryMap) -> None:
@@ -110,7 +110,7 @@ async def publishing(
             entries,
             engine.schemas,
             ReadBack(entries),
-            publish_room(),
+            publish_budget(),
             **{"ensure": partial(asyncio.sleep, 0), **how},
         )
         outgoing.fence(fences)

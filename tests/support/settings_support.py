@@ -11,13 +11,13 @@ from aiohttp import web
 from engine_support import DataPlaneServer
 
 from replicator.api.cluster_settings import settings_routes
-from replicator.engine.cluster_settings.state import KeptState, Told, Verdict, digest_of
+from replicator.engine.cluster_settings.state import KeptState, SettingsMessage, Verdict, digest_of
 from replicator.engine.engine import Engine
 from replicator.engine.topics.grants import Grants
-from replicator.peering.asking_back import AskingBack
+from replicator.peering.claim_checker import ClaimChecker
 from replicator.peering.cluster_settings import SETTINGS_ROUTE
 from replicator.worker import settings_teller
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Peer:
 @asynccontextmanager
 async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncIterator[Peer]:
     server = DataPlaneServer(engine)
-    server.asking = AskingBack(engine.cluster, pause_seconds=0.01, failed_pause_seconds=0.01)
+    server.asking = ClaimChecker(engine.cluster, pause_seconds=0.01, failed_pause_seconds=0.01)
     peer = Peer(engine, server)
 
     @web.middleware
@@ -58,7 +58,7 @@ async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncItera
     server.also = add
     take = engine.kept_settings.take
 
-    async def taken(told: Told) -> Verdict:
+    async def taken(told: SettingsMessage) -> Verdict:
         verdict = await take(told)
         if verdict is Verdict.KEPT:
             peer.stored.append(len(told.changes or {}))
@@ -73,12 +73,12 @@ async def serving_settings(engine: Engine, middleware: Any = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def telling(engine: Engine, *peers: Peer, middleware: Any = None) -> AsyncIterator[SettingsTeller]:
+async def telling(engine: Engine, *peers: Peer, middleware: Any = None) -> AsyncIterator[SettingsPublisher]:
     """Tell ``peers``; they ask ``engine``'s cluster back at the address of a server that this context starts."""
     async with serving_settings(engine, middleware) as own:
         for peer in peers:
             peer.asks(engine.cluster, own.server.address)
-        teller = SettingsTeller(engine)
+        teller = SettingsPublisher(engine)
         await teller.change(addresses_of(*peers))
         await teller.start()
         try:
@@ -105,7 +105,7 @@ def grants(engine: Engine) -> dict[str, Grants]:
     return dict(engine.catalog.grants.all())
 
 
-def has_all(teller: SettingsTeller, peer: str = "eu") -> bool:
+def has_all(teller: SettingsPublisher, peer: str = "eu") -> bool:
     """Return whether a peer has the present settings."""
     own = teller.engine.cluster_settings
     settled = not own.version or own.digest == settings_digest(teller.engine)

@@ -35,7 +35,7 @@ from replicator.engine.unpacking import ASIDE_BYTES_MIN, Unpacking
 from replicator.running.limited_log import LIMITED
 from replicator.running.pacing import Pace, metered
 from replicator.running.together import until_first_ends
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 
 PERMITS_MAX: Final = 1_000_000
 """Limit of unused permits of one client; more are cut."""
@@ -107,7 +107,7 @@ class Session:
         source: Source,
         window: Window,
         unpacking: Unpacking,
-        turns: Turns,
+        turns: FairScheduler,
         peer: str,
     ) -> None:
         self._socket = socket

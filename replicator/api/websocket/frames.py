@@ -59,7 +59,7 @@ class Unsendable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ToSend:
+class SendRequest:
     """A message that a client wants to be sent, and what it wants to hear back with the answer."""
 
     message: OutgoingMessage
@@ -78,7 +78,7 @@ class Command:
 # Sending.
 
 
-def read_message(text: str, now_ms: int) -> ToSend:
+def read_message(text: str, now_ms: int) -> SendRequest:
     """Read a producer's message. Raise :class:`Unsendable`."""
     try:
         fields = read_object(text)
@@ -86,7 +86,7 @@ def read_message(text: str, now_ms: int) -> ToSend:
     except BadField as error:
         raise Unsendable(ErrorCode.NOT_JSON, str(error)) from None
     try:
-        return ToSend(_message(fields, now_ms), context)
+        return SendRequest(_message(fields, now_ms), context)
     except Unsendable as error:
         error.context = context
         raise

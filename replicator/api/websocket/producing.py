@@ -18,7 +18,7 @@ from replicator.client import MessageId, PartitionedProducer, Producer, PulsarEx
 from replicator.client.producing.sending import wall_time_ms
 from replicator.running.pacing import Pace, metered
 from replicator.running.together import until_first_ends
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit of bytes pending on one socket; a group commit of the store takes as much."""
@@ -39,7 +39,7 @@ class ProducerSession:
         socket: web.WebSocketResponse,
         producer: Producer | PartitionedProducer,
         pending_max: int,
-        turns: Turns,
+        turns: FairScheduler,
     ) -> None:
         self._socket = socket
         self._turns = turns

@@ -23,7 +23,7 @@ from replicator.client.consuming.ack_grouping import (
     StartTimer,
 )
 from replicator.client.consuming.consumer_stats import ConsumerStatsRecorder
-from replicator.client.consuming.moving import Moves
+from replicator.client.consuming.moving import EntryIdentities
 from replicator.client.errors import ClusterFenced, InvalidAck, InvalidMessage, PulsarException
 from replicator.client.message import Message, MessageId
 from replicator.client.settings import ConsumerSettings
@@ -58,7 +58,7 @@ class Acknowledger:
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: deque[tuple[int, Position | None, asyncio.Future[None]]] = deque()
         self._refused: dict[Position, PulsarException] = {}
-        self._moves = Moves()
+        self._moves = EntryIdentities()
 
     def acknowledge(self, position: Position, batch_index: int = -1, batch_size: int = 1) -> None:
         """Acknowledge one message, or with ``batch_index`` -1 the whole entry."""
@@ -94,7 +94,7 @@ class Acknowledger:
         return self._grouping.acknowledged(position)
 
     def settled(self, position: Position, batch_index: int) -> bool:
-        """Return whether a message was acknowledged by a former position; see :meth:`Moves.settled`."""
+        """Return whether a message was acknowledged by a former position; see :meth:`EntryIdentities.settled`."""
         return self._moves.settled(position, batch_index)
 
     def arrived(self, position: Position, identity: tuple[str, Position], batch_size: int) -> None:

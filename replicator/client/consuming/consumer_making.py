@@ -122,7 +122,7 @@ class ConsumerMaker:
             )
 
         async def open_watch(known_hash: str) -> TopicWatchChannel:
-            return await self._patiently(lambda: self.connector.open_topic_watch(pattern, known_hash), pattern)
+            return await self._with_retries(lambda: self.connector.open_topic_watch(pattern, known_hash), pattern)
 
         async def partitions(topic: str) -> int:
             return await self._partitions(topic, create=False)
@@ -144,7 +144,7 @@ class ConsumerMaker:
         consumer = PatternConsumer(
             pattern,
             settings,
-            PatternPorts(open_watch, partitions, open_part, _own_letters(settings), TOPICS_MAX, self.reconnect),
+            PatternPorts(open_watch, partitions, open_part, _dead_letter_test(settings), TOPICS_MAX, self.reconnect),
             queue_size_total=extras.receiver_queue_size_total,
             period_seconds=period_seconds,
             on_close=on_close,
@@ -251,15 +251,15 @@ class ConsumerMaker:
     async def _partitions(self, topic: str, *, create: bool = True) -> int:
         if parse_topic(topic).partition >= 0:
             return 0
-        return await self._patiently(lambda: self.connector.partitions(topic, create=create), topic)
+        return await self._with_retries(lambda: self.connector.partitions(topic, create=create), topic)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
+    async def _with_retries(self, ask: Callable[[], Awaitable[T]], topic: str) -> T:
         """Call ``ask``, and if the client reconnects, repeat it after errors that time can heal."""
         what = f"consumer of {topic}"
         return await open_first(ask, self.operation_timeout_seconds, reconnect=self.reconnect, what=what)
 
 
-def _own_letters(settings: ConsumerSettings) -> Callable[[str], bool]:
+def _dead_letter_test(settings: ConsumerSettings) -> Callable[[str], bool]:
     """Return a test of whether this consumer sends its dead letters to a topic. It must not consume such a topic: it
     would give up the same letters without end."""
     policy = settings.dead_letter_policy

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pyroaring import BitMap
 
-from replicator.client.chunking import Abandoned, Assembled, Chunk, ChunkAction, ChunkAssembler
+from replicator.client.chunking import Assembled, Chunk, ChunkAction, ChunkAssembler, DiscardedChunks
 from replicator.client.errors import DecryptionFailed, InvalidMessage
 from replicator.client.message import Message, Opening, messages_as_unpacked
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction
@@ -30,14 +30,20 @@ _LIMITED = LimitedLog(
 )
 """Limits lines about single messages: a topic may hold many that never become complete."""
 
-LetGo = Callable[[Sequence[Position]], None]
+ReleaseCallback = Callable[[Sequence[Position]], None]
 
 
 class EntryOpener:
     """Opener that turns the entries of one consumer into messages."""
 
     def __init__(
-        self, settings: ConsumerSettings, partition: int, opening: Opening, *, acknowledge: LetGo, reject: LetGo
+        self,
+        settings: ConsumerSettings,
+        partition: int,
+        opening: Opening,
+        *,
+        acknowledge: ReleaseCallback,
+        reject: ReleaseCallback,
     ) -> None:
         self._topic = settings.topic
         self._partition = partition
@@ -56,7 +62,7 @@ class EntryOpener:
         chunk."""
 
     @property
-    def unpacks_elsewhere(self) -> bool:
+    def unpacks_in_thread(self) -> bool:
         """Whether entries are decompressed elsewhere, so that :meth:`open` may yield None."""
         return self._opening.unpack is not None
 
@@ -70,14 +76,14 @@ class EntryOpener:
         opening = self._opening if ready is None else replace(self._opening, ready=ready)
         messages = messages_as_unpacked(delivery, self._topic, self._partition, skip, opening)
         if self._opening.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD:
-            return self._or_discarded(messages, delivery)
+            return self._skip_undecryptable(messages, delivery)
         return messages
 
-    def _or_discarded(self, messages: Iterator[Message | None], delivery: Delivery) -> Iterator[Message | None]:
+    def _skip_undecryptable(self, messages: Iterator[Message | None], delivery: Delivery) -> Iterator[Message | None]:
         try:
             yield from messages
         except DecryptionFailed as error:
-            if _LIMITED.may_say("acknowledged without being shown", self._topic):
+            if _LIMITED.may_log("acknowledged without being shown", self._topic):
                 _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
             self._acknowledge((delivery.position,))
 
@@ -116,12 +122,12 @@ class EntryOpener:
             match action:
                 case Assembled():
                     assembled = action
-                case Abandoned(positions, error, acknowledge=True):
-                    if _LIMITED.may_say("acknowledged without being shown", self._topic):
+                case DiscardedChunks(positions, error, acknowledge=True):
+                    if _LIMITED.may_log("acknowledged without being shown", self._topic):
                         _log.warning("%s: acknowledged without being shown: %s", self._topic, error)
                     self._acknowledge(positions)
-                case Abandoned(positions, error):
-                    if _LIMITED.may_say("asked for again", self._topic):
+                case DiscardedChunks(positions, error):
+                    if _LIMITED.may_log("asked for again", self._topic):
                         _log.warning("%s: asked for again: %s", self._topic, error)
                     self._reject(positions)
                     missing = error

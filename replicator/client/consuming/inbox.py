@@ -298,12 +298,12 @@ class Inbox:
             skip = unwanted if skip is None else skip | unwanted
         if self._dead is not None and self._dead.is_over(delivery.redelivery_count):
             self._queue.drop(permits)
-            self._give_up_unseen(self._dead, delivery, skip)
+            self._dead_letter_unread(self._dead, delivery, skip)
             return
         self._queue.put(self._opener.open(delivery, skip), permits, position)
 
-    def _give_up_unseen(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
-        if self._opener.unpacks_elsewhere:
+    def _dead_letter_unread(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
+        if self._opener.unpacks_in_thread:
             task = in_background(self._give_up_opened(dead, delivery, skip), "giving an entry up")
             self._burying.add(task)
             task.add_done_callback(self._burying.discard)
@@ -312,7 +312,7 @@ class Inbox:
         try:
             messages.extend(message for message in self._opener.open(delivery, skip) if message is not None)
         except InvalidMessage as error:
-            self._not_buried(error)
+            self._dead_letter_failed(error)
         dead.bury(messages)
 
     async def _give_up_opened(self, dead: DeadLetters, delivery: Delivery, skip: BitMap | None) -> None:
@@ -327,11 +327,11 @@ class Inbox:
                 else:
                     messages.append(message)
         except InvalidMessage as error:
-            self._not_buried(error)
+            self._dead_letter_failed(error)
         if rounds == self.rounds:
             dead.bury(messages)
 
-    def _not_buried(self, error: InvalidMessage) -> None:
+    def _dead_letter_failed(self, error: InvalidMessage) -> None:
         self._stats.receive_failed += 1
         _log.warning("not sent to the dead letter topic: %s", error)
 

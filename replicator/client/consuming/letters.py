@@ -54,7 +54,7 @@ class LetterSender:
     async def bury(self, message: Message) -> None:
         """Send the message to the dead letter topic, and return when it is durable there. Raises the errors of a
         send."""
-        await self._send_dead(message, letter_properties(message, self._subscription))
+        await self._send_dead_letter(message, letter_properties(message, self._subscription))
 
     async def send_for_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> bool:
         """Send the message to the retry topic, or after its last retry to the dead letter topic.
@@ -62,7 +62,7 @@ class LetterSender:
         Return when it is durable: True if it went to the dead letter topic."""
         copied, retries = retry_properties(message, self._subscription, delay_ms, properties)
         if retries > self._policy.max_redeliver_count:
-            await self._send_dead(message, copied)
+            await self._send_dead_letter(message, copied)
             return True
         assert self._policy.retry_letter_topic is not None
         await self._send(self._policy.retry_letter_topic, None, message, copied, delay_ms)
@@ -74,7 +74,7 @@ class LetterSender:
         for producer in producers.values():
             await producer.close()
 
-    async def _send_dead(self, message: Message, properties: dict[str, str]) -> None:
+    async def _send_dead_letter(self, message: Message, properties: dict[str, str]) -> None:
         assert self._policy.dead_letter_topic is not None
         topic, subscription = self._policy.dead_letter_topic, self._policy.initial_subscription_name
         await self._send(topic, subscription, message, properties, 0)
@@ -188,7 +188,7 @@ class DeadLetters:
         self._given_up.extend(messages)
         if self._given_up:
             if self._burying is None:
-                self._burying = client_supervisor().task("burying", "burying", self._bury_all, until_done=True)
+                self._burying = client_supervisor().task("burying", "burying", self._send_dead_letters, until_done=True)
             self._burying.start()
 
     def clear(self) -> None:
@@ -212,7 +212,7 @@ class DeadLetters:
         if self._burying is not None:
             await self._burying.stop()
 
-    async def _bury_all(self) -> None:
+    async def _send_dead_letters(self) -> None:
         while self._given_up:
             places = self._places
             group = [self._given_up.popleft() for _ in range(min(BURIED_AT_ONCE_MAX, len(self._given_up)))]

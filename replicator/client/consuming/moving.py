@@ -7,14 +7,14 @@ new cluster delivers the same message.
 Invariant 5 (DESIGN §3), on the client's side: a position of the former cluster is never sent to the new one, where it
 could be another message's.
 
-1. :meth:`Moves.delivered`: an entry arrived. It returns the parts acknowledged before the move, which are acknowledged
-   here at once and not shown again.
-2. :meth:`Moves.place`: the application acknowledges. A position that was delivered here stays as it is. One from
-   before the move becomes the position of the same entry here, or None while it has not arrived: then it is
+1. :meth:`EntryIdentities.delivered`: an entry arrived. It returns the parts acknowledged before the move, which are
+   acknowledged here at once and not shown again.
+2. :meth:`EntryIdentities.place`: the application acknowledges. A position that was delivered here stays as it is. One
+   from before the move becomes the position of the same entry here, or None while it has not arrived: then it is
    remembered. One that was forgotten is dropped: its message may be shown again.
-3. :meth:`Moves.settled`: a message that was acknowledged by its former position may have arrived here meanwhile, and
-   wait to be shown. It is not shown.
-4. :meth:`Moves.moved`: everything delivered so far counts as from before.
+3. :meth:`EntryIdentities.settled`: a message that was acknowledged by its former position may have arrived here
+   meanwhile, and wait to be shown. It is not shown.
+4. :meth:`EntryIdentities.moved`: everything delivered so far counts as from before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ again."""
 Identity = tuple[str, Position]
 
 
-class Moves:
+class EntryIdentities:
     """Identities of one consumer's entries."""
 
     __slots__ = ("_acknowledged", "_before", "_here", "_moved", "_places", "_settled")

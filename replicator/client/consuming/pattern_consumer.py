@@ -21,7 +21,7 @@ from typing import Any, Final
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
-from replicator.client.consuming.topic_set import Action, LetGo, Poll, SubscribeTopic, TopicSet
+from replicator.client.consuming.topic_set import Action, CloseConsumers, Poll, SubscribeTopic, TopicSet
 from replicator.client.errors import (
     ConnectError,
     InvalidConfiguration,
@@ -139,21 +139,21 @@ class PatternConsumer(MultiTopicsConsumer):
         """Acknowledge one message. An id without its message must name its topic by its partition.
 
         For a deleted topic it does nothing, or with ``ack_receipt_enabled`` raises :class:`TopicNotFound`."""
-        if not self._has_left(message):
+        if not self._is_unsubscribed(message):
             await super().acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """Acknowledge several messages, without receipts; see :meth:`acknowledge`."""
-        super().acknowledge_many(message for message in messages if not self._has_left(message, receipt=False))
+        super().acknowledge_many(message for message in messages if not self._is_unsubscribed(message, receipt=False))
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything through this message in its own topic."""
-        if not self._has_left(message):
+        if not self._is_unsubscribed(message):
             await super().acknowledge_cumulative(message)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Ask for the message again after its delay."""
-        if not self._has_left(message, receipt=False):
+        if not self._is_unsubscribed(message, receipt=False):
             await super().negative_acknowledge(message)
 
     # Events of the watcher.
@@ -212,7 +212,7 @@ class PatternConsumer(MultiTopicsConsumer):
                 case SubscribeTopic():
                     self._subscribing += 1
                     self._start(self._subscribe(action))
-                case LetGo(name):
+                case CloseConsumers(name):
                     self._start(self._let_go(name))
         self._set_timer()
 
@@ -279,7 +279,7 @@ class PatternConsumer(MultiTopicsConsumer):
             if isinstance(result, Consumer) and result.over is None:
                 self._put_in(name, result)
                 continue
-            self._give_back_room(part)
+            self._release_queue_size(part)
             if isinstance(result, Consumer) and result.over is not None:  # while the others were opened
                 errors.append(result.over)
                 self._start(_close(result))
@@ -293,7 +293,7 @@ class PatternConsumer(MultiTopicsConsumer):
         for consumer in consumers:
             self._take_out(consumer)
         await asyncio.gather(*(_close(consumer) for consumer in consumers))
-        self._do(self._core.let_go(name, self._loop.time()))
+        self._do(self._core.on_closed(name, self._loop.time()))
 
     def _put_in(self, name: str, consumer: Consumer) -> None:
         part = consumer.topic()
@@ -314,7 +314,7 @@ class PatternConsumer(MultiTopicsConsumer):
             self._parts[name].pop(part, None)
         del self._consumers[part]
         self._turns.remove(consumer)
-        self._give_back_room(part)
+        self._release_queue_size(part)
         self._left[part] = None
         if len(self._left) > TOPICS_LEFT_MAX:
             del self._left[next(iter(self._left))]
@@ -330,7 +330,7 @@ class PatternConsumer(MultiTopicsConsumer):
             self._queue_sizes[part] = size
             self._queue_size_left -= size
 
-    def _give_back_room(self, part: str) -> None:
+    def _release_queue_size(self, part: str) -> None:
         self._queue_size_left += self._queue_sizes.pop(part, 0)
 
     def _check_room(self, more: int) -> None:
@@ -377,7 +377,7 @@ class PatternConsumer(MultiTopicsConsumer):
         await self._stop()
         await super()._shut()
 
-    def _has_left(self, message: Message | MessageId, *, receipt: bool = True) -> bool:
+    def _is_unsubscribed(self, message: Message | MessageId, *, receipt: bool = True) -> bool:
         """Return whether the message is of a topic that is no longer consumed."""
         self._check_open()
         if not isinstance(message, Message) or message.topic_name() not in self._left:

@@ -94,7 +94,7 @@ class Reader(ClosedAtExit):
         """
         while True:
             last = await self._consumer.last_message()
-            if last.position == BEFORE_ALL or not self._is_ahead(last):
+            if last.position == BEFORE_ALL or not self._has_unread(last):
                 return False
             if self._sought_ms is None:
                 return True
@@ -110,7 +110,7 @@ class Reader(ClosedAtExit):
                 return True
             await self._read(message)  # read_next would skip the message, too
 
-    def _is_ahead(self, last: LastMessage) -> bool:
+    def _has_unread(self, last: LastMessage) -> bool:
         """Return whether ``last`` is a message that this reader has not read yet."""
         if last.position != self._next:
             return last.position > self._next

@@ -118,16 +118,16 @@ class Receiver(ClosedAtExit):
                     message = self._pop()
                     if message is None:
                         await self._arrivals.wait(self._grant)
-                        self._drop_void(batch, rounds)
+                        self._drop_invalidated(batch, rounds)
                     elif batch.add(message, len(message.data())):
                         rounds.setdefault(message.topic_name(), self._round(message.topic_name()))
                     else:
                         self._put_back([message])
                         break
         except TimeoutError:
-            self._drop_void(batch, rounds)
+            self._drop_invalidated(batch, rounds)
         except BaseException:
-            self._drop_void(batch, rounds)
+            self._drop_invalidated(batch, rounds)
             self._put_back(batch.messages)
             raise
         self._show(batch.messages)
@@ -189,7 +189,7 @@ class Receiver(ClosedAtExit):
     def _grant(self) -> None:
         """Ask the cluster for as many messages as there is room for."""
 
-    def _drop_void(self, batch: BatchCollector[Message], rounds: dict[str, int]) -> None:
+    def _drop_invalidated(self, batch: BatchCollector[Message], rounds: dict[str, int]) -> None:
         """Drop messages that a seek, a redelivery or a lost connection made void during a wait."""
         over = [topic for topic, begun in rounds.items() if self._round(topic) != begun]
         if over:

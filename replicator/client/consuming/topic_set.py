@@ -56,8 +56,8 @@ class SubscribeTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
-    """Close a topic's consumers; answered by ``let_go``."""
+class CloseConsumers:
+    """Close a topic's consumers; answered by ``on_closed``."""
 
     topic: str
 
@@ -69,7 +69,7 @@ class Poll:
     hash: str
 
 
-Action = SubscribeTopic | LetGo | Poll
+Action = SubscribeTopic | CloseConsumers | Poll
 
 
 class _Stage(Enum):
@@ -162,7 +162,7 @@ class TopicSet:
         self._first = self._names if self._first is None else self._first & self._names
         actions = self._reconcile()
         if names_hash != self._hash:  # something came between the question and its answer
-            actions += self._want_poll(now)
+            actions += self._request_poll(now)
         return actions
 
     def changed(self, added: Iterable[str], deleted: Iterable[str], names_hash: str, now: float) -> list[Action]:
@@ -180,7 +180,7 @@ class TopicSet:
         actions = self._reconcile((*change.added, *change.deleted, *sorted(joined & left)))
         for name in sorted(joined & left):
             actions += self._made_anew(name)
-        return actions if complete else actions + self._want_poll(now)
+        return actions if complete else actions + self._request_poll(now)
 
     # Results of the actions.
 
@@ -211,10 +211,10 @@ class TopicSet:
             return []
         if topic.stage is _Stage.SUBSCRIBING:
             topic.again = True
-            return self._want_poll(now)
+            return self._request_poll(now)
         return self._try_later(name, topic, now, poll=True)
 
-    def let_go(self, name: str, now: float) -> list[Action]:
+    def on_closed(self, name: str, now: float) -> list[Action]:
         """Take note that all consumers of a topic are closed."""
         assert self._topics[name].stage is _Stage.LETTING_GO
         del self._topics[name]
@@ -235,7 +235,7 @@ class TopicSet:
                     actions += self._subscribe(name)
             if self._connected and self._asked_at is None:
                 return actions + self._poll(now)
-        return actions + (self._want_poll(now) if self._poll_wanted else [])
+        return actions + (self._request_poll(now) if self._poll_wanted else [])
 
     # Inside.
 
@@ -252,7 +252,7 @@ class TopicSet:
                     # A waiting topic may have open parts.
                     self._topics[name] = _Topic(_Stage.LETTING_GO)
                     self._retry_at.pop(name, None)
-                    actions.append(LetGo(name))
+                    actions.append(CloseConsumers(name))
         return actions
 
     def _made_anew(self, name: str) -> list[Action]:
@@ -276,9 +276,9 @@ class TopicSet:
         pause_seconds = 0.0 if again else min(RETRY_FIRST_SECONDS * 2**topic.failures, RETRY_MAX_SECONDS)
         self._retry_at[name] = now + pause_seconds
         topic.failures = min(topic.failures + 1, 16)
-        return self._reconcile((name,)) + (self._want_poll(now) if poll else [])
+        return self._reconcile((name,)) + (self._request_poll(now) if poll else [])
 
-    def _want_poll(self, now: float) -> list[Action]:
+    def _request_poll(self, now: float) -> list[Action]:
         self._poll_wanted = True
         if not self._connected or self._asked_at is not None or now < self._polled_at + POLL_PAUSE_SECONDS:
             return []

@@ -182,7 +182,7 @@ class PartitionedProducer(MessageSender):
         else:
             producer = self._producers[partition]
             for message, confirmation in starting.waiting:
-                _pass_on(producer, message, confirmation)
+                _send_queued(producer, message, confirmation)
         finally:
             del self._starting[partition]
 
@@ -199,7 +199,7 @@ async def _gathered(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise result
 
 
-def _pass_on(producer: Producer, message: OutgoingMessage, confirmation: Confirmation) -> None:
+def _send_queued(producer: Producer, message: OutgoingMessage, confirmation: Confirmation) -> None:
     """Send a message that waited; its future gets the result of the partition's own future."""
     try:
         sent = producer.enqueue_message(message)

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 from replicator import __version__
 from replicator.client.authentication import Authentication, AuthenticationTLS
 from replicator.client.errors import AuthenticationError, ConnectError, PulsarException, Timeout, from_server
-from replicator.protocol.client import Answered, ClientConnection
+from replicator.protocol.client import ClientConnection, Response
 from replicator.protocol.commands_pb2 import BaseCommand, FeatureFlags
 from replicator.protocol.errors import NotAuthenticated, OutOfOrder, ProtocolError, Refused
 from replicator.protocol.frames import Frame, encode
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
                 elif isinstance(step, Frame):
                     self._messages_end()
                     self._received(step.command)
-                elif isinstance(step, Answered):
+                elif isinstance(step, Response):
                     self._messages_end()
                     self._answered(step)
                 else:
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         if session is not None:
             session.on_command(command)
 
-    def _answered(self, step: Answered) -> None:
+    def _answered(self, step: Response) -> None:
         answered = self._answers.pop(step.request_id, None)
         if answered is not None:
             answer = step.answer

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from replicator.client.authentication import NOTHING, Showing
+from replicator.client.authentication import NOTHING, ConnectionSecurity
 from replicator.client.errors import (
     AlreadyClosed,
     ConnectError,
@@ -64,7 +64,7 @@ class BrokerConnector:
         *,
         connection_timeout_seconds: float,
         operation_timeout_seconds: float,
-        showing: Showing = NOTHING,
+        showing: ConnectionSecurity = NOTHING,
     ) -> None:
         self._addresses = parse_addresses(url)
         self._asked = 0
@@ -225,7 +225,7 @@ class BrokerConnector:
 class _Connections:
     """Connections of one client by their addresses."""
 
-    def __init__(self, timeout_seconds: float, showing: Showing) -> None:
+    def __init__(self, timeout_seconds: float, showing: ConnectionSecurity) -> None:
         self._showing = showing
         self._timeout_seconds = timeout_seconds
         self._open: dict[Address, list[Connection]] = {}

@@ -95,7 +95,7 @@ class BrokerConsumerChannel:
         if not self._over:
             self._events = events
         if self._early:
-            asyncio.get_running_loop().call_soon(self._tell_early, events)
+            asyncio.get_running_loop().call_soon(self._replay_early_events, events)
 
     async def subscribe(self, start: Position | None = None) -> None:
         """Connect to the subscription; ``start`` is where one that is not durable continues."""
@@ -265,7 +265,7 @@ class BrokerConsumerChannel:
         else:
             event(self._events)
 
-    def _tell_early(self, events: ConsumerEvents) -> None:
+    def _replay_early_events(self, events: ConsumerEvents) -> None:
         while self._early:
             self._early.popleft()(events)
 

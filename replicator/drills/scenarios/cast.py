@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replicator.drills.errors import NoPair
-from replicator.drills.scenarios.catalog import Need, Scenario
+from replicator.drills.scenarios.catalog import Requirement, Scenario
 from replicator.drills.scenarios.steps import Role
 from replicator.topology import Topology
 
@@ -41,7 +41,7 @@ def choose_cast(topology: Topology, scenario: Scenario, topic: str | None = None
     them count.
     """
     for both_ways in (True, False):
-        if not both_ways and Need.LINK_BACK in scenario.needs:
+        if not both_ways and Requirement.LINK_BACK in scenario.needs:
             break
         for primary in topology.names:
             for secondary in topology.names:
@@ -50,7 +50,7 @@ def choose_cast(topology: Topology, scenario: Scenario, topic: str | None = None
                 if both_ways != _linked(topology, secondary, primary, topic):
                     continue
                 bystander = _bystander(topology, primary, secondary, topic)
-                if bystander is not None or Need.THREE_CLUSTERS not in scenario.needs:
+                if bystander is not None or Requirement.THREE_CLUSTERS not in scenario.needs:
                     return Cast(primary, secondary, bystander, both_ways)
     where = f"{topology.path}: links: " if topology.path else ""
     missing_links = _missing(scenario)
@@ -74,12 +74,12 @@ def _bystander(topology: Topology, primary: str, secondary: str, topic: str | No
 
 
 def _missing(scenario: Scenario) -> str:
-    if Need.THREE_CLUSTERS in scenario.needs:
+    if Requirement.THREE_CLUSTERS in scenario.needs:
         return (
             f"no three clusters are all linked with each other, which --scenario {scenario.name} needs; "
             "add a cluster and {between: [A, B]} for each pair"
         )
-    if Need.LINK_BACK in scenario.needs:
+    if Requirement.LINK_BACK in scenario.needs:
         return (
             f"no two clusters are linked both ways, so no client could move and come back, which "
             f"--scenario {scenario.name} needs; add {{between: [A, B]}}"

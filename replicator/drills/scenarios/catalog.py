@@ -49,7 +49,7 @@ _FLAPS: Final = 12
 _SLOW: Final = LinkFault(delay_ms=100, rate_bytes=1024 * 1024)
 
 
-class Need(Enum):
+class Requirement(Enum):
     """Condition that a scenario needs."""
 
     LINK_BACK = "links both ways"
@@ -60,7 +60,7 @@ class Need(Enum):
     OWN_STORES = "stores of workers"
 
 
-class Judged(Enum):
+class OptionalCheck(Enum):
     """Condition that is judged only in some scenarios."""
 
     TRAFFIC_GOES_ON = "clients confirm as many messages a second during it as before it"
@@ -75,8 +75,8 @@ class Scenario:
     name: str
     summary: str
     make_steps: Callable[[random.Random], Iterator[Step]]
-    needs: frozenset[Need]
-    judged: frozenset[Judged] = frozenset()
+    needs: frozenset[Requirement]
+    judged: frozenset[OptionalCheck] = frozenset()
     moves_everybody: bool = False
     """Whether the scenario uses the service's own failover, which moves all clients of a cluster."""
     client: str | None = None
@@ -194,7 +194,7 @@ def _failback(source: random.Random) -> Iterator[Step]:
     yield Phase(AFTER)
 
 
-def _there_and_back(_source: random.Random) -> Iterator[Step]:
+def _failover_and_failback(_source: random.Random) -> Iterator[Step]:
     """Return the steps of a failover and a failback in which no worker is killed."""
     yield Phase(BEFORE)
     yield Confirmed(0.3)
@@ -261,8 +261,8 @@ def _move_at_leisure(source: random.Random, share: float) -> Iterator[Step]:
     yield Move(_SECONDARY, FailoverKind.MOVE)
 
 
-_KILLS: Final = frozenset({Need.OWN_WORKERS})
-_FAULTS: Final = frozenset({Need.OWN_WORKERS, Need.LINK_FAULTS})
+_KILLS: Final = frozenset({Requirement.OWN_WORKERS})
+_FAULTS: Final = frozenset({Requirement.OWN_WORKERS, Requirement.LINK_FAULTS})
 
 SCENARIOS: Final = {
     each.name: each
@@ -270,9 +270,9 @@ SCENARIOS: Final = {
         Scenario("kill-primary", "the first cluster's worker is killed halfway, and comes back later",
                  _kill_primary, _KILLS),
         Scenario("kill-each", "both clusters' workers are killed, one after the other, at random moments",
-                 _kill_each, _KILLS | {Need.LINK_BACK}),
+                 _kill_each, _KILLS | {Requirement.LINK_BACK}),
         Scenario("lost-disk", "the first cluster's worker is killed and loses its disk; it starts on a new store",
-                 _lost_disk, _KILLS | {Need.LINK_BACK, Need.OWN_STORES}),
+                 _lost_disk, _KILLS | {Requirement.LINK_BACK, Requirement.OWN_STORES}),
         Scenario("partition", "the two clusters do not reach each other for a while; clients stay, then move",
                  _partition, _FAULTS),
         Scenario("one-way-partition", "the same from the first to the second cluster only, and in silence",
@@ -280,16 +280,16 @@ SCENARIOS: Final = {
         Scenario("flap", "the links between the two are cut and come back many times; then clients move",
                  _flap, _FAULTS),
         Scenario("planned", "a planned failover: nothing lost, nothing repeated",
-                 _planned, frozenset({Need.LINK_BACK}), moves_everybody=True),
+                 _planned, frozenset({Requirement.LINK_BACK}), moves_everybody=True),
         Scenario("failback", "the first cluster is killed, the second takes over; later a planned failback",
-                 _failback, _KILLS | {Need.LINK_BACK}, moves_everybody=True),
+                 _failback, _KILLS | {Requirement.LINK_BACK}, moves_everybody=True),
         Scenario("mesh-lose-one", "a third cluster is killed; the other two go on as before",
-                 _mesh_lose_one, _KILLS | {Need.THREE_CLUSTERS}, frozenset({Judged.SYNC_GOES_ON})),
+                 _mesh_lose_one, _KILLS | {Requirement.THREE_CLUSTERS}, frozenset({OptionalCheck.SYNC_GOES_ON})),
         Scenario("slow-link", "the link to the second cluster is slow for a while; then clients move",
-                 _slow_link, _FAULTS, frozenset({Judged.TRAFFIC_GOES_ON})),
+                 _slow_link, _FAULTS, frozenset({OptionalCheck.TRAFFIC_GOES_ON})),
         Scenario("postgres-down", "the workers' Postgres is stopped for a while, and clients move meanwhile",
-                 _postgres_down, frozenset({Need.OWN_WORKERS, Need.DATABASES}),
-                 frozenset({Judged.TRAFFIC_GOES_ON, Judged.DATABASES_BACK})),
+                 _postgres_down, frozenset({Requirement.OWN_WORKERS, Requirement.DATABASES}),
+                 frozenset({OptionalCheck.TRAFFIC_GOES_ON, OptionalCheck.DATABASES_BACK})),
         Scenario("move", "clients move with nothing broken and no cluster told", _move, frozenset()),
         Scenario("official-clients", "kill-primary, with Pulsar's official client as producers and consumers",
                  _kill_primary, _KILLS, client="pulsar"),
@@ -299,8 +299,8 @@ ALL: Final = "all"
 DEFAULT: Final = "kill-primary"
 
 _AGAINST_RUNNING: Final = {
-    "failback": Scenario("failback", "a planned failover, and a planned failback", _there_and_back,
-                         frozenset({Need.LINK_BACK}), moves_everybody=True),
+    "failback": Scenario("failback", "a planned failover, and a planned failback", _failover_and_failback,
+                         frozenset({Requirement.LINK_BACK}), moves_everybody=True),
 }  # fmt: skip
 
 
@@ -316,7 +316,7 @@ def against_running(scenario: Scenario) -> Scenario:
     """Return the scenario in a form for running workers, which it must not kill. Raise :class:`DrillError` if there
     is none."""
     usable = _AGAINST_RUNNING.get(scenario.name, scenario)
-    if Need.OWN_WORKERS in usable.needs:
+    if Requirement.OWN_WORKERS in usable.needs:
         allowed = [each.name for each in usable_against_running()]
         raise DrillError(
             f"--scenario {scenario.name} starts, stops or kills workers, and those of a running topology are left "
@@ -327,4 +327,4 @@ def against_running(scenario: Scenario) -> Scenario:
 
 def usable_against_running() -> list[Scenario]:
     """Return the scenarios that start, stop and kill no worker."""
-    return [each for each in (SCENARIOS | _AGAINST_RUNNING).values() if Need.OWN_WORKERS not in each.needs]
+    return [each for each in (SCENARIOS | _AGAINST_RUNNING).values() if Requirement.OWN_WORKERS not in each.needs]

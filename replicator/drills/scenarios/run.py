@@ -122,7 +122,7 @@ class Run:
             consuming = [parts.start("a subscriber", each.run()) for each in self._subscribers]
             watching = [parts.start("a watcher", each) for each in self._system.watchers(self._drill)]
             others = [parts.start("the report of progress", self._report_progress())]
-            others += [parts.start(what, chore) for what, chore in self._system.chores()]
+            others += [parts.start(what, chore) for what, chore in self._system.background_work()]
             publishing = [parts.start("a publisher", each.run()) for each in self._publisher]
             await self._begin()
             unsettled = await self._take_steps()
@@ -164,21 +164,21 @@ class Run:
         deadline = now + BEGIN_SECONDS_MAX
         for number in range(1, READY_ROUNDS_MAX + 1):
             began = time.monotonic()
-            await self._bring_in_step(min(number * step, most), deadline)
+            await self._synchronise(min(number * step, most), deadline)
             if time.monotonic() - began <= READY_SECONDS:
                 break
         now = time.monotonic()
         for source, destination in self._system.links:
             observations.link_repaired(source, destination, now)
 
-    async def _bring_in_step(self, count: int, deadline: float) -> None:
+    async def _synchronise(self, count: int, deadline: float) -> None:
         """Publish until ``count`` messages are confirmed, and wait until the clusters are in step.
 
         Raise :class:`DrillError` if they are not at ``deadline``, a time of the monotonic clock.
         """
         self._publisher.limit_first(count)
         await self._publisher.wait_until_confirmed(count)
-        while (what_is_left := await self._system.left_to_begin(self._drill)) is not None:
+        while (what_is_left := await self._system.unmet_start_condition(self._drill)) is not None:
             if time.monotonic() > deadline:
                 raise DrillError(
                     f"the clusters were not in step after {BEGIN_SECONDS_MAX:.0f} s: {what_is_left}; see the workers' "
@@ -202,7 +202,7 @@ class Run:
         """Wait until nothing is left to do anywhere; return what was left when the time was over."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while True:
-            left = await self._system.left_to_do(self._drill)
+            left = await self._system.unsettled_work(self._drill)
             if left is None or time.monotonic() > deadline:
                 return left
             await asyncio.sleep(SETTLE_POLL_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 from replicator.topology import Topology
 
 
-def left_to_do(
+def unsettled_work(
     topology: Topology,
     topics: Sequence[str],
     subscriptions: Iterable[str],

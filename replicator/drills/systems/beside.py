@@ -63,8 +63,8 @@ class BesideSystem(OwnSystem):
     async def last_high_waters(self, drill: Drill, name: str, *, origin: str) -> Sequence[Position]:
         return [await high_water_of_clients(drill, name, origin)]
 
-    async def left_to_do(self, drill: Drill) -> str | None:
-        left = await super().left_to_do(drill)
+    async def unsettled_work(self, drill: Drill) -> str | None:
+        left = await super().unsettled_work(drill)
         if left is not None:
             return left
         names = [each.name for each in drill.observations.subscriptions]

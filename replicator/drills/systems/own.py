@@ -15,7 +15,7 @@ import aiohttp
 from replicator import __version__
 from replicator.drills.errors import DrillError
 from replicator.drills.scenarios.cast import Cast
-from replicator.drills.scenarios.settling import left_to_do
+from replicator.drills.scenarios.settling import unsettled_work
 from replicator.drills.stage import Stage
 from replicator.drills.systems.seen import undelivered
 from replicator.drills.systems.system import Failover, Findings, StepTimedOut, Tools
@@ -29,7 +29,7 @@ from replicator.failover.rules import differences
 from replicator.failover.switch import Switch
 from replicator.index.drill_reports import EXACT
 from replicator.operating.plan import ask_rules
-from replicator.operating.processes import how_it_ended
+from replicator.operating.processes import exit_reason
 from replicator.operating.status import fetch
 from replicator.running.connecting import why_no_answer
 from replicator.security.asking import worker_session
@@ -96,7 +96,7 @@ class OwnSystem:
             )
         ]
 
-    def chores(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+    def background_work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         for name in self.clusters:
             yield f"the watch over {name}'s worker", self._stage.workers.watch(name)
         if self._stage.secrets is not None:
@@ -154,11 +154,11 @@ class OwnSystem:
             found = (await fetch(session, self._topology.cluster(name).address)).get("counters", {})
         return {counter: found[counter] for counter in COUNTED if counter in found}
 
-    async def left_to_begin(self, drill: Drill) -> str | None:
-        return undelivered(drill.observations, drill.active.name) or await self.left_to_do(drill)
+    async def unmet_start_condition(self, drill: Drill) -> str | None:
+        return undelivered(drill.observations, drill.active.name) or await self.unsettled_work(drill)
 
-    async def left_to_do(self, drill: Drill) -> str | None:
-        return left_to_do(
+    async def unsettled_work(self, drill: Drill) -> str | None:
+        return unsettled_work(
             self._topology,
             self.topics,
             [each.name for each in drill.observations.subscriptions],
@@ -237,7 +237,7 @@ class OwnSystem:
                 check=False,
             )
         if done.returncode not in (0, 1):
-            raise DrillError(f"`replicator verify` {how_it_ended(done.returncode)}; see {self._out_dir / 'verify.log'}")
+            raise DrillError(f"`replicator verify` {exit_reason(done.returncode)}; see {self._out_dir / 'verify.log'}")
         report: dict[str, Any] = json.loads(done.stdout)
         return report
 

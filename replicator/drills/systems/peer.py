@@ -88,7 +88,7 @@ class PeerClusters:
         for running in self.running.values():
             running.set()
 
-    def chores(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+    def background_work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         return ()
 
     async def kill(self, name: str) -> None:
@@ -111,11 +111,11 @@ class PeerClusters:
     async def counters(self, name: str) -> Mapping[str, int]:
         return {}
 
-    async def left_to_begin(self, drill: Drill) -> str | None:
+    async def unmet_start_condition(self, drill: Drill) -> str | None:
         return None
 
-    async def left_to_do(self, drill: Drill) -> str | None:
-        return self._settling.left_to_do(drill.observations, drill.active.name, time.monotonic())
+    async def unsettled_work(self, drill: Drill) -> str | None:
+        return self._settling.unsettled_work(drill.observations, drill.active.name, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from replicator.drills.observations import DrillSubscription, Observations
-from replicator.drills.subscriptions import LeftForLater, TestedSubscription
+from replicator.drills.subscriptions import DeferredAcks, TestedSubscription
 from replicator.drills.traffic.active import POLL_SECONDS, Drill
 from replicator.drills.traffic.clients import ClientLost, DrillClients
 from replicator.engine.types import SubscriptionType
@@ -26,7 +26,7 @@ TAIL: Final = TestedSubscription(
     "tail",
     DrillSubscription("drill-tail", SubscriptionType.EXCLUSIVE, cumulative=True),
     1,
-    LeftForLater.NOTHING,
+    DeferredAcks.NOTHING,
     replicated=False,
 )
 STILL_SECONDS: Final = 1.0
@@ -136,7 +136,7 @@ class Settling:
         self._deliveries = -1
         self._since = 0.0
 
-    def left_to_do(self, observations: Observations, serving: str, now: float) -> str | None:
+    def unsettled_work(self, observations: Observations, serving: str, now: float) -> str | None:
         """Return in words what is left to do, or None."""
         left = undelivered(observations, serving)
         if len(observations.receipts) != self._deliveries:

@@ -88,8 +88,8 @@ class System(Protocol):
     """For each cluster, an event that is set while the cluster should answer."""
     tools: Tools
     first_messages: int
-    """Number of messages to publish first. The rest follows when :meth:`left_to_begin` returns None. 0 publishes all
-    at once."""
+    """Number of messages to publish first. The rest follows when :meth:`unmet_start_condition` returns None. 0
+    publishes all at once."""
 
     def clients(self, active: ActiveCluster) -> DrillClients:
         """Return the clients for the drill's producers and consumers."""
@@ -97,7 +97,7 @@ class System(Protocol):
     def watchers(self, drill: Drill) -> Sequence[Coroutine[Any, Any, None]]:
         """Return coroutines that record arriving copies and settled acknowledgements. They end when the drill does."""
 
-    def chores(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
+    def background_work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         """Return named coroutines that must run beside the traffic. They are cancelled when the drill is over."""
 
     async def kill(self, name: str) -> None:
@@ -119,10 +119,10 @@ class System(Protocol):
     async def counters(self, name: str) -> Mapping[str, int]:
         """Return the counters that a cluster keeps of its own work."""
 
-    async def left_to_begin(self, drill: Drill) -> str | None:
+    async def unmet_start_condition(self, drill: Drill) -> str | None:
         """Return in words which condition for the first measurement is not met yet, or None."""
 
-    async def left_to_do(self, drill: Drill) -> str | None:
+    async def unsettled_work(self, drill: Drill) -> str | None:
         """Return in words what has not settled yet, or None."""
 
     async def findings(self) -> Findings:

@@ -77,16 +77,16 @@ class Sends:
             self._loop.call_soon_threadsafe(self._take_answers)
 
     async def room(self) -> None:
-        await self._until_fewer_than(MAX_PENDING_MESSAGES)
+        await self._wait_for_fewer_than(MAX_PENDING_MESSAGES)
 
     async def flush(self) -> None:
-        await self._until_fewer_than(1)
+        await self._wait_for_fewer_than(1)
 
     def close(self) -> None:
         """Ignore confirmations from now on: unconfirmed messages are sent again elsewhere."""
         self._closed = True
 
-    async def _until_fewer_than(self, count: int) -> None:
+    async def _wait_for_fewer_than(self, count: int) -> None:
         while self._on_its_way >= count:
             if self._active.name != self._cluster:
                 raise ClientLost(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.apache.credentials import showing_of
-from replicator.client.authentication import Showing
+from replicator.client.authentication import ConnectionSecurity
 from replicator.drills.errors import DrillError
 from replicator.drills.traffic import pulsar_client
 from replicator.drills.traffic.active import ActiveCluster
@@ -40,7 +40,7 @@ def make_clients(
     if name == OWN:
         return OwnClients({cluster.name: cluster.pulsar_url for cluster in topology.clusters}, access, topics=topics)
     urls: dict[str, str] = {}
-    shown: dict[str, Showing] = {}
+    shown: dict[str, ConnectionSecurity] = {}
     for cluster in topology.clusters:
         brokers = cluster.apache
         urls[cluster.name] = cluster.pulsar_url if brokers is None else brokers.service_url

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from replicator.client.authentication import NOTHING, Showing
+from replicator.client.authentication import NOTHING, ConnectionSecurity
 from replicator.drills.errors import ClientMissing
 from replicator.drills.subscriptions import TestedSubscription
 from replicator.drills.traffic.active import ActiveCluster
@@ -70,7 +70,7 @@ class PulsarClients:
         urls: Mapping[str, str],
         active: ActiveCluster,
         log: Path,
-        showing: Mapping[str, Showing] | None = None,
+        showing: Mapping[str, ConnectionSecurity] | None = None,
     ) -> None:
         self._pulsar = load()
         self._urls = urls

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from replicator.client import AuthenticationToken
-from replicator.client.authentication import Authentication, AuthenticationTLS, Showing
+from replicator.client.authentication import Authentication, AuthenticationTLS, ConnectionSecurity
 from replicator.security.access import Access
 
 
@@ -30,13 +30,13 @@ class ClientAccess:
         shown = {} if self.token is None else {"authentication": AuthenticationToken(self.token)}
         return shown if self.trust is None else {**shown, "tls_trust_certs_file_path": str(self.trust)}
 
-    def showing(self) -> Showing:
+    def showing(self) -> ConnectionSecurity:
         """Return the credentials in the form that our own client uses inside."""
         shown = Authentication() if self.token is None else AuthenticationToken(self.token)
-        return Showing(shown, None if self.trust is None else str(self.trust))
+        return ConnectionSecurity(shown, None if self.trust is None else str(self.trust))
 
 
-def official_options(showing: Showing, pulsar: Any) -> dict[str, Any]:
+def official_options(showing: ConnectionSecurity, pulsar: Any) -> dict[str, Any]:
     """Return options for Pulsar's official client, whose package is ``pulsar``."""
     shown, options = showing.authentication, dict[str, Any]()
     if shown.method == "token":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from replicator.drills.subscriptions import LeftForLater, TestedSubscription
+from replicator.drills.subscriptions import DeferredAcks, TestedSubscription
 from replicator.drills.traffic.active import Drill
 from replicator.drills.traffic.clients import ClientLost, DrillConsumer, Received
 from replicator.running.short_tasks import in_background
@@ -72,7 +72,7 @@ class Subscriber:
 
     def _divide(self, received: list[Received]) -> tuple[list[Received], list[Received]]:
         """Return the messages to acknowledge at once, and those to leave for later."""
-        if self._tested.left_for_later is LeftForLater.MESSAGES:
+        if self._tested.left_for_later is DeferredAcks.MESSAGES:
             draw = self._random.random
             chosen = [draw() < LEFT_FOR_LATER for _ in received]
         else:

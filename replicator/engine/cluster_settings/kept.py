@@ -23,7 +23,7 @@ from replicator.engine.cluster_settings.state import (
     KeptState,
     Key,
     SettingsHead,
-    Told,
+    SettingsMessage,
     Verdict,
     changed_digest,
     digest_of,
@@ -78,7 +78,7 @@ class KeptSettings:
         with self._store.env.begin(db=self._store.tables[TABLE]) as txn:
             return [KeptState(head, _read(txn, head)) for head in self.of(cluster)]
 
-    async def take(self, told: Told) -> Verdict:
+    async def take(self, told: SettingsMessage) -> Verdict:
         """Keep what a cluster told about its own settings, in one transaction.
 
         Raises :class:`SettingsRefused`, and errors of the store; nothing was changed then.

@@ -28,7 +28,7 @@ from replicator.engine.cluster_settings.state import (
     Key,
     Kind,
     SettingsHead,
-    Told,
+    SettingsMessage,
     bare_hash,
     digest_text,
     hash_of,
@@ -116,7 +116,7 @@ class OwnSettings:
             self.cluster, store, self.version, self.digest, self.earlier, self.set_at, self.set_in or store
         )
 
-    async def told(self, known: str | None) -> Told | None:
+    async def told(self, known: str | None) -> SettingsMessage | None:
         """Return all settings with their version; None if nothing was ever set.
 
         ``known`` is the digest of the settings that a peer keeps of this store. If it is remembered, only the changes
@@ -130,11 +130,11 @@ class OwnSettings:
             if head is None:
                 return None
             if known == head.digest:
-                return Told(head, known, {})
+                return SettingsMessage(head, known, {})
             changes = None if known is None else self._since(known)
-            return await self._whole(head) if changes is None else Told(head, known, changes)
+            return await self._whole(head) if changes is None else SettingsMessage(head, known, changes)
 
-    async def _whole(self, head: SettingsHead) -> Told:
+    async def _whole(self, head: SettingsHead) -> SettingsMessage:
         rows: dict[Key, str] = {}
         for number, key in enumerate(list(self._hashes or ())):
             if number % ROWS_A_TURN == ROWS_A_TURN - 1:
@@ -145,8 +145,8 @@ class OwnSettings:
             await self.settle()
             while self.changed.keys or (now := self.head()) is None:
                 await self.settle()
-            return Told(now, None, self.all_rows())
-        return Told(head, None, rows)
+            return SettingsMessage(now, None, self.all_rows())
+        return SettingsMessage(head, None, rows)
 
     async def state(self) -> KeptState | None:
         """Return the settings as they are, with their version; None if nothing was ever set."""
@@ -228,7 +228,7 @@ class OwnSettings:
             with suppress(EngineError):  # it is tried again
                 await self._settle(in_turns=True)
 
-    async def nobody_sets(self) -> None:
+    async def mark_as_automatic(self) -> None:
         """Let changes that follow until the next look at all rows not count as set by somebody. They are durable as
         such, also if the process ends before that look. What somebody changed before this call counts.
 

@@ -34,10 +34,10 @@ from replicator.engine.cluster_settings.state import (
     KeptState,
     Key,
     Kind,
+    RecoveredSettings,
     Rows,
     SettingsHead,
-    Taken,
-    Told,
+    SettingsMessage,
     missing,
 )
 from replicator.engine.engine import Engine
@@ -74,7 +74,7 @@ class _Read:
 
 async def put_back(
     engine: Engine,
-    taken: Taken,
+    taken: RecoveredSettings,
     namespaces: Iterable[str] = (),
     *,
     silent: Sequence[str] = (),
@@ -102,7 +102,7 @@ async def put_back(
         await engine.remember(TAKEN, note)
         return note
     if taken.replaced is not None:
-        await keep_own(engine, taken.replaced)
+        await store_inactive(engine, taken.replaced)
     head, notes = taken.state.head, list[dict[str, Any]]()
 
     async def write() -> None:
@@ -118,15 +118,15 @@ async def put_back(
     return note
 
 
-async def keep_own(engine: Engine, state: KeptState) -> None:
+async def store_inactive(engine: Engine, state: KeptState) -> None:
     """Keep settings of this cluster that do not count and that nobody else may keep, beside those of other clusters."""
     with suppress(SettingsRefused):  # there are more than are kept
-        await engine.kept_settings.take(Told(state.head, None, state.rows))
+        await engine.kept_settings.take(SettingsMessage(state.head, None, state.rows))
 
 
 async def _put_back(
     engine: Engine,
-    taken: Taken,
+    taken: RecoveredSettings,
     head: SettingsHead,
     deleted: Iterable[str],
     without: Sequence[str],
@@ -225,7 +225,9 @@ def _is_deleted_since(engine: Engine, whole: PartitionedTopic) -> bool:
     return deleted > whole.known.get(engine.cluster, 0) and not engine.partitioned.count(whole.name)
 
 
-def note_without(taken: Taken, engine: Engine, silent: Sequence[str], without: Sequence[str] = ()) -> dict[str, Any]:
+def note_without(
+    taken: RecoveredSettings, engine: Engine, silent: Sequence[str], without: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the note after nothing was put back: an earlier note, with ``silent`` and with what ``taken`` names.
 
     ``without`` are further namespaces without any kept settings.
@@ -241,7 +243,7 @@ def note_without(taken: Taken, engine: Engine, silent: Sequence[str], without: S
 
 
 def _note(
-    taken: Taken,
+    taken: RecoveredSettings,
     head: SettingsHead | None,
     read: _Read,
     without: Sequence[str],
@@ -267,7 +269,7 @@ def _note(
     }
 
 
-def _named(taken: Taken, engine: Engine, head: SettingsHead | None) -> dict[str, Any]:
+def _named(taken: RecoveredSettings, engine: Engine, head: SettingsHead | None) -> dict[str, Any]:
     """Return the settings that a note names because they do not count: those of an earlier note that ``head``, the
     settings in effect, does not know, and those of ``taken``."""
     before: Mapping[str, Any] = engine.store.meta(TAKEN) or {}

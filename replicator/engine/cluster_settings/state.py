@@ -179,7 +179,7 @@ class KeptState:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SettingsMessage:
     """Message by which a cluster tells a peer about its own settings.
 
     Without ``changes`` it asks only whether the peer has this version. With ``base``, the changes are those since the
@@ -202,7 +202,7 @@ class Verdict(StrEnum):
     """The peer has a newer version of this store, or another one with this version. It changes nothing."""
 
 
-def judge(kept: SettingsHead | None, told: Told) -> Verdict | None:
+def judge(kept: SettingsHead | None, told: SettingsMessage) -> Verdict | None:
     """Return the peer's answer to the message ``told``, or None if the peer must first store the changes in it.
 
     ``kept`` is the version that the peer keeps for the same store; None if it keeps none.
@@ -229,7 +229,7 @@ def dropped(kept: Iterable[SettingsHead], head: SettingsHead) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RecoveredSettings:
     """Settings for a new store, with what must be shown to an operator."""
 
     state: KeptState | None = None
@@ -256,7 +256,7 @@ def taken_back(
     own: KeptState | None = None,
     *,
     set_since: tuple[int, int] | None = None,
-) -> Taken:
+) -> RecoveredSettings:
     """Return the settings that a store of ``cluster`` takes back from its peers.
 
     ``answers`` has the settings that each peer keeps, or None for a peer that did not answer. Settings of other
@@ -296,7 +296,7 @@ def taken_back(
     newest = sorted((store for store in known if known[store] >= 0), key=lambda store: known[store])[-EARLIER_MAX:]
     named = [each for _, each in sorted(unknown.items(), key=lambda each: each[0])]
     limit = rank if set_since is None else set_since
-    return Taken(
+    return RecoveredSettings(
         best,
         holder,
         tuple(sorted(peer for peer, states in answers.items() if states is None)),
@@ -308,7 +308,7 @@ def taken_back(
     )
 
 
-def missing(taken: Taken, namespaces: Iterable[str]) -> list[str]:
+def missing(taken: RecoveredSettings, namespaces: Iterable[str]) -> list[str]:
     """Return those of ``namespaces`` for which no peer kept settings. In them everything that nobody granted stays
     denied."""
     rows: Rows = {} if taken.state is None else taken.state.rows

@@ -135,7 +135,7 @@ class Compaction:
             self.hold_back()
         return self._pass
 
-    async def take_in_what_was_put_back(self) -> ViewState:
+    async def rebuild_view(self) -> ViewState:
         """Make the view from itself and the whole log, after messages were put back below its horizon.
 
         A message that was put back is the newest of its key unless the view or the log has a newer one, or a tombstone.

@@ -306,14 +306,14 @@ class _PiecesSink:
     closed = False
 
     def __init__(self, stand_in: pa.Buffer, values: Sequence[Buffer]) -> None:
-        self._stand_in = stand_in
+        self._placeholder = stand_in
         self._values = values
         self.pieces: list[Buffer] = []
 
     def write(self, piece: bytes | pa.Buffer) -> None:
         if not isinstance(piece, pa.Buffer):
             self.pieces.append(piece)
-        elif piece.address == self._stand_in.address:
+        elif piece.address == self._placeholder.address:
             self.pieces += self._values
         else:
             self.pieces.append(piece.to_pybytes())
@@ -329,7 +329,7 @@ def _encode_around(
 
     Arrow gets a stand-in for their bytes, and passes it on untouched.
     """
-    stand_in = _stand_in().slice(0, size_bytes)
+    stand_in = _placeholder().slice(0, size_bytes)
     offsets = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     column = pa.Array.from_buffers(schema[-1].type, len(values), [None, pa.py_buffer(offsets.tobytes()), stand_in])
@@ -340,7 +340,7 @@ def _encode_around(
 
 
 @cache
-def _stand_in() -> pa.Buffer:
+def _placeholder() -> pa.Buffer:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return pa.py_buffer(mmap.mmap(-1, STAND_IN_BYTES, flags=flags, prot=mmap.PROT_READ))
 

@@ -39,7 +39,7 @@ class Buffers:
     def take_aligned(self, size: int) -> memoryview:
         """Return ``size`` bytes of memory with arbitrary content that begin at a page boundary."""
         rounded = _rounded(size)
-        memory = self._spare_one(rounded) or _mapped(rounded)
+        memory = self._take_spare(rounded) or _mapped(rounded)
         array = np.frombuffer(memory, np.uint8, count=size)  # lives as long as anything that refers to a part of it
         weakref.finalize(array, self._give_back, memory).atexit = False
         return array.data
@@ -57,7 +57,7 @@ class Buffers:
         """Release all waiting memory. Call this when there may be nothing to do for a while."""
         self._spare.clear()
 
-    def _spare_one(self, size: int) -> mmap.mmap | None:
+    def _take_spare(self, size: int) -> mmap.mmap | None:
         for _ in range(len(self._spare)):
             try:
                 found = self._spare.popleft()

@@ -46,7 +46,7 @@ class DiskRoom:
         return min(GROWTH_BYTES, self.total // 16)
 
     @property
-    def appends_leave(self) -> int:
+    def append_reserve_bytes(self) -> int:
         return min(APPENDS_LEAVE_BYTES, self.total // 8)
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from replicator.engine.log.duplicates import DuplicateEntries
 from replicator.engine.log.ledger_ends import note_end
-from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.parts import PartialBatches
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
@@ -72,7 +72,7 @@ class LogIndex:
         """Number of messages ever appended, trimmed ones included."""
         self.duplicates: DuplicateEntries | None = None
         """Entries that are the same message as others; None if the log has none."""
-        self.parts: PartlyHere | None = None
+        self.parts: PartialBatches | None = None
         """Batches that lack messages because a link left them out; None if the log has none."""
         self.terminated = False
         """Whether producers append nothing more, for ever. Markers and what links bring may still come."""
@@ -192,7 +192,7 @@ class LogIndex:
             return True
         return position <= self.trimmed and (not ends or position.ledger < ends[0].ledger)
 
-    def last_had(self, position: Position) -> Position:
+    def last_known(self, position: Position) -> Position:
         """Return the highest position at or below ``position`` that is in the log, or is known to have been trimmed
         from it; BEFORE_ALL if there is none."""
         ends = [min(end, position) for end in self.trimmed_ends if (end.ledger, 0) <= position]

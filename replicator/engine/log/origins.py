@@ -14,7 +14,7 @@ from replicator.engine.log.commit.putting_back import put_back_between
 from replicator.engine.log.extent_rows import extent_keys, lives, oldest_lives
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.log_index import LogIndex
-from replicator.engine.log.parts import PartlyHere
+from replicator.engine.log.parts import PartialBatches
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.log.topic_reading import TopicReading
@@ -235,7 +235,7 @@ class Origins:
     def _note_parts(self, origin: str, origin_first: Position, local_first: Position, entries: Sequence[int]) -> None:
         parts = self._log.parts
         if parts is None:
-            parts = self._log.parts = PartlyHere(self._reading.absent, self._reading.batch_size)
+            parts = self._log.parts = PartialBatches(self._reading.absent, self._reading.batch_size)
         for entry in entries:
             parts.add(
                 Position(local_first.ledger, local_first.entry + entry),

@@ -80,7 +80,7 @@ def decode_parts(section: bytes | bytearray | memoryview, batch_sizes: Sizes) ->
     return found
 
 
-class PartlyHere:
+class PartialBatches:
     """Batches of one topic that lack messages.
 
     ``absent`` returns the indexes that the batch at a local position lacks. ``size`` returns its original number of

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 from replicator.engine.log.block import BlockHeader, BlockKind, Buffer
 from replicator.engine.log.left_out import Hole, LeftOutNote
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.deduplication import Numbered, SequenceTable
+from replicator.engine.producing.deduplication import SequencedEntry, SequenceTable
 from replicator.engine.producing.duplicate_chains import Pair
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.running.short_tasks import Receiver
 from snapshots.position import BEFORE_ALL, Position
@@ -147,14 +147,14 @@ class PublishRequest(Request):
     kind: BlockKind = BlockKind.MESSAGES
     entries: Sequence[Buffer] = ()
     batch_sizes: Sequence[int] = ()
-    numbered: Sequence[Numbered] | None = None
+    numbered: Sequence[SequencedEntry] | None = None
     """Numbers for deduplication, one for each entry; None if deduplication is off."""
     stored: Sequence[bool] | None = None
     """For each entry, whether it is stored; False for a duplicate. None if all entries are stored."""
     known_new: bool = False
     """Whether the publisher knows that the entries are no duplicates. Deduplication then records them without a
     check."""
-    turn: Turn | None = None
+    turn: OrderTicket | None = None
     """Place of this request among the publishes of its producer, for producers that have several on their way."""
     only: frozenset[str] | None = None
     """Other clusters that may have these entries; None if all may."""
@@ -169,7 +169,7 @@ class StagedPart:
     tail: Tail
     entries: Sequence[Buffer]
     batch_sizes: Sequence[int]
-    numbered: Sequence[Numbered] | None = None
+    numbered: Sequence[SequencedEntry] | None = None
 
 
 @dataclass(slots=True)

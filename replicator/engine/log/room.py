@@ -11,7 +11,7 @@ before (docs/adr/0057-room-on-the-disk-is-taken-before-a-transaction-writes.md).
 
 1. The file has a **reserve**: disk blocks behind its last page, allocated by ``posix_fallocate``.
 2. Appends, and rows of a compacted view, need space in addition to the whole reserve, and leave
-   :attr:`DiskRoom.appends_leave` of the disk free for others. They need none if the table has enough free pages.
+   :attr:`DiskRoom.append_reserve_bytes` of the disk free for others. They need none if the table has enough free pages.
 3. All other requests (acknowledgements, deletes, trims, policies) use the reserve when the disk has no space left. If
    the reserve is not enough either, they are refused.
 4. Any transaction fills the reserve again when the disk has space.
@@ -168,7 +168,7 @@ class TableRoom:
             if self._allocates:
                 return self._allocated < min(used + need, self._size_max)
             return disk.free < need + STEP_BYTES
-        left = disk.appends_leave
+        left = disk.append_reserve_bytes
         fits = disk.free >= left and need + disk.reserve <= self._behind(used) + disk.free - left
         return not (fits or self._fits_inside(used, need, disk))
 
@@ -192,7 +192,7 @@ class TableRoom:
         wanted = min(used + disk.reserve + min(need, disk.growth), self._size_max)
         if self._allocated >= wanted:
             return disk
-        if any(self._allocate(end, disk, disk.appends_leave) for end in (wanted + disk.growth, wanted)):
+        if any(self._allocate(end, disk, disk.append_reserve_bytes) for end in (wanted + disk.growth, wanted)):
             return self._disk()
         return self._as_given(disk)
 
@@ -251,9 +251,9 @@ class TableRoom:
 
     def _reported(self, used: int, disk: DiskRoom) -> bool:
         asked = [(True, SMALLEST_APPEND_BYTES), *list(self._refused.items())]
-        return any(self._asks_in_vain(used, need, disk, appends=appends) for appends, need in asked)
+        return any(self._would_refuse(used, need, disk, appends=appends) for appends, need in asked)
 
-    def _asks_in_vain(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
+    def _would_refuse(self, used: int, need: int, disk: DiskRoom, *, appends: bool) -> bool:
         """Return whether :meth:`take` would refuse ``need`` bytes. Unlike :meth:`take`, allocate nothing."""
         gettable = not appends and self._could_allocate(used + need, disk, STEP_BYTES)
         return not gettable and self._lacks(used, need, disk, appends=appends)

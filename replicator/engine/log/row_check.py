@@ -137,7 +137,7 @@ def _named(store: Store, topic_id: int) -> Iterator[Run]:
 
 
 @dataclass(slots=True)
-class _Before:
+class _PreviousBlock:
     """The block before the one that is being checked. ``counts`` are the entries and messages up to its end, if known.
 
     ``given_up`` is True for a marker that took the place of a lost entry (``replicator store repair``).
@@ -172,7 +172,7 @@ class _Blocks:
         self.trim = self.store.trim(topic_id)
         self.trimmed = self.store.has_rows("trims", topic_id)
         cursor, prefix = self.txn.cursor(db=tables["blocks"]), TOPIC_KEY.pack(topic_id)
-        before: _Before | None = None
+        before: _PreviousBlock | None = None
         unread: Position | None = None
         more = cursor.set_range(prefix)
         while more and bytes(cursor.key()[: len(prefix)]) == prefix:
@@ -181,7 +181,7 @@ class _Blocks:
             first, counts = Position(ledger, entry), LOCAL_PREFIX.unpack_from(value)
             if unread is not None:
                 self._run(unread, entry - 1 if ledger == unread.ledger else ENTRY_IDS_MAX)
-                before, unread = _Before(Position(ledger, entry - 1), None), None
+                before, unread = _PreviousBlock(Position(ledger, entry - 1), None), None
             if before is None:
                 self._begin(first, counts)
             elif before.counts is not None:
@@ -195,7 +195,7 @@ class _Blocks:
                 self._look_at(key, value, first, header)
                 last = Position(ledger, entry + header.entries - 1)
                 given_up = header.kind is BlockKind.LOCAL_MARKERS and header.publish_time_ms == 0
-                before = _Before(last, (counts[0] + header.entries, counts[1] + header.messages), given_up)
+                before = _PreviousBlock(last, (counts[0] + header.entries, counts[1] + header.messages), given_up)
             more = cursor.next()
         if unread is not None:
             self._run(unread, ENTRY_IDS_MAX)
@@ -245,15 +245,17 @@ class _Blocks:
             known = self.newest.get(header.origin, (0, BEFORE_ALL))
             self.newest[header.origin] = max(known[0], header.incarnation), max(known[1], header.origin_last)
         if header.kind is not BlockKind.MESSAGES:
-            self._must("markers", key, MARKER_RUN.pack(header.entries), f"the row of markers at {first}")
+            self._require_row("markers", key, MARKER_RUN.pack(header.entries), f"the row of markers at {first}")
         if header.parts_bytes:
             absent = tuple(BlockView(bytes(value[LOCAL_PREFIX.size :]), header).absent)
             row = PartsRow(header.origin, header.origin_first, first, absent)
-            self._must("parts", *parts_row(self.record.topic_id, row), f"the row of the parts that lie at {first}")
+            self._require_row(
+                "parts", *parts_row(self.record.topic_id, row), f"the row of the parts that lie at {first}"
+            )
         if header.origin != self.store.cluster:
             self._check_extent(first, header)
 
-    def _must(self, table: str, key: bytes, value: bytes, what: str) -> None:
+    def _require_row(self, table: str, key: bytes, value: bytes, what: str) -> None:
         stored = self.txn.get(key, db=self.store.tables[table])
         if stored is None or bytes(stored) != value:
             self._say(f"{what} is {'gone' if stored is None else 'not as its block says'}", (table, key, value))

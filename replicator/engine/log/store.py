@@ -39,7 +39,6 @@ from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
     LOG,
     SEGMENTS,
-    cannot_be_used,
     check_head,
     check_new,
     check_not_restoring,
@@ -49,6 +48,7 @@ from replicator.engine.log.store_files import (
     open_environment,
     open_tables,
     read_row,
+    unusable_store,
 )
 from replicator.engine.log.store_tables import BLOCK_KEY, FORMATS, HEAD, LOCAL_PREFIX, TABLES, TOPIC_KEY, HighWater
 from replicator.engine.log.stored_blocks import (
@@ -111,7 +111,7 @@ class Store(TopicRows):
         except OSError as error:
             self.env.close()
             self._lock.close()
-            raise cannot_be_used(path, error) from None
+            raise unusable_store(path, error) from None
         except BaseException:
             self.env.close()
             self._lock.close()
@@ -122,7 +122,7 @@ class Store(TopicRows):
         self.env.close()
         self._lock.close()
 
-    def displaced(self) -> str | None:
+    def replaced_reason(self) -> str | None:
         """Return why nothing may be confirmed any more, because the open file is not the one in the directory. Return
         None if it is."""
         file = self.data_file

@@ -95,12 +95,12 @@ def row_findings(store: Store) -> list[Finding]:
 
 
 def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> None:
-    for after, upto, head in _stretches(store, topic_id):
+    for after, upto, head in _readable_ranges(store, topic_id):
         while True:
             try:
                 blocks, reached = store.read_blocks(topic_id, after, upto, bytes_max=PAGE_BYTES)
             except BlockCorrupt:
-                beyond = _past_damaged(store, topic_id, name, after, upto, found)
+                beyond = _find_damaged(store, topic_id, name, after, upto, found)
                 if beyond <= after:  # the rows were deleted meanwhile
                     break
                 after = beyond
@@ -114,7 +114,7 @@ def _check_topic(store: Store, topic_id: int, name: str, found: StoreCheck) -> N
             found.others.append(f"topic {name}: {head.reason}; {remedy}")
 
 
-def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position, DamagedHead | None]]:
+def _readable_ranges(store: Store, topic_id: int) -> Iterator[tuple[Position, Position, DamagedHead | None]]:
     """Yield the ranges of a topic in which all heads can be read, each with the damaged head after it."""
     after = BEFORE_ALL
     for head in damaged_heads(store, topic_id):
@@ -123,7 +123,7 @@ def _stretches(store: Store, topic_id: int) -> Iterator[tuple[Position, Position
     yield after, END, None
 
 
-def _past_damaged(
+def _find_damaged(
     store: Store, topic_id: int, name: str, after: Position, upto: Position, found: StoreCheck
 ) -> Position:
     """Find the first damaged block after ``after``, block by block. Record it in ``found``, and return its last
@@ -146,7 +146,7 @@ def _past_damaged(
 def damaged_blocks(store: Store, topic_id: int) -> Iterator[tuple[BlockHead, str]]:
     """Yield the head of each damaged block of a topic, and what is wrong with the block. Skip blocks whose head is
     damaged too."""
-    for start, upto, _ in _stretches(store, topic_id):
+    for start, upto, _ in _readable_ranges(store, topic_id):
         after = start
         while heads := store.block_heads(topic_id, after, upto, blocks_max=HEADS):
             for head in heads:

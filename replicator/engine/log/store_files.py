@@ -188,7 +188,7 @@ def lock_directory(path: Path) -> IO[bytes]:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / "worker.lock").open("ab")
     except OSError as error:
-        raise cannot_be_used(path, error) from None
+        raise unusable_store(path, error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -229,7 +229,7 @@ def open_environment(path: Path, size_max: int, tables_max: int) -> lmdb.Environ
     except lmdb.DiskError:
         raise no_room(path) from None
     except OSError as error:
-        raise cannot_be_used(path, error) from None
+        raise unusable_store(path, error) from None
     except lmdb.Error as error:
         raise StoreUnusable(
             f"data directory {path}: the log cannot be opened: {error}; see that its disk is mounted and whole, or "
@@ -318,7 +318,7 @@ def no_room(path: Path) -> NoRoomToOpen:
     return NoRoomToOpen(f"data directory {path}: its disk is full: make room on it")
 
 
-def cannot_be_used(path: Path, error: OSError) -> StoreUnusable:
+def unusable_store(path: Path, error: OSError) -> StoreUnusable:
     """Return the error for a data directory at which the system refused an operation, with the file and the user."""
     if is_full(error):
         return no_room(path)

@@ -49,10 +49,10 @@ deleted    topic id                                       topic name; see :mod:`
 staging                                                   see :mod:`replicator.engine.staging.rows`
 published  topic id | origin NUL | incarnation | ledger   entries u32 | ledger u64 | entry u64: as ``extents``, of where
            | first entry (origin's position)              entries lie at the Apache Pulsar brokers beside the worker;
-                                                          see :mod:`replicator.apache.published`
-broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.seen`
+                                                          see :mod:`replicator.apache.published_extents`
+broker_cursors topic id | subscription                    JSON, see :mod:`replicator.apache.sync_states`
 broker_notes topic id | kind NUL | more                   JSON: other notes of the bridge about a topic at the brokers,
-                                                          see :mod:`replicator.apache.published`
+                                                          see :mod:`replicator.apache.published_extents`
 lineage    topic id | origin                              JSON: which store of the origin wrote the copies that are
                                                           here, and which lives it deleted, by incarnation; see
                                                           :mod:`replicator.engine.topics.origin_stores`

@@ -62,8 +62,8 @@ from replicator.engine.log.requests import (
 from replicator.engine.log.room import TableRoom
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import HighWater, TopicRecord
-from replicator.engine.producing.deduplication import Numbered
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.deduplication import SequencedEntry
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.running.short_tasks import complete
 from snapshots.position import Position
 
@@ -144,8 +144,8 @@ class Writer:
         kind: BlockKind,
         entries: Sequence[bytes],
         batch_sizes: Sequence[int],
-        numbered: Sequence[Numbered] | None = None,
-        turn: Turn | None = None,
+        numbered: Sequence[SequencedEntry] | None = None,
+        turn: OrderTicket | None = None,
         only: frozenset[str] | None = None,
         noted: Callable[[Sequence[Position]], None] | None = None,
     ) -> list[Position]:
@@ -430,8 +430,8 @@ class Writer:
         entries: Sequence[Buffer],
         batch_sizes: Sequence[int],
         size_bytes: int,
-        numbered: Sequence[Numbered] | None,
-        turn: Turn,
+        numbered: Sequence[SequencedEntry] | None,
+        turn: OrderTicket,
         answer: Answer,
     ) -> bool:
         """Begin :meth:`publish` of messages for all clusters; ``answer`` receives the positions.

@@ -180,7 +180,7 @@ class Contents:
         """Entries that are to be decompressed, by the digest of their bytes."""
 
     @property
-    def wants_too_much(self) -> bool:
+    def exceeds_budget(self) -> bool:
         """Return whether the wanted entries take more work than is left for this group."""
         return not self._room.covers(sum(map(work_of, self.wanted.values()), Work(0, 0)))
 

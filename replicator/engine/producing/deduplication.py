@@ -73,13 +73,13 @@ class Copies(Protocol):
         """Return a sequence id that no copied entry of ``producer`` exceeds."""
         ...
 
-    def of(self, index: int, sent: Numbered) -> Copied:
+    def of(self, index: int, sent: SequencedEntry) -> Copied:
         """Return how much of a sent entry was copied from other clusters. ``index`` is its place among the sent
         entries."""
         ...
 
 
-class Numbered(NamedTuple):
+class SequencedEntry(NamedTuple):
     """The part of an entry that deduplication looks at. ``chunks`` is 0 if the entry is not a chunk of a larger
     message."""
 
@@ -140,7 +140,7 @@ class SequenceTable:
         row = self._rows.get(producer)
         return NONE_YET if row is None else row.highest
 
-    def admit(self, numbered: Sequence[Numbered], now_ms: int, copies: Copies | None = None) -> list[bool]:
+    def admit(self, numbered: Sequence[SequencedEntry], now_ms: int, copies: Copies | None = None) -> list[bool]:
         """Return for each entry whether to store it. False means a duplicate of an earlier entry, or of a copy.
 
         Raises :class:`NotAllowedError` for an entry that may be neither stored nor dropped, and :class:`BlockCorrupt`
@@ -213,7 +213,7 @@ class SequenceTable:
 
     def _admit_all(
         self,
-        numbered: Sequence[Numbered],
+        numbered: Sequence[SequencedEntry],
         now_ms: int,
         changed: dict[str, SequenceRow | None],
         copies: Copies | None,
@@ -235,7 +235,7 @@ class SequenceTable:
                 self._advance(run, SequenceRow(highest, now_ms), changed)
             copied = NONE_YET if copies is None else copies.highest(producer)
             here = _NOT_COPIED
-            if copies is not None and first <= copied and not self._decides_alone(entry):
+            if copies is not None and first <= copied and not self._needs_no_lookup(entry):
                 here = copies.of(len(stored), entry)
             stored.append(self._admit(entry, now_ms, changed, here))
             row = self._rows.get(producer)
@@ -245,7 +245,7 @@ class SequenceTable:
             self._advance(run, SequenceRow(highest, now_ms), changed)
         return stored
 
-    def _decides_alone(self, entry: Numbered) -> bool:
+    def _needs_no_lookup(self, entry: SequencedEntry) -> bool:
         """Return whether the table decides about ``entry`` without a look at copies from other clusters.
 
         It does if a producer sent the entry to this cluster before, or if ``entry`` is a chunk that follows stored
@@ -264,7 +264,9 @@ class SequenceTable:
             self._set(producer, row)
             self._rows.move_to_end(producer)
 
-    def _admit(self, entry: Numbered, now_ms: int, changed: dict[str, SequenceRow | None], copied: Copied) -> bool:
+    def _admit(
+        self, entry: SequencedEntry, now_ms: int, changed: dict[str, SequenceRow | None], copied: Copied
+    ) -> bool:
         before = self._rows.get(entry.producer)
         row = before or SequenceRow()
         if entry.last <= row.highest or copied.whole:
@@ -322,7 +324,7 @@ class SequenceTable:
             self._rows[producer] = row
 
 
-def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
+def _after_chunk(entry: SequencedEntry, row: SequenceRow, copied: int, *, known: bool) -> SequenceRow | None:
     """Return the row once the chunk ``entry`` is stored, or None if the topic has that chunk.
 
     Raises :class:`NotAllowedError` if a chunk before it is missing.
@@ -340,7 +342,7 @@ def _after_chunk(entry: Numbered, row: SequenceRow, copied: int, *, known: bool)
     return SequenceRow(row.highest, 0, entry.last, entry.chunk, entry.chunks, _digest(entry.uuid))
 
 
-def _is_open(row: SequenceRow, entry: Numbered) -> bool:
+def _is_open(row: SequenceRow, entry: SequencedEntry) -> bool:
     """Return whether ``row`` has chunks of the incomplete message that the chunk ``entry`` belongs to."""
     return (row.open_id, row.chunks, row.uuid_digest) == (entry.last, entry.chunks, _digest(entry.uuid))
 

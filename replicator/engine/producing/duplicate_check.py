@@ -29,7 +29,7 @@ from replicator.engine.log.block import BlockView
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TopicRecord
 from replicator.engine.producing.contents import alike
-from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.deduplication import SequencedEntry
 from replicator.engine.producing.duplicate_chains import DuplicateRow, get_duplicate, load_duplicates, put_duplicate
 from replicator.engine.producing.numbered_blocks import numbered_of
 from snapshots.position import BEFORE_ALL, Position
@@ -68,7 +68,7 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
     pairs = load_duplicates(store, record.topic_id)
     if not pairs:
         return 0
-    differing = differing_duplicates(_Entries(store, record.topic_id), chains_of(pairs))
+    differing = differing_duplicates(_Entries(store, record.topic_id), group_duplicates(pairs))
     if differing:
         _part(store, record.topic_id, differing)
         log.warning(
@@ -80,7 +80,7 @@ def _part_topic(store: Store, record: TopicRecord) -> int:
     return len(differing)
 
 
-def chains_of(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
+def group_duplicates(pairs: Iterable[tuple[Position, Position]]) -> list[list[Position]]:
     """Build the chains of duplicates of a topic from ``pairs`` of neighbours, and return them.
 
     Each pair has the earlier entry first. Each chain is in the order of the log.
@@ -102,7 +102,7 @@ def differing_duplicates(entries: _Entries, chains: Sequence[Sequence[Position]]
     An entry that cannot be read counts as different. All chunks of a message count as different if one of them does.
     """
     differing: list[Position] = []
-    chunked: dict[tuple[Numbered, str, str], list[tuple[Position, bool]]] = {}
+    chunked: dict[tuple[SequencedEntry, str, str], list[tuple[Position, bool]]] = {}
     for first, *followers in chains:
         for later in followers:
             one, other = entries.get(first), entries.get(later)

@@ -20,7 +20,7 @@ from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockView, Buffer
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.producing.contents import Contents
-from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
+from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, SequencedEntry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from snapshots.position import Position
 
@@ -37,7 +37,7 @@ _FRAME = struct.Struct(">HII")
 class Identity(NamedTuple):
     """Ids and size of an entry. Two entries must share them to hold the same messages."""
 
-    numbered: Numbered
+    numbered: SequencedEntry
     batch_size: int
 
 
@@ -53,20 +53,20 @@ class Parsed:
 class _Entries:
     """The entries of one producer in a block, in the order of the block."""
 
-    numbered: list[tuple[Numbered, int]] = field(default_factory=list)
+    numbered: list[tuple[SequencedEntry, int]] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     ordered: bool = True
     """Whether sequence ids ascend, which is usual."""
 
-    def add(self, numbered: Numbered, index: int) -> None:
+    def add(self, numbered: SequencedEntry, index: int) -> None:
         if self.firsts and (numbered.first < self.firsts[-1] or numbered.last < self.lasts[-1]):
             self.ordered = False
         self.numbered.append((numbered, index))
         self.firsts.append(numbered.first)
         self.lasts.append(numbered.last)
 
-    def overlapping(self, first: int, last: int) -> list[tuple[Numbered, int]]:
+    def overlapping(self, first: int, last: int) -> list[tuple[SequencedEntry, int]]:
         """Return the entries with an id from ``first`` to ``last``, both inclusive, with their indexes in the block."""
         if self.ordered:
             return self.numbered[bisect_left(self.lasts, first) : bisect_right(self.firsts, last)]
@@ -85,7 +85,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Comparing:
+class ContentComparison:
     """State that all comparisons of one transaction share: the decompressed entries, and the blocks that were read."""
 
     contents: Contents
@@ -109,7 +109,7 @@ class Comparing:
         return bool(self.contents.wanted)
 
 
-def numbered_of(entry: Buffer) -> Numbered | None:
+def numbered_of(entry: Buffer) -> SequencedEntry | None:
     """Return the part of a stored entry that deduplication looks at, or None if the entry has no usable ids."""
     try:
         _, _, size = _FRAME.unpack_from(entry)
@@ -121,8 +121,8 @@ def numbered_of(entry: Buffer) -> Numbered | None:
         return None
     chunks = metadata.num_chunks_from_msg
     if chunks > 1:
-        return Numbered(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
-    return Numbered(name, first, max(first, last))
+        return SequencedEntry(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
+    return SequencedEntry(name, first, max(first, last))
 
 
 class NumberedBlocks:
@@ -136,7 +136,7 @@ class NumberedBlocks:
         self._parsed: OrderedDict[Position, Parsed] = OrderedDict()
 
     def parse(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
+        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: ContentComparison
     ) -> Parsed | None:
         """Return the ids of the block that begins at ``first``, or None if it is trimmed.
 
@@ -162,7 +162,7 @@ class NumberedBlocks:
         return parsed
 
     def _view(
-        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: Comparing
+        self, txn: lmdb.Transaction, tables: dict[str, Any], first: Position, comparing: ContentComparison
     ) -> BlockView | None:
         """Return the stored block that begins at ``first``, or None if it is trimmed. Raises :class:`BlockCorrupt`."""
         views, key = comparing.views, (self._topic_id, first)
@@ -184,7 +184,9 @@ class NumberedBlocks:
             del views[next(iter(views))]
         return view
 
-    def entry(self, txn: lmdb.Transaction, tables: dict[str, Any], place: Place, comparing: Comparing) -> Buffer:
+    def entry(
+        self, txn: lmdb.Transaction, tables: dict[str, Any], place: Place, comparing: ContentComparison
+    ) -> Buffer:
         """Return the bytes of an entry whose block was just parsed. Raises :class:`BlockCorrupt`."""
         view = self._view(txn, tables, place.block, comparing)
         assert view is not None, "its block was just parsed"

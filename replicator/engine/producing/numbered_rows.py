@@ -14,7 +14,7 @@ from typing import Any, Final
 import lmdb
 
 from replicator.engine.log.store_tables import BLOCK_KEY, TOPIC_KEY
-from replicator.engine.producing.deduplication import NONE_YET, Numbered
+from replicator.engine.producing.deduplication import NONE_YET, SequencedEntry
 from replicator.engine.producing.duplicate_chains import trim_duplicates
 from snapshots.position import Position
 
@@ -70,7 +70,7 @@ class NumberedRows:
         tables: dict[str, Any],
         origin: str,
         first: Position,
-        entries: Iterable[Numbered | None],
+        entries: Iterable[SequencedEntry | None],
     ) -> dict[str, int]:
         """Write the rows of a block of ``entries`` that begins at ``first``. Return each producer's highest complete
         id."""

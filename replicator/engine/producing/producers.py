@@ -23,7 +23,7 @@ from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.requests import Answer
 from replicator.engine.log.writer import Writer
 from replicator.engine.producing.producer_registry import Admitted, Decision, ProducerRegistry
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.types import ProducerOptions
 from replicator.running.short_tasks import awaited, complete
@@ -74,7 +74,7 @@ class EngineProducer:
         self._producers = producers
         self._writing = producers.topic.writing
         self._out: EngineError | None = None
-        self._not_begun: set[Turn] = set()
+        self._not_begun: set[OrderTicket] = set()
         """Calls whose tasks have not run yet. Later calls must wait for them."""
         self.figures = ClientFigures(time.monotonic())
 
@@ -87,7 +87,7 @@ class EngineProducer:
         """Whether messages that the producer sends again are not stored twice."""
         return self._producers.topic.policies.effective.deduplication
 
-    async def publish(self, entries: Sequence[bytes], turn: Turn | None = None) -> list[Position]:
+    async def publish(self, entries: Sequence[bytes], turn: OrderTicket | None = None) -> list[Position]:
         """Append entries, and return their positions when they are durable; ``DUPLICATE`` for entries that are here
         already.
 
@@ -99,7 +99,7 @@ class EngineProducer:
         return await self._writing.publish(entries, self, turn)
 
     def begin_publish(
-        self, entries: Sequence[bytes], turn: Turn, answer: Answer
+        self, entries: Sequence[bytes], turn: OrderTicket, answer: Answer
     ) -> asyncio.Task[list[Position]] | None:
         """Begin :meth:`publish`; ``answer`` receives its result later, never within this call.
 
@@ -121,7 +121,7 @@ class EngineProducer:
         task.add_done_callback(ended)
         return task
 
-    async def _publish_by_task(self, entries: Sequence[bytes], turn: Turn) -> list[Position]:
+    async def _publish_by_task(self, entries: Sequence[bytes], turn: OrderTicket) -> list[Position]:
         self._not_begun.discard(turn)  # from here on, what it waits for holds up the later calls as well
         return await self.publish(entries, turn)
 
@@ -144,7 +144,7 @@ class EngineProducer:
             self.close()
         return given_back
 
-    def put_out(self, error: EngineError, code: str) -> None:
+    def evict(self, error: EngineError, code: str) -> None:
         """Disconnect the producer from the topic. Its owner hears of that on a later turn of the event loop."""
         if self._out is not None:
             return
@@ -236,7 +236,7 @@ class TopicProducers:
         for session in members:  # whoever this admits leaves as well
             self.registry.leave(session)
         for producer in members.values():
-            producer.put_out(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
+            producer.evict(NotAllowedError(f"producer {producer.name!r} is closed: {reason}"), code)
 
     def fence(self, error: EngineError) -> None:
         """Disconnect all producers with ``error``. They may come back after the fence, or go to the cluster that it
@@ -245,7 +245,7 @@ class TopicProducers:
         for session in members:
             self.registry.leave(session)
         for producer in members.values():
-            producer.put_out(error, error.code)
+            producer.evict(error, error.code)
 
     def _act(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
@@ -255,7 +255,7 @@ class TopicProducers:
                     admission.set_result(decision)
             else:
                 fenced = self._members.pop(decision.session)
-                fenced.put_out(ProducerFenced(f"{self.topic.name}: {decision.reason}"), ProducerFenced.code)
+                fenced.evict(ProducerFenced(f"{self.topic.name}: {decision.reason}"), ProducerFenced.code)
 
     def _new_name(self) -> str:
         """Return an unused name. With a used one, deduplication would drop messages that look like those of the

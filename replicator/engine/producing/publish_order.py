@@ -4,7 +4,7 @@ Invariants (DESIGN §3): 3, entries are stored in the order in which they were s
 here. If one call is refused and a later one is stored, the first call's entries cannot be published again: they would
 come too late, and deduplication would confirm them as duplicates. So:
 
-1. Each call of an order has a :class:`Turn`, in the order in which they were made.
+1. Each call of an order has a :class:`OrderTicket`, in the order in which they were made.
 2. When a call is refused (on the event loop, or by the writer's thread), its turn is told before the next call is
    handled. Later calls of that order are then refused with the same error.
 3. The publisher begins another order when all calls of this one are answered.
@@ -31,13 +31,13 @@ class PublishOrder:
         self.refused: tuple[int, EngineError] | None = None
         """Number of the first call that was refused, and the error; None if none was."""
 
-    def turn(self) -> Turn:
+    def turn(self) -> OrderTicket:
         """Return the turn of the next call."""
         self._made += 1
-        return Turn(self, self._made)
+        return OrderTicket(self, self._made)
 
 
-class Turn:
+class OrderTicket:
     """Place of one call in its order."""
 
     __slots__ = ("_number", "_order")

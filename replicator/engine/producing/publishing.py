@@ -24,7 +24,7 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.entry import decode_entry, is_plain, split_batch
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
-from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, Numbered
+from replicator.engine.producing.deduplication import SEQUENCE_ID_MAX, SequencedEntry
 from replicator.engine.producing.producer_registry import check_producer_name
 from replicator.metadata.metadata_pb2 import NONE, MessageMetadata
 from replicator.running.short_tasks import complete
@@ -48,7 +48,7 @@ class CheckedEntries(NamedTuple):
 
     size_bytes: int
     batch_sizes: Sequence[int]
-    numbered: Sequence[Numbered] | None
+    numbered: Sequence[SequencedEntry] | None
     only: frozenset[str] | None = None
     """Clusters to which all of them are restricted; None if they name none."""
 
@@ -74,7 +74,7 @@ def check_entries(
             f"{size_bytes} bytes were published at once, the limit is {PUBLISH_BYTES_MAX}: publish less at once"
         )
     batch_sizes: list[int] = []
-    numbered: list[Numbered] | None = [] if deduplication else None
+    numbered: list[SequencedEntry] | None = [] if deduplication else None
     only: set[frozenset[str] | None] = set()
     for entry in entries:
         if bytes_max is not None and len(entry) > bytes_max:
@@ -133,15 +133,15 @@ def _check_batch(metadata: MessageMetadata, payload: memoryview) -> None:
         next(split_batch(metadata, payload))
 
 
-def _numbered(metadata: MessageMetadata, producer: str | None) -> Numbered:
+def _numbered(metadata: MessageMetadata, producer: str | None) -> SequencedEntry:
     first, last = metadata.sequence_id, metadata.highest_sequence_id
     if max(first, last) > SEQUENCE_ID_MAX:
         raise EntryCorrupt(f"sequence id {max(first, last)} is over {SEQUENCE_ID_MAX}: give a smaller one")
     name = check_producer_name(metadata.producer_name) if producer is None else producer
     chunks = metadata.num_chunks_from_msg
     if chunks > 1:
-        return Numbered(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
-    return Numbered(name, first, max(first, last))
+        return SequencedEntry(name, first, first, metadata.chunk_id, chunks, metadata.uuid)
+    return SequencedEntry(name, first, max(first, last))
 
 
 class PublishGate:
@@ -186,7 +186,7 @@ class PublishGate:
         """Refuse publishes because the link ``name`` holds back more of the log than it may; None ends that."""
         self._refusing_holder = name
         if name is not None:
-            self.refuse(self._held_too_far(name))
+            self.refuse(self._quota_error(name))
 
     def check(self) -> None:
         """Raise the error that says why publishes are refused. Return if they pass or are held."""
@@ -195,7 +195,7 @@ class PublishGate:
         if self._policy is QuotaPolicy.PRODUCER_EXCEPTION:
             raise self._exceeded()
         if self._refusing_holder is not None:
-            raise self._held_too_far(self._refusing_holder)
+            raise self._quota_error(self._refusing_holder)
 
     def check_newcomer(self) -> None:
         """Raise :class:`BacklogQuotaHolds` if a new producer's messages would have to wait."""
@@ -245,7 +245,7 @@ class PublishGate:
             complete(waiting, error)
         return bool(found)
 
-    def _held_too_far(self, name: str) -> BacklogQuotaExceeded:
+    def _quota_error(self, name: str) -> BacklogQuotaExceeded:
         return BacklogQuotaExceeded(
             f"{self._topic}: publishes are refused until the {name} has caught up: it holds back more of the log than "
             "its `hold` allows; see `replicator links list`"

@@ -49,9 +49,16 @@ import lmdb
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.block import BlockView, Buffer
 from replicator.engine.producing.contents import equal_messages
-from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered
+from replicator.engine.producing.deduplication import NONE_YET, Copied, SequencedEntry
 from replicator.engine.producing.duplicate_chains import DuplicateChains, Pair
-from replicator.engine.producing.numbered_blocks import Comparing, Identity, NumberedBlocks, Parsed, Place, ReadBlock
+from replicator.engine.producing.numbered_blocks import (
+    ContentComparison,
+    Identity,
+    NumberedBlocks,
+    Parsed,
+    Place,
+    ReadBlock,
+)
 from replicator.engine.producing.numbered_rows import ROWS_LOOKED_AT_MAX, NumberedRows
 from snapshots.position import Position
 
@@ -98,9 +105,9 @@ class SequenceIndex:
         tables: dict[str, Any],
         new: BlockView,
         first: Position,
-        numbered: Sequence[Numbered | None],
+        numbered: Sequence[SequencedEntry | None],
         origins: Iterable[str],
-        comparing: Comparing,
+        comparing: ContentComparison,
     ) -> list[Pair]:
         """Find and write the duplicates of a copied block, which is about to be committed at ``first``. Return their
         pairs.
@@ -155,10 +162,10 @@ class SequenceIndex:
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
-        sent: Numbered,
+        sent: SequencedEntry,
         entry: Buffer,
         origins: Iterable[str],
-        comparing: Comparing,
+        comparing: ContentComparison,
     ) -> Copied:
         """Return how much of ``entry``, which a producer sends to this cluster, was already copied from other
         clusters."""
@@ -202,10 +209,10 @@ class SequenceIndex:
         self,
         txn: lmdb.Transaction,
         tables: dict[str, Any],
-        sent: Numbered,
+        sent: SequencedEntry,
         entry: Buffer,
         others: Iterable[str],
-        comparing: Comparing,
+        comparing: ContentComparison,
     ) -> Copied:
         """Return how much of a sent chunk is in the log as a copy. This cluster has no sent chunk of its message.
 
@@ -244,7 +251,7 @@ class SequenceIndex:
         origin: str,
         producer: str,
         ids: tuple[int, int],
-        comparing: Comparing,
+        comparing: ContentComparison,
         rows_max: int = ROWS_LOOKED_AT_MAX,
         *,
         skip_damaged: bool = False,
@@ -271,7 +278,7 @@ class SequenceIndex:
         origin: str,
         identity: Identity,
         entry: Buffer,
-        comparing: Comparing,
+        comparing: ContentComparison,
     ) -> Position | None:
         """Return the position of the entry from ``origin`` that has the sequence ids ``identity`` and the messages of
         ``entry``.
@@ -302,8 +309,8 @@ class SequenceIndex:
         txn: lmdb.Transaction,
         tables: dict[str, Any],
         origin: str,
-        of: Numbered,
-        comparing: Comparing,
+        of: SequencedEntry,
+        comparing: ContentComparison,
         *,
         skip_damaged: bool,
     ) -> dict[str, dict[int, Place]]:
@@ -326,10 +333,10 @@ class SequenceIndex:
         tables: dict[str, Any],
         new: BlockView,
         first: Position,
-        numbered: Sequence[Numbered | None],
+        numbered: Sequence[SequencedEntry | None],
         last: int,
         others: Iterable[str],
-        comparing: Comparing,
+        comparing: ContentComparison,
     ) -> list[list[_Found]]:
         """Return the chunks from other origins that equal those of a copied message, one list for each equal message.
 

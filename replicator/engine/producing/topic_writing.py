@@ -19,7 +19,7 @@ from replicator.engine.log.commit.publishing import topic_terminated
 from replicator.engine.log.requests import Answer
 from replicator.engine.log.writer import CopiedBlock, Extent, Tail, Writer
 from replicator.engine.policies import QuotaPolicy
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.producing.publishing import PublishGate, check_entries
 from replicator.engine.producing.traced_entries import choose
 from replicator.tracing.notes import CarriedNotes
@@ -63,7 +63,7 @@ class TopicWriting:
         self._tracing = tracing
 
     async def publish(
-        self, entries: Sequence[bytes], producer: PublishingProducer | None = None, turn: Turn | None = None
+        self, entries: Sequence[bytes], producer: PublishingProducer | None = None, turn: OrderTicket | None = None
     ) -> list[Position]:
         """Append entries of producers, and return their positions when they are durable (invariant 1); ``DUPLICATE``
         for duplicates.
@@ -82,7 +82,9 @@ class TopicWriting:
             turn.refused(error)
             raise
 
-    def begin_publish(self, entries: Sequence[bytes], producer: PublishingProducer, turn: Turn, answer: Answer) -> bool:
+    def begin_publish(
+        self, entries: Sequence[bytes], producer: PublishingProducer, turn: OrderTicket, answer: Answer
+    ) -> bool:
         """Begin :meth:`publish`; ``answer`` receives its result. Return False if the caller must use :meth:`publish`.
 
         That is the case if the call would have to wait or is refused, or if publishes are traced.
@@ -105,7 +107,7 @@ class TopicWriting:
         return begun
 
     async def _publish(
-        self, entries: Sequence[bytes], producer: PublishingProducer | None, turn: Turn | None
+        self, entries: Sequence[bytes], producer: PublishingProducer | None, turn: OrderTicket | None
     ) -> list[Position]:
         checked = check_entries(entries, self._policies.effective, None if producer is None else producer.name)
         if checked.size_bytes > self._admission.entry_bytes_max:  # seldom, even of all together

@@ -23,7 +23,7 @@ from replicator.engine.log.compression import decompress
 from replicator.engine.log.entry import decode_entry, split_batch
 from replicator.metadata.metadata_pb2 import NONE, KeyValue
 from replicator.tracing.context import TRACEPARENT, ProducedContext, parse_traceparent
-from replicator.tracing.tracing import Chosen, Tracing
+from replicator.tracing.tracing import TracedMessage, Tracing
 
 LOOKED_AT_BYTES: Final = 4 * 1024
 """Bytes at the start of each entry that are searched. That takes at most 2 µs, of some tens that such an entry takes in
@@ -39,7 +39,7 @@ _SAMPLED: Final = re.compile(rb"traceparent\x12.[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f
 """Sampled ``traceparent`` property as protobuf writes it."""
 
 
-def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int]) -> Sequence[Chosen]:
+def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int]) -> Sequence[TracedMessage]:
     """Return the messages of ``entries`` to trace, mostly none. The entries must be checked."""
     named = _named(entries)
     picked = tracing.sampler.pick(sum(batch_sizes))
@@ -47,7 +47,7 @@ def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int
         return ()
     places = list(_places(picked, batch_sizes))
     asked_about = {entry for entry, _ in places}
-    chosen: list[Chosen] = []
+    chosen: list[TracedMessage] = []
     decided: set[tuple[int, int]] = set()
     for number in named:
         if number not in asked_about and _SAMPLED.search(entries[number]) is None:
@@ -55,8 +55,8 @@ def choose(tracing: Tracing, entries: Sequence[bytes], batch_sizes: Sequence[int
         for index, produced in produced_contexts(entries[number]).items():
             decided.add((number, index))
             if produced.sampled:
-                chosen.append(Chosen(number, index, produced.context))
-    chosen += [Chosen(*each, None) for each in places if each not in decided]
+                chosen.append(TracedMessage(number, index, produced.context))
+    chosen += [TracedMessage(*each, None) for each in places if each not in decided]
     return chosen[: tracing.sampler.admit(len(chosen))] if chosen else ()
 
 

@@ -38,7 +38,7 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.requests import StagedPart
 from replicator.engine.policies import TopicPolicies
-from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.deduplication import SequencedEntry
 from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_entries
 from replicator.engine.staging import rows
 from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
@@ -58,7 +58,7 @@ from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.running.short_tasks import to_the_end
 from replicator.running.supervisor import SupervisedTask
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from snapshots.position import Position
 
 SWEEP_SECONDS: Final = 60.0
@@ -116,7 +116,7 @@ class StagingService:
         self._decided: set[EpochKey] = {commit.key for commit in self.core.pending()}
         """Commits whose decision is durable."""
         self._publishing: dict[EpochKey, _Publishing] = {}
-        self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_now_and_then)
+        self._upkeep = engine.supervisor.task("staging upkeep", "staging upkeep", self._sweep_periodically)
         self._unwritten_fences: dict[bytes, rows.Row] = {}
         """Fence rows, by key, that the core has and the store does not have yet."""
         self._body_bytes = 0
@@ -139,7 +139,7 @@ class StagingService:
             each.outcome.cancel()
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> FairScheduler:
         """Return the turns of the event loop on which this runs."""
         return self._engine.turns
 
@@ -482,16 +482,16 @@ class StagingService:
             log.info("staging: a writer is forgotten, because it was not used for long", writer=writer)
             await self._engine.writer.put_many([rows.row_of_facts(writer)], cleared=rows.prefixes_of(writer))
 
-    async def _sweep_now_and_then(self) -> None:
+    async def _sweep_periodically(self) -> None:
         while True:
             with contextlib.suppress(EngineError):  # the store refuses: the next pass deletes again
                 await to_the_end(self.sweep())  # the core forgets first: who ends half-way leaves files behind
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _numbered(run: StagedRun) -> list[Numbered]:
+def _numbered(run: StagedRun) -> list[SequencedEntry]:
     """Return the ids that deduplication records for each entry."""
-    numbered: list[Numbered] = []
+    numbered: list[SequencedEntry] = []
     for first in range(0, len(run.entries), PUBLISH_ENTRIES_MAX):
         entries = run.entries[first : first + PUBLISH_ENTRIES_MAX]
         numbered += check_entries(entries, TopicPolicies(deduplication=True)).numbered or ()

@@ -13,11 +13,11 @@ from pyroaring import BitMap
 from replicator.engine.client_figures import ClientFigures
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.log.delivered import LastMessage
-from replicator.engine.subscriptions.cursor_saver import Told
+from replicator.engine.subscriptions.cursor_saver import SaveCallback
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.types import Ack, Delivery, SubscribeOptions
 from replicator.running.pacing import CLIENT
-from replicator.running.turns import Share
+from replicator.running.turns import LoopShare
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -69,7 +69,7 @@ class ConsumedSubscription(Protocol):
 
     def begin_acknowledge(self, acks: Sequence[Ack]) -> asyncio.Future[None]: ...
 
-    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None: ...
+    def acknowledge_entries(self, positions: Sequence[Position], told: SaveCallback) -> None: ...
 
     def begin_acknowledge_cumulative(self, position: Position, batch_index: int | None) -> asyncio.Future[None]: ...
 
@@ -111,7 +111,7 @@ class EngineConsumer:
         self.told_end = False
         self.drops_acknowledged = False
         """Whether the client drops what lies below its last cumulative acknowledgement, as official clients do."""
-        self.share = CLIENT.get() or Share("")
+        self.share = CLIENT.get() or LoopShare("")
         """Client to which the time of dispatch to this consumer is charged."""
         self.figures = ClientFigures(time.monotonic())
         """Counts of messages and acknowledgements, which the consumer's owner updates."""
@@ -150,7 +150,7 @@ class EngineConsumer:
         self._check_open()
         return self.subscription.begin_acknowledge(acks)
 
-    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None:
+    def acknowledge_entries(self, positions: Sequence[Position], told: SaveCallback) -> None:
         """Acknowledge whole entries at once, and call ``told`` with the outcome when that is durable.
 
         Raise :class:`InvalidAck` if one of them is invalid. Then none is acknowledged, and ``told`` is not called.

@@ -32,14 +32,14 @@ from pyroaring import BitMap
 from replicator.engine.errors import InvalidAck
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.subscriptions.cursor_state import CursorState, DirtyChunks
-from replicator.engine.subscriptions.duplicates import FollowsDuplicates
+from replicator.engine.subscriptions.duplicates import DuplicateTracking
 from replicator.engine.subscriptions.mark_delete import move_mark_delete, place_before
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 from snapshots.starts import Starts
 
 
-class Cursor(FollowsDuplicates):
+class Cursor(DuplicateTracking):
     """Applies acknowledgements to a :class:`CursorState` over the positions of a :class:`LogIndex`."""
 
     __slots__ = ("_uncovered",)
@@ -80,7 +80,7 @@ class Cursor(FollowsDuplicates):
         duplicates = self._log.duplicates
         return (duplicates is not None and position in duplicates.hidden) or self.is_consumed(position)
 
-    def is_untouched_from(self, position: Position) -> bool:
+    def is_unconsumed_from(self, position: Position) -> bool:
         """Return True only if all messages from ``position`` on are to be delivered. After False, check each entry."""
         state, log = self._state, self._log
         if log.duplicates is not None or log.parts is not None or state.batch_acks or state.read_compacted:

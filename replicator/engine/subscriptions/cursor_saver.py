@@ -19,7 +19,7 @@ from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.running.short_tasks import complete
 
-Told = Callable[[EngineError | None], None]
+SaveCallback = Callable[[EngineError | None], None]
 """Receives the outcome of a save: None if the state is durable, otherwise the error."""
 
 log = structlog.get_logger(__name__)
@@ -42,20 +42,20 @@ class CursorSaver:
         self._writer = writer
         self._rows = rows
         self._state = state
-        self._waiting: list[Told] = []
+        self._waiting: list[SaveCallback] = []
         self._waiting_since = 0.0
         """Time at which the first of the waiting callers began to wait."""
         self._since = 0.0
         """Time at which the first of the callers whose state is being written began to wait."""
         self._begun = False
         """Whether rows were taken from the cursor, and their write has not ended."""
-        self._being_saved: list[Told] | None = None
+        self._being_saved: list[SaveCallback] | None = None
         """Callers whose state is being written; None if no save is under way."""
         self._deleting: EngineError | None = None
         """Error for callers while the subscription is being deleted, and after that."""
         self._refusal: EngineError | None = None
         """Error for callers after :meth:`refuse`."""
-        self._next: tuple[CursorState, Told] | None = None
+        self._next: tuple[CursorState, SaveCallback] | None = None
         """State that the next save writes in place of the present one, and the only caller whom that save is for."""
         self._writes_next = False
         """Whether the save under way writes :attr:`_next`."""
@@ -68,7 +68,7 @@ class CursorSaver:
     def saved(self) -> asyncio.Future[None]:
         """Return a future that is done when the present state is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.tell_when_saved(partial(complete, future))
+        self.call_when_saved(partial(complete, future))
         return future
 
     def saved_before(self, state: CursorState, move: Callable[[], None]) -> asyncio.Future[None]:
@@ -89,10 +89,10 @@ class CursorSaver:
                 complete(future, error)
 
         self._next = state, told
-        self.tell_when_saved(told)
+        self.call_when_saved(told)
         return future
 
-    def tell_when_saved(self, told: Told) -> None:
+    def call_when_saved(self, told: SaveCallback) -> None:
         """Call ``told`` once the current state is durable, or with an error if it cannot be saved."""
         if not self._waiting:
             self._waiting_since = time.perf_counter()
@@ -116,7 +116,7 @@ class CursorSaver:
         With None, allow saves again, and save what was refused meanwhile."""
         self._refusal = refusal
         if refusal is None and self._was_refused and self.stored:
-            self.tell_when_saved(lambda _: None)  # who asked was told of the refusal
+            self.call_when_saved(lambda _: None)  # who asked was told of the refusal
 
     def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
         """Return the rows that make the current state durable, and the prefixes to delete first.

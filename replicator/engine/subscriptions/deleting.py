@@ -7,7 +7,7 @@ cancelled.
 An unforced deletion never takes a subscription away from consumers, in any cluster:
 
 1. It is refused while consumers are connected here.
-2. Then other clusters are asked (:class:`~replicator.engine.admission.UseElsewhere`). It is refused if one of them has
+2. Then other clusters are asked (:class:`~replicator.engine.admission.RemoteUse`). It is refused if one of them has
    consumers. A cluster that does not answer in time does not stop it (invariant 8).
 3. Consumers may have connected here meanwhile, so step 1 is repeated.
 4. Deletions that belong together all begin in the turn of the event loop that checked the last of them. From then on
@@ -128,7 +128,7 @@ class SubscriptionDeleting:
     def check_there(self) -> None:
         """Raise :class:`SubscriptionNotFound` once the deletion of the subscription has begun."""
         if self.begun:
-            raise self._being_deleted()
+            raise self._deletion_error()
 
     def gone(self) -> None:
         """Remove the non-durable subscription, because its last consumer has gone."""
@@ -227,7 +227,7 @@ class SubscriptionDeleting:
             tombstones = self._tombstones
             name = subscription.name
             writes = [] if generation is None else tombstones.writes(name, generation, unless_in_use=unless_in_use)
-            await self._saver.delete(self._being_deleted(), writes)
+            await self._saver.delete(self._deletion_error(), writes)
             if generation is not None:
                 tombstones.note(name, generation, unless_in_use=unless_in_use)
         reason = f"subscription {subscription.name!r} was deleted"
@@ -235,7 +235,7 @@ class SubscriptionDeleting:
             consumer.close(None if consumer is by else reason, SubscriptionNotFound.code)
         self._forget(generation)
 
-    def _being_deleted(self) -> SubscriptionNotFound:
+    def _deletion_error(self) -> SubscriptionNotFound:
         return SubscriptionNotFound(
             f"subscription {self._subscription.name!r} of {self._subscription.topic.name} is being deleted"
         )

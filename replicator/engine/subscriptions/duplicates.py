@@ -24,7 +24,7 @@ from replicator.engine.subscriptions.cursor_state import CursorState
 from snapshots.position import BEFORE_ALL, Position
 
 
-class FollowsDuplicates:
+class DuplicateTracking:
     """Part of a cursor that follows duplicates; :class:`~replicator.engine.subscriptions.cursor.Cursor` is all of
     it."""
 

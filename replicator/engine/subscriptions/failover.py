@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class SpreadsOverTopics(Protocol):
+class RegisteredSubscription(Protocol):
     """Interface of one topic's subscription for the registry."""
 
     name: str
@@ -27,9 +27,9 @@ class FailoverRegistry:
     """Failover consumers of one engine on topics without partitions."""
 
     def __init__(self) -> None:
-        self._topics: dict[tuple[str, str], Counter[SpreadsOverTopics]] = {}
+        self._topics: dict[tuple[str, str], Counter[RegisteredSubscription]] = {}
 
-    def add(self, subscription: SpreadsOverTopics, consumer_name: str) -> None:
+    def add(self, subscription: RegisteredSubscription, consumer_name: str) -> None:
         """Note that a consumer connected. Call this when the subscription has it."""
         members = self._topics.setdefault((subscription.name, consumer_name), Counter())
         others_before = len(members)
@@ -39,7 +39,7 @@ class FailoverRegistry:
             for member in members:
                 self._reconsider(member)
 
-    def remove(self, subscription: SpreadsOverTopics, consumer_name: str) -> None:
+    def remove(self, subscription: RegisteredSubscription, consumer_name: str) -> None:
         """Note that a consumer disconnected. Call this when the subscription does not have it any more."""
         members = self._topics[subscription.name, consumer_name]
         members[subscription] -= 1
@@ -51,7 +51,7 @@ class FailoverRegistry:
         if not members:
             del self._topics[subscription.name, consumer_name]
 
-    def _reconsider(self, subscription: SpreadsOverTopics) -> None:
+    def _reconsider(self, subscription: RegisteredSubscription) -> None:
         subscription.spread_over_topics(
             any(len(self._topics.get((subscription.name, name), ())) > 1 for name in subscription.consumer_names())
         )

@@ -28,7 +28,7 @@ from replicator.engine.subscriptions.dispatch.dispatcher import Dispatcher
 from replicator.engine.subscriptions.dispatch.plan import Candidate, ReadPlan, ReadTail
 from replicator.engine.subscriptions.key_shared.hashing import entry_key, key_hash
 from replicator.engine.types import Delivery, LoggedEntry, ReadEntries, SubscriptionType
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from replicator.tracing.tracing import SubscriptionTraces
 from snapshots.position import Position
 
@@ -52,7 +52,7 @@ class Pump:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turns: Turns,
+        turns: FairScheduler,
         wall_clock_ms: Callable[[], int],
         cursor: Cursor,
         consumers: Mapping[int, EngineConsumer],
@@ -209,7 +209,7 @@ class Pump:
             return ()
         try:
             entries, reached_end = self._read(plan, dispatcher.permits)
-            untouched = bool(entries) and self._cursor.is_untouched_from(entries[0].position)
+            untouched = bool(entries) and self._cursor.is_unconsumed_from(entries[0].position)
             candidates = self._candidates(entries, dispatcher.type, untouched=untouched)
         except EngineError as error:
             self.error = str(error)
@@ -256,7 +256,7 @@ class Pump:
             or position[0] != after[0]
             or header.kind is not BlockKind.MESSAGES
             or len(view.block) > ALONE_BYTES_MAX
-            or not cursor.is_untouched_from(position)
+            or not cursor.is_unconsumed_from(position)
             or cursor.has_uncovered
         ):
             return False
@@ -284,7 +284,7 @@ class Pump:
 
         Also set the alarm for the next time at which the dispatcher must wake.
         """
-        if dispatcher.sends_again or dispatcher.read_position < end:
+        if dispatcher.may_redeliver or dispatcher.read_position < end:
             following = dispatcher.next_read(now_ms)
             more = following is not None and not (isinstance(following, ReadTail) and following.after >= end)
         else:

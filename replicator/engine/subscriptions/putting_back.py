@@ -48,23 +48,23 @@ class PutBackLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerState:
     """State of a subscription in other clusters, restricted to this cluster's messages."""
 
     generation: int
     acks: OriginAcks
     start: Start = FROM_THE_FIRST
 
-    def merged(self, other: Told) -> Told:
+    def merged(self, other: PeerState) -> PeerState:
         """Return the state with the newer generation. If both generations are equal, merge the two states."""
         if self.generation != other.generation:
             return max(self, other, key=lambda told: told.generation)
         acks = self.acks.copy()
         acks.merge(OriginAcks(acks.incarnation, other.acks.ranges, other.acks.positions, other.acks.batches))
-        return Told(self.generation, acks, min(self.start, other.start, key=by_position))
+        return PeerState(self.generation, acks, min(self.start, other.start, key=by_position))
 
 
-def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> None:
+def follow_put_back(state: CursorState, log: PutBackLog, told: PeerState | None) -> None:
     """Change the cursor ``state`` to fit ``log``, after messages were put back.
 
     ``told`` is the subscription's state in other clusters; None if no other cluster knows the subscription.
@@ -73,7 +73,7 @@ def follow_put_back(state: CursorState, log: PutBackLog, told: Told | None) -> N
         _begin_after(state, log)
         start = state.starts.get(log.cluster, FROM_THE_FIRST)
         _take_over(
-            state, replace(log, put_back=log.between), Told(state.generation, OriginAcks(log.incarnation), start)
+            state, replace(log, put_back=log.between), PeerState(state.generation, OriginAcks(log.incarnation), start)
         )
     else:
         _take_over(state, log, told)
@@ -103,7 +103,7 @@ def _is_behind(state: CursorState, log: PutBackLog, first: Position) -> bool:
     return bool(below)
 
 
-def _take_over(state: CursorState, log: PutBackLog, told: Told) -> None:
+def _take_over(state: CursorState, log: PutBackLog, told: PeerState) -> None:
     consumed = _consumed(log.put_back, told)
     left = log.put_back.copy()
     left.difference_update(consumed)
@@ -129,7 +129,7 @@ def _take_over(state: CursorState, log: PutBackLog, told: Told) -> None:
         state.starts = {**state.starts, log.cluster: start}
 
 
-def _consumed(put_back: PositionSet, told: Told) -> PositionSet:
+def _consumed(put_back: PositionSet, told: PeerState) -> PositionSet:
     """Return those messages of ``put_back`` that somebody acknowledged, or that lie before the start in other
     clusters."""
     found = put_back.common(told.acks.positions)

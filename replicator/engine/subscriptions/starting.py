@@ -45,7 +45,7 @@ class ExtentTables(Protocol):
     def extents(self, topic_id: int) -> Iterator[StoredExtent]: ...
 
 
-class MergesStarts(Protocol):
+class StartMerger(Protocol):
     """Interface that changes the start of a subscription."""
 
     def start(self, starts: Starts, uncovered: PositionSet, unclaimed: Mapping[str, Position] | None) -> None: ...
@@ -59,7 +59,7 @@ class StartedSubscription(Protocol):
     @property
     def cursor(self) -> Cursor: ...
     @property
-    def merging(self) -> MergesStarts: ...
+    def merging(self) -> StartMerger: ...
 
 
 def _nobody(topic: str) -> Collection[str]:

@@ -15,7 +15,7 @@ from replicator.engine.log.writer import Writer
 from replicator.engine.subscriptions.failover import FailoverRegistry
 from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.topics.catalog_index import Namespace
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from replicator.tracing.tracing import Tracing
 
 
@@ -34,7 +34,7 @@ class SubscribedTopic(Protocol):
     writer: Writer
     failover: FailoverRegistry
     admission: Admission
-    dispatch_turns: Turns
+    dispatch_turns: FairScheduler
     namespace: Namespace
     policies: LayeredPolicies
     reading: TopicReading

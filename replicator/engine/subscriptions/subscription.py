@@ -31,7 +31,7 @@ from replicator.engine.subscriptions.backlog import Backlog, PositionAndIndexes
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.subscriptions.cursor import Cursor
 from replicator.engine.subscriptions.cursor_rows import CursorRows, RowWrite
-from replicator.engine.subscriptions.cursor_saver import CursorSaver, Told
+from replicator.engine.subscriptions.cursor_saver import CursorSaver, SaveCallback
 from replicator.engine.subscriptions.cursor_state import CursorState
 from replicator.engine.subscriptions.deleting import SubscriptionDeleting
 from replicator.engine.subscriptions.dispatching import Dispatching
@@ -187,7 +187,7 @@ class Subscription:
             self.traces.acknowledged(acks, durable)
         return durable
 
-    def acknowledge_entries(self, positions: Sequence[Position], told: Told) -> None:
+    def acknowledge_entries(self, positions: Sequence[Position], told: SaveCallback) -> None:
         """Acknowledge whole entries at once, and call ``told`` with the outcome when that is durable.
 
         Raises :class:`InvalidAck` if one of them is invalid. Then none is acknowledged, and ``told`` is not called.
@@ -198,7 +198,7 @@ class Subscription:
             return
         self._acknowledge_entries(positions)
         if self.durable:
-            self._saver.tell_when_saved(told)
+            self._saver.call_when_saved(told)
         else:
             told(None)
 

@@ -27,20 +27,20 @@ INTERNAL_PREFIX = "__"
 
 
 @dataclass(frozen=True, slots=True)
-class Appeared:
+class TopicAdded:
     """Change: consumers can subscribe to the topic ``name`` from now on."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Disappeared:
+class TopicRemoved:
     """Change: consumers cannot subscribe to the topic ``name`` any more."""
 
     name: str
 
 
-Change = Appeared | Disappeared
+Change = TopicAdded | TopicRemoved
 
 
 @dataclass(slots=True, eq=False)
@@ -212,9 +212,9 @@ def _holds(names: list[str], name: str) -> bool:
 
 def _appear(namespace: Namespace, name: str) -> list[Change]:
     _insert(namespace.subscribable, name)
-    return [Appeared(name)]
+    return [TopicAdded(name)]
 
 
 def _disappear(namespace: Namespace, name: str) -> list[Change]:
     _remove(namespace.subscribable, name)
-    return [Disappeared(name)]
+    return [TopicRemoved(name)]

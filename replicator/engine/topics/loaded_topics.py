@@ -21,9 +21,9 @@ from replicator.engine.subscriptions.starting import Starting
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.topic_name import parse_topic
-from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Namespace
+from replicator.engine.topics.catalog_index import CatalogIndex, Change, Namespace, TopicAdded
 from replicator.running.pacing import Pace, turns_of_this_loop
-from replicator.running.turns import Turns
+from replicator.running.turns import FairScheduler
 from replicator.tracing.tracing import Tracing
 
 
@@ -57,7 +57,7 @@ class LoadedTopics:
         admission: Admission,
         cache: BlockCache,
         default_policies: TopicPolicies,
-        turns: Turns,
+        turns: FairScheduler,
         tracing: Tracing | None = None,
         changed: ChangedSettings | None = None,
     ) -> None:
@@ -149,7 +149,7 @@ class LoadedTopics:
         """Tell listeners which topics consumers can subscribe to now, and which not any more."""
         for change in changes:
             for listener in list(self.listeners):
-                if isinstance(change, Appeared):
+                if isinstance(change, TopicAdded):
                     listener.on_topic_created(change.name)
                 else:
                     listener.on_topic_deleted(change.name)

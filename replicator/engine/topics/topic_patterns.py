@@ -116,14 +116,14 @@ def _compile(text: str, at: int) -> Any:
             f"pattern {text!r:.80}: compiled it needs more than {PATTERN_MEMORY_BYTES_MAX} bytes; make it shorter, or "
             "its repetitions smaller"
         ) from None
-    position = _culprit_at(text, at, kind, culprit, options)
+    position = _error_offset(text, at, kind, culprit, options)
     if culprit.startswith(_LOOK_AROUND) or (culprit[:1] == "\\" and culprit[1:].isdigit()):
         kind = "look-around and back references are not supported, because they cannot be matched in linear time"
     what = f": {culprit!r:.40}" if culprit and kind not in ("missing )", "unexpected )") else ""
     raise _invalid(text, position, f"{kind}{what}") from None
 
 
-def _culprit_at(text: str, at: int, kind: str, culprit: str, options: Any) -> int:
+def _error_offset(text: str, at: int, kind: str, culprit: str, options: Any) -> int:
     """Return the place in ``text`` of the part that RE2 complains about."""
     match kind:
         case "missing )":

@@ -136,7 +136,7 @@ class TopicWatchers(TopicListener[Topic]):
         while self._ready:
             pattern = self._ready.popleft()
             jobs = self._jobs[pattern]
-            _work_off(jobs, time.perf_counter() + SLICE_SECONDS)
+            _run_jobs(jobs, time.perf_counter() + SLICE_SECONDS)
             if jobs:
                 self._ready.append(pattern)
             else:
@@ -171,7 +171,7 @@ def _once(call: Callable[[str], None], name: str) -> Job:
     yield
 
 
-def _work_off(jobs: deque[Job], until: float) -> None:
+def _run_jobs(jobs: deque[Job], until: float) -> None:
     """Do steps of jobs until the time ``until``, at least one step."""
     while jobs:
         try:

@@ -35,14 +35,14 @@ class HoldQuota:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldData:
     """Data that only this holder keeps from retention. ``oldest_ms`` is the publish time of its oldest message."""
 
     size_bytes: int
     oldest_ms: int | None = None
 
 
-def exceeded(quota: HoldQuota, held: Held, now_ms: int) -> bool:
+def exceeded(quota: HoldQuota, held: HeldData, now_ms: int) -> bool:
     """Return whether the holder keeps more than the quota allows."""
     if quota.bytes_max is not None and held.size_bytes > quota.bytes_max:
         return True

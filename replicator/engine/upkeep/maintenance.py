@@ -45,7 +45,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.topic_listener import TopicListener
 from replicator.engine.upkeep import backlog_quota, hold_quota, retention
 from replicator.engine.upkeep.backlog_quota import Backlog, EvictBytes, EvictOlder
-from replicator.engine.upkeep.hold_quota import Held
+from replicator.engine.upkeep.hold_quota import HeldData
 from replicator.engine.upkeep.waiting_states import HOLDER
 from replicator.running.supervisor import Supervisor
 from replicator.running.timeouts import timeout_at
@@ -251,9 +251,9 @@ class Maintenance(TopicListener["Topic"]):
         ttl_seconds = topic.policies.effective.message_ttl_seconds
         if ttl_seconds is not None and not self.waits():
             for subscription in _durable(topic):
-                await self._move_over_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
+                await self._expire_older(topic, subscription, self._wall_clock_ms() - 1000 * ttl_seconds)
 
-    async def _move_over_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
+    async def _expire_older(self, topic: Topic, subscription: Subscription, published_before_ms: int) -> None:
         reached = await topic.reading.position_at_time(published_before_ms, after=subscription.cursor.mark_delete)
         await subscription.moves.consume_through(reached)
         await asyncio.sleep(0)  # the last block was looked into, for each of maybe a thousand subscriptions
@@ -278,17 +278,17 @@ class Maintenance(TopicListener["Topic"]):
         if found != topic.holds.exceeded:
             topic.holds.set_exceeded(found)
 
-    async def _held(self, topic: Topic, at: Position, *, sized: bool) -> Held:
+    async def _held(self, topic: Topic, at: Position, *, sized: bool) -> HeldData:
         """Return the data above position ``at`` that is held back, and that no subscription needs."""
         done = retention.done_through(topic.log.last, (each.cursor.needed_after() for each in _durable(topic)), ())
         if at >= done:
-            return Held(0)
+            return HeldData(0)
         oldest = self._store.block_spans(topic.topic_id, at, blocks_max=1)
         size_bytes = 0
         if sized:
             sizes = await self._sizes_of(topic)
             size_bytes = self._bytes_through(topic, sizes, done) - self._bytes_through(topic, sizes, at)
-        return Held(size_bytes, oldest[0].publish_time_ms if oldest else None)
+        return HeldData(size_bytes, oldest[0].publish_time_ms if oldest else None)
 
     async def _watch_backlog(self, topic: Topic) -> None:
         quota = topic.policies.effective.backlog_quota
@@ -325,7 +325,7 @@ class Maintenance(TopicListener["Topic"]):
             return
         before = subscription.cursor.mark_delete
         if isinstance(eviction, EvictOlder):
-            await self._move_over_older(topic, subscription, eviction.published_before_ms)
+            await self._expire_older(topic, subscription, eviction.published_before_ms)
         else:
             reached = await self._past(topic, subscription.cursor.needed_after(), eviction.size_bytes)
             await subscription.moves.consume_through(reached)

@@ -64,7 +64,7 @@ class WaitingStates:
         self._told.add(peer)
 
     @property
-    def those_told(self) -> list[str]:
+    def complete_peers(self) -> list[str]:
         return sorted(self._told)
 
     def untold(self, asking_seconds: float) -> list[str]:

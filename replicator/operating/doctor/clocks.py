@@ -36,6 +36,6 @@ class Offset:
         return (self.most - self.least) / 2
 
     @property
-    def surely(self) -> float:
+    def min_offset(self) -> float:
         """Return the least difference of the clocks, whatever is true."""
         return max(0.0, self.least, -self.most)

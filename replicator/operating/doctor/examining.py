@@ -48,7 +48,7 @@ async def examine(topology: Topology, chosen: tuple[str, ...], java_found: Calla
             *judge_database(setup),
             *look_at_certificates(topology, cluster),
         ]
-        found += [*_not_said_closer(started, closer), *closer]
+        found += [*_without_duplicates(started, closer), *closer]
     found += judge_workers(topology, names, probes, answers)
     found += judge_clocks(await clocks_of(reached))
     return found
@@ -71,7 +71,7 @@ async def look_at_start(setup: Setup) -> list[Finding]:
     return [meant if each.check == meant.check else each for each in found]
 
 
-def _not_said_closer(started: list[Finding], closer: list[Finding]) -> list[Finding]:
+def _without_duplicates(started: list[Finding], closer: list[Finding]) -> list[Finding]:
     """Return the findings of start checks, except those that a more detailed check of the same thing replaces.
 
     A detailed finding replaces a finding of its name if both have the same level, or if the start check passed.

@@ -105,9 +105,9 @@ def judge_clocks(offsets: Mapping[str, Offset]) -> Iterator[Finding]:
     for name, offset in offsets.items():
         text = f"its clock is {offset.middle:+.3f} s (± {offset.bound:.3f} s) from this machine's"
         remedy = "run chrony or systemd-timesyncd on both machines; `timedatectl` shows whether they work"
-        if offset.surely >= FAR_APART_SECONDS:
+        if offset.min_offset >= FAR_APART_SECONDS:
             yield Finding("clock", name, Level.ERROR, text, remedy)
-        elif offset.surely >= APART_SECONDS:
+        elif offset.min_offset >= APART_SECONDS:
             yield Finding("clock", name, Level.WARNING, text, remedy)
         else:
             yield Finding("clock", name, Level.OK, text)

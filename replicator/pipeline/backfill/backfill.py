@@ -18,6 +18,7 @@ from replicator.pipeline.backfill import clusters
 from replicator.pipeline.backfill.phases import (
     SMALL_BYTES,
     Action,
+    AnnounceStates,
     AskCopies,
     AskStates,
     Backfill,
@@ -25,14 +26,13 @@ from replicator.pipeline.backfill.phases import (
     MakePlan,
     Pause,
     Phase,
-    Planned,
+    PlanResult,
     Release,
     RunJob,
-    Tell,
     sizes_of,
 )
 from replicator.pipeline.backfill.progress import Progress, share_of
-from replicator.pipeline.backfill.report import BackfillReport, LackingState, TopicResult, lacking_of
+from replicator.pipeline.backfill.report import BackfillReport, MissingState, TopicResult, lacking_of
 from replicator.pipeline.backfill.states import TopicGoal, goals_of, lacking_states, made_anew, missing_of, reset_since
 from replicator.pipeline.errors import (
     BadOption,
@@ -86,7 +86,7 @@ class BackfillRequest:
 
 
 @dataclass(slots=True)
-class _Carried:
+class _CarriedTotals:
     """Amounts that the tasks of this run carried."""
 
     jobs: int = 0
@@ -149,7 +149,7 @@ class BackfillRun:
         self._show = show
         self._progress = Progress()
         self._measuring = threading.Lock()
-        self._carried = _Carried()
+        self._carried = _CarriedTotals()
         self._goals: dict[str, TopicGoal] = {}
         self._before: Mapping[str, Mapping[str, Any]] = {}
         """The topics of the destination when the backfill began."""
@@ -170,7 +170,7 @@ class BackfillRun:
         """
         started = time.monotonic()
         self._look()
-        if self._much_is_left():  # before the link is taken over: until then it goes on by itself
+        if self._has_large_backlog():  # before the link is taken over: until then it goes on by itself
             self._show("starting Spark")
             self._spark = self._start_spark()
         self._backfill = Backfill(
@@ -211,7 +211,7 @@ class BackfillRun:
         if lives:
             self._before = {**self._before, **clusters.copies(self._destination, list(lives), lives)}
 
-    def _much_is_left(self) -> bool:
+    def _has_large_backlog(self) -> bool:
         there = self._before
         if all(missing_of(goal, there.get(name)) is None for name, goal in self._goals.items()):
             return False
@@ -239,11 +239,11 @@ class BackfillRun:
                     link, stopped = self._at_source.stopped() if lacking else ("", {})
                     stopped = {**stopped, **self._deleted(lacking)}
                     return backfill.on_copies(lacking, stopped, time.monotonic(), link)
-                case Tell(topics, again):
+                case AnnounceStates(topics, again):
                     if not again:
                         self._told |= clusters.ack_vectors(self._source, topics)
                     clusters.tell(self._source, topics)
-                    return backfill.on_told(time.monotonic())
+                    return backfill.on_states_announced(time.monotonic())
                 case AskStates(topics):
                     return backfill.on_states(self._lacking(topics), time.monotonic())
                 case Pause(seconds, then):
@@ -273,7 +273,7 @@ class BackfillRun:
         )
         sizes, full = sizes_of(plan.lanes, self._bytes_max)
         left = self._bytes_left() if plan.empty else 0
-        view = Planned(plan.state, plan.detail, sizes, full, bool(plan.id.session), left)
+        view = PlanResult(plan.state, plan.detail, sizes, full, bool(plan.id.session), left)
         return self._backfill.on_plan(view, time.monotonic())
 
     def _bytes_left(self) -> int:
@@ -304,7 +304,7 @@ class BackfillRun:
         self._carried.jobs += 1
         left_before = self._bytes_left()
         started = time.monotonic()
-        results, error = _run_aside(self._spark, work, rows)
+        results, error = _run_job_in_thread(self._spark, work, rows)
         self._carried.seconds += time.monotonic() - started
         self._carried.add(results)
         errors = [result.error for result in results if result.error is not None]
@@ -406,7 +406,7 @@ class BackfillRun:
             ),
             lacking=lacking_of(lacking),
             unreplicated=tuple(
-                LackingState(name, each, "it is not replicated: `replicator subscriptions set-replicated` makes it so")
+                MissingState(name, each, "it is not replicated: `replicator subscriptions set-replicated` makes it so")
                 for name, goal in sorted(self._goals.items())
                 for each in goal.unreplicated
             ),
@@ -448,7 +448,7 @@ class BackfillRun:
         )
 
 
-def _run_aside(
+def _run_job_in_thread(
     spark: SparkSession, work: LaneWork, rows: list[tuple[int, Segment]]
 ) -> tuple[list[LaneResult], str | None]:
     """Run a job with a task for each row; return the tasks' results, and the job's error if it failed.

@@ -82,9 +82,9 @@ class AskCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class AnnounceStates:
     """Make the source announce the states of these topics' subscriptions, and note them; answered by
-    :meth:`Backfill.on_told`.
+    :meth:`Backfill.on_states_announced`.
 
     With ``again``, the states noted first stay."""
 
@@ -112,11 +112,11 @@ class Finish:
     """End the backfill. :attr:`Backfill.phase` says how it ended."""
 
 
-Action = MakePlan | RunJob | Release | AskCopies | Tell | AskStates | Pause | Finish
+Action = MakePlan | RunJob | Release | AskCopies | AnnounceStates | AskStates | Pause | Finish
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanResult:
     """Values of a plan that decide the next step."""
 
     state: str
@@ -186,7 +186,7 @@ class Backfill:
 
     # CARRY
 
-    def on_plan(self, plan: Planned, now: float) -> Action:
+    def on_plan(self, plan: PlanResult, now: float) -> Action:
         """Handle a plan of the source. A paused link ends the backfill, because an operator paused it."""
         assert self.phase is Phase.CARRY, self.phase
         if plan.state == "paused":
@@ -226,7 +226,7 @@ class Backfill:
             case Phase.CATCH_UP:
                 return self._again(reason, now, AskCopies(self.topics))
             case Phase.TELL:
-                return self._again(reason, now, Tell(self._to_tell(), again=self._told_at is not None))
+                return self._again(reason, now, AnnounceStates(self._to_tell(), again=self._told_at is not None))
             case Phase.COMPARE:
                 return self._again(reason, now, AskStates(self._to_tell()))
         raise AssertionError(self.phase)
@@ -259,14 +259,14 @@ class Backfill:
         waiting = tuple(topic for topic in missing if topic not in self.stopped)
         if not waiting:
             return self._caught_up(now)
-        if self._clock_is_up(now):
+        if self._is_stalled(now):
             said = f"nothing has come for a while, the link is {link or 'live'}, of"
             return self._give_up(_named(said, {topic: missing[topic] for topic in waiting}))
         return Pause(self._clock.next_pause(), AskCopies(tuple(missing)))
 
     # TELL, COMPARE
 
-    def on_told(self, now: float) -> Action:
+    def on_states_announced(self, now: float) -> Action:
         assert self.phase is Phase.TELL, self.phase
         self.phase = Phase.COMPARE
         if self._told_at is None:
@@ -284,12 +284,12 @@ class Backfill:
         self.lacking = states
         if not states:
             return self._end()
-        if self._clock_is_up(now):
+        if self._is_stalled(now):
             shown = {topic: "; ".join(f"{name}: {why}" for name, why in each.items()) for topic, each in states.items()}
             return self._give_up(_named("subscription states did not come:", shown))
         if self._told_at is None or now - self._told_at >= TELL_AGAIN_SECONDS:
             self.phase = Phase.TELL
-            return Tell(tuple(states), again=True)
+            return AnnounceStates(tuple(states), again=True)
         return Pause(self._clock.next_pause(), AskStates(tuple(states)))
 
     # Transitions.
@@ -304,7 +304,7 @@ class Backfill:
             return self._end()
         self.phase = Phase.TELL
         self._clock.moved(now)
-        return Tell(self._to_tell())
+        return AnnounceStates(self._to_tell())
 
     def _to_tell(self) -> tuple[str, ...]:
         return tuple(topic for topic in self.subscribed if topic not in self.missing)
@@ -316,12 +316,12 @@ class Backfill:
         return Finish()
 
     def _again(self, reason: str, now: float, then: Action | None = None) -> Action:
-        if self._clock_is_up(now):
+        if self._is_stalled(now):
             self.unavailable = True
             return self._give_up(reason)
         return Pause(self._clock.next_pause(), then or MakePlan())
 
-    def _clock_is_up(self, now: float) -> bool:
+    def _is_stalled(self, now: float) -> bool:
         return now - self._clock.since >= self.stall_seconds_max
 
     def _give_up(self, reason: str) -> Action:

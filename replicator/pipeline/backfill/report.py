@@ -44,7 +44,7 @@ class TopicResult:
 
 
 @dataclass(frozen=True, slots=True)
-class LackingState:
+class MissingState:
     """Replicated subscription whose state is not at the destination."""
 
     topic: str
@@ -70,8 +70,8 @@ class BackfillReport:
     jobs: int
     carried_bytes: int
     topics: tuple[TopicResult, ...]
-    lacking: tuple[LackingState, ...]
-    unreplicated: tuple[LackingState, ...] = ()
+    lacking: tuple[MissingState, ...]
+    unreplicated: tuple[MissingState, ...] = ()
     """Subscriptions that are not replicated by the users' choice: no fault."""
     beside_brokers: tuple[str, ...] = ()
     """Clusters of the two that run beside Apache Pulsar. Only their workers' contents are compared."""
@@ -162,10 +162,10 @@ class BackfillReport:
         return Text(text, style="red")
 
 
-def lacking_of(lacking: Mapping[str, Mapping[str, str]]) -> tuple[LackingState, ...]:
+def lacking_of(lacking: Mapping[str, Mapping[str, str]]) -> tuple[MissingState, ...]:
     """Return the lacking states of the phases as a flat list."""
     return tuple(
-        LackingState(topic, name, reason)
+        MissingState(topic, name, reason)
         for topic, reasons in sorted(lacking.items())
         for name, reason in reasons.items()
     )

@@ -237,13 +237,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--master", metavar="M", help="Spark's master; else what the worker's topology says")
     given = parser.parse_args(arguments)
     try:
-        return run_until_told(given.worker, given.master)
+        return run_until_signal(given.worker, given.master)
     except PipelineError as error:
         _say(str(error))
         return 3 if isinstance(error, SparkFailed) else 2
 
 
-def run_until_told(worker_url: str, master: str | None) -> int:
+def run_until_signal(worker_url: str, master: str | None) -> int:
     """Copy until a signal or the end of the input; return the exit status.
 
     Raises :class:`PipelineError` for errors that the user can correct, and :class:`SparkFailed`.

@@ -70,7 +70,7 @@ class Filtered:
     messages: int
 
 
-def can_be_seen(metadata: MessageMetadata) -> bool:
+def is_readable_by_sql(metadata: MessageMetadata) -> bool:
     """Return whether SQL can read the messages of the entry: it is neither encrypted nor a chunk of a message."""
     return not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1
 
@@ -166,7 +166,7 @@ def rewrite_entry(
     Raises :class:`CannotMask`, :class:`EntryCorrupt`, :class:`MessageTooLarge`.
     """
     metadata, payload = decode_entry(memoryview(entry), check=False)  # the block's checksum covers it
-    if not can_be_seen(metadata):
+    if not is_readable_by_sql(metadata):
         raise CannotMask(
             "an entry is encrypted, or a chunk of a message, so that what the link's `select` masks cannot be seen "
             "in it: publish such topics without encryption and chunks, or leave them out of the link"

@@ -24,7 +24,7 @@ from replicator.links.errors import LinkError
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import PipelineError, PlanGone
 from replicator.pipeline.live.carrying import Carrier, LinkWork
-from replicator.pipeline.live.link_plans import Done, Following, LinkPlans, PlanId, Segment
+from replicator.pipeline.live.link_plans import Done, LinkPlans, NextSegment, PlanId, Segment
 
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Size of a segment: two frames, some hundredths of a second, so that the worker knows the progress of its link."""
@@ -67,13 +67,13 @@ def carry_lane(task: LaneTask) -> LaneResult:
     time_over = threading.Event()
     outcome: Future[LaneResult] = Future()
     threading.Thread(
-        target=_carry_aside, args=(task, time_over, outcome), name=f"lane {task.lane}", daemon=True
+        target=_carry_in_thread, args=(task, time_over, outcome), name=f"lane {task.lane}", daemon=True
     ).start()
     time_over.wait()
     return outcome.result() if outcome.done() else LaneResult()
 
 
-def _carry_aside(task: LaneTask, time_over: threading.Event, outcome: Future[LaneResult]) -> None:
+def _carry_in_thread(task: LaneTask, time_over: threading.Event, outcome: Future[LaneResult]) -> None:
     try:
         result = _carry_on(task, time_over)
         if time_over.is_set() and result.error is not None:  # nobody else says it
@@ -147,7 +147,7 @@ class _Lane:
         await asyncio.wait([self.under_way[0][1]], timeout=POLL_SECONDS)
         return self._collect()
 
-    async def ask(self, wait_seconds: float | None = None) -> Following:
+    async def ask(self, wait_seconds: float | None = None) -> NextSegment:
         """Report finished segments, and ask for the next one; without ``wait_seconds`` only report.
 
         Raises the errors that end the carrier.

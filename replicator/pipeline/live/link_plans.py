@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class NextSegment:
     """Next segment of a lane, None if there is none yet; and whether the lane has another task now."""
 
     segment: Segment | None
@@ -112,7 +112,7 @@ class LinkPlans:
         holding: Sequence[int] = (),
         bytes_max: int,
         wait_ms: int = 0,
-    ) -> Following:
+    ) -> NextSegment:
         """Report finished segments, and return the lane's next one; None if there was none for ``wait_ms``.
 
         ``holding`` are the segments that the lane is carrying: it is given any other again that it was given before.
@@ -121,7 +121,7 @@ class LinkPlans:
         answer = self._post(
             "next", plan, lane=lane, done=done, holding=list(holding), bytes_max=bytes_max, wait_ms=wait_ms
         )
-        return Following(answer.get("segment"), answer.get("relieved") is True)
+        return NextSegment(answer.get("segment"), answer.get("relieved") is True)
 
     def leave(self, plan: PlanId, lane: int, done: list[Done]) -> None:
         """Report finished segments; the lane's task does not ask again."""

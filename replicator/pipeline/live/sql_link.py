@@ -65,7 +65,7 @@ def sql_query(spark: SparkSession, link: Mapping[str, Any], options: LinkOptions
     given = {**options.as_options(), "columns": ",".join(row_schema([where or "", *masks.values()]).names)}
     rows = spark.readStream.format(FORMAT_NAME).options(**given).load()
     return (
-        _what_is_sent(rows, where, masks)
+        _outgoing_rows(rows, where, masks)
         .writeStream.format(FORMAT_NAME)
         .queryName(f"link {options.link}")
         .option("checkpointLocation", checkpoint)
@@ -100,7 +100,7 @@ def check_sql(spark: SparkSession, link: str, where: str | None, masks: Mapping[
             raise BadSql(link, name, text, "`*` stands for columns of the link's own too: name those that are meant")
 
 
-def _what_is_sent(rows: DataFrame, where: str | None, masks: Mapping[str, str]) -> DataFrame:
+def _outgoing_rows(rows: DataFrame, where: str | None, masks: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions
 
     from replicator.pipeline.live.sql_rows import Row

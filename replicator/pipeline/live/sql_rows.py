@@ -21,7 +21,7 @@ from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockKind, BlockView, verify_block
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.topic_name import EPOCHS_TOPIC
-from replicator.pipeline.live.filtering import can_be_seen
+from replicator.pipeline.live.filtering import is_readable_by_sql
 from replicator.pipeline.source.message_rows import MessageRows
 from replicator.pipeline.source.schema import COLUMNS, block_columns
 from snapshots.position import Position
@@ -97,7 +97,7 @@ def block_rows(
         place["_first"] = ends[index - 1] if index else 0
         place["_row"] = int(Row.MESSAGE)
         try:
-            seen = can_be_seen(decode_entry(entry, check=False)[0])
+            seen = is_readable_by_sql(decode_entry(entry, check=False)[0])
             if seen:
                 rows.add_entry(place, entry, header.kind, tuple(view.absent.get(index, ())))
         except EngineError:

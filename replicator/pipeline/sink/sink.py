@@ -32,7 +32,7 @@ from replicator.pipeline.errors import BadOption, OldCheckpoint, PipelineError
 from replicator.pipeline.sink.options import SinkColumns, SinkOptions
 from replicator.pipeline.sink.source_marks import SourceMarks, merged
 from replicator.pipeline.sink.staged_batches import StagedBatches, messages_only
-from replicator.pipeline.sink.staging_client import Published, StagingClient
+from replicator.pipeline.sink.staging_client import CommitResult, StagingClient
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -190,7 +190,7 @@ def stage(
     )
 
 
-def commit(options: SinkOptions, staged: Sequence[Staged]) -> Published | None:
+def commit(options: SinkOptions, staged: Sequence[Staged]) -> CommitResult | None:
     """Publish the staged messages of an epoch; return None if there is nothing to do."""
     written = [each for each in staged if not each.done]
     if not written:

@@ -53,7 +53,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class CommitResult:
     """Result of a commit. ``topics`` has first and last position by topic; ``repeated`` says that it was done
     before."""
 
@@ -114,7 +114,7 @@ class StagingClient(WorkerConnection):
         """End a job of an epoch, or the given attempts: staged messages are deleted, and further ones refused."""
         self._post("abort", {**key._asdict(), "job": job, "attempts": list(attempts)})
 
-    def commit(self, request: CommitRequest, topics: Sequence[str]) -> Published:
+    def commit(self, request: CommitRequest, topics: Sequence[str]) -> CommitResult:
         """Publish; return when all is published, after as many requests as that takes."""
         body = {
             **request.key._asdict(),
@@ -126,7 +126,7 @@ class StagingClient(WorkerConnection):
         }
         answer = self._post("commit", body)
         try:
-            return Published(
+            return CommitResult(
                 repeated=bool(answer["repeated"]),
                 entries=int(answer["entries"]),
                 messages=int(answer["messages"]),
@@ -143,7 +143,7 @@ class StagingClient(WorkerConnection):
         content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         try:
             for attempt in Retrying(
-                stop=_Patience(self._wait_seconds),
+                stop=_WaitLimit(self._wait_seconds),
                 wait=wait_exponential_jitter(multiplier=WAIT_FIRST_S, max=WAIT_STEP_S_MAX, jitter=WAIT_FIRST_S),
                 retry=retry_if_exception_type(_Waiting),
                 reraise=True,
@@ -191,7 +191,7 @@ class StagingClient(WorkerConnection):
         return UnexpectedAnswer(f"worker at {self.url}: its answer to {what} cannot be read: {error}")
 
 
-class _Patience:
+class _WaitLimit:
     """Limit of waiting. If a worker goes away while it publishes a commit, the wait begins anew, however long it took
     before."""
 

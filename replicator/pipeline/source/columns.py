@@ -20,9 +20,9 @@ from replicator.pipeline.source.messages import (
     PRODUCER_NAME,
     PUBLISH_TIME,
     Entries,
-    Irregular,
     Messages,
     Properties,
+    ProtobufRequired,
 )
 from replicator.pipeline.source.schema import BLOCK_NUMBERS, BLOCK_TEXTS, TIME_MS_MAX
 from replicator.pipeline.source.wire_fields import Bools, Bytes, Int64s, Spans
@@ -43,12 +43,12 @@ class Places:
 
 
 def record_batch(schema: pa.Schema, places: Places, entries: Entries, messages: Messages) -> pa.RecordBatch:
-    """Return the rows in the columns of ``schema``. Raises :class:`Irregular` for text that is not UTF-8."""
+    """Return the rows in the columns of ``schema``. Raises :class:`ProtobufRequired` for text that is not UTF-8."""
     try:
         arrays = [_column(field, places, entries, messages) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        raise Irregular from None
+        raise ProtobufRequired from None
 
 
 def entry_batch(schema: pa.Schema, places: Places, content: Bytes, starts: Int64s, ends: Int64s) -> pa.RecordBatch:
@@ -153,7 +153,7 @@ def _maps(data_type: pa.MapType, content: Bytes, properties: Properties, count: 
         codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
         pairs = owners * (int(codes.max()) + 1) + codes
         if len(np.unique(pairs)) < len(pairs):
-            raise Irregular  # a key that comes twice has its last value, as for every reader that makes a map of them
+            raise ProtobufRequired  # a repeated key has its last value, as for every reader that makes a map of them
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(owners, minlength=count), out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets), keys, items).cast(data_type)

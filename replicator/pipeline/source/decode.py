@@ -35,7 +35,7 @@ from replicator.pipeline.source.message_rows import (
 )
 from replicator.pipeline.source.messages import (
     PUBLISH_TIME,
-    Irregular,
+    ProtobufRequired,
     joined,
     read_metadata,
     split_messages,
@@ -67,7 +67,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gathered:
+class _EntryColumns:
     """Entries of several blocks, put together; one value for each."""
 
     pieces: Sequence[_Piece]
@@ -77,8 +77,8 @@ class _Gathered:
     piece: npt.NDArray[np.int64]
     index: npt.NDArray[np.int64]
 
-    def chosen(self, which: npt.NDArray[Any]) -> _Gathered:
-        return _Gathered(
+    def chosen(self, which: npt.NDArray[Any]) -> _EntryColumns:
+        return _EntryColumns(
             self.pieces, self.content, self.starts[which], self.ends[which], self.piece[which], self.index[which]
         )
 
@@ -154,7 +154,7 @@ class Decoder:
                 yield from self.finish()
             first = last + 1
 
-    def _decode(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
+    def _decode(self, entries: _EntryColumns) -> Iterator[pa.RecordBatch]:
         if self._raw:
             yield entry_batch(self._schema, _places(entries), entries.content, entries.starts, entries.ends)
             return
@@ -165,7 +165,7 @@ class Decoder:
             return
         try:
             metadata, _ = read_metadata(entries.content, entries.starts, entries.ends)
-        except Irregular:
+        except ProtobufRequired:
             yield from self._one_by_one(entries)
             return
         if self._filter is not None:
@@ -185,19 +185,19 @@ class Decoder:
             yield from self._unpacked(entries.chosen(slice(first, stop)))  # type: ignore[arg-type]
             first = stop
 
-    def _unpacked(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
+    def _unpacked(self, entries: _EntryColumns) -> Iterator[pa.RecordBatch]:
         """Yield the rows of entries whose payloads all have room in memory at once."""
         places = _places(entries)
         try:
             metadata, payload_starts = read_metadata(entries.content, entries.starts, entries.ends)
             unpacked = unpack_entries(entries.content, metadata, payload_starts, entries.ends, places.marker)
             batch = record_batch(self._schema, places, unpacked, split_messages(unpacked))
-        except Irregular:
+        except ProtobufRequired:
             yield from self._one_by_one(entries)
         else:
             yield batch
 
-    def _one_by_one(self, entries: _Gathered) -> Iterator[pa.RecordBatch]:
+    def _one_by_one(self, entries: _EntryColumns) -> Iterator[pa.RecordBatch]:
         rows = MessageRows(self._schema)
         content = entries.content.data
         columns = (entries.piece, entries.index, entries.starts, entries.ends)
@@ -230,7 +230,7 @@ def message_batches(
     yield from decoder.finish()
 
 
-def _places(entries: _Gathered) -> Places:
+def _places(entries: _EntryColumns) -> Places:
     firsts = np.array([piece.fetched.first.entry for piece in entries.pieces], dtype=np.int64)
     origin_firsts = np.array([piece.header.origin_first.entry for piece in entries.pieces], dtype=np.int64)
     markers = np.array([piece.header.kind is not BlockKind.MESSAGES for piece in entries.pieces])
@@ -244,7 +244,7 @@ def _places(entries: _Gathered) -> Places:
     )
 
 
-def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
+def _gathered(pieces: Sequence[_Piece]) -> _EntryColumns:
     """Return the entries of pieces in one buffer."""
     lows = np.array([piece.starts[0] for piece in pieces], dtype=np.int64)
     highs = np.array([piece.ends[-1] for piece in pieces], dtype=np.int64)
@@ -254,7 +254,7 @@ def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
     )
     counts = np.array([len(piece.indexes) for piece in pieces])
     which = np.repeat(np.arange(len(pieces)), counts)
-    return _Gathered(
+    return _EntryColumns(
         pieces,
         content,
         np.concatenate([piece.starts for piece in pieces]) + bases[which],

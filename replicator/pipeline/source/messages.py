@@ -16,8 +16,8 @@ batch is known only when it has been read, so they would have to be read one aft
 Large messages are few for their bytes: batches with :data:`LARGE_MESSAGE_BYTES` or more for each message are read one
 message after another.
 
-Any fault raises :class:`Irregular`, and nothing is returned: such entries are left to protobuf, one by one, which names
-their faults.
+Any fault raises :class:`ProtobufRequired`, and nothing is returned: such entries are left to protobuf, one by one,
+which names their faults.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _BEGINS_METADATA: Final = np.zeros(256, np.bool_)
 _BEGINS_METADATA[[0x0A, 0x12, 0x18, 0x20, 0x28, 0x30, 0x3A, 0x40, 0x48, 0x50]] = True
 
 
-class Irregular(Exception):
+class ProtobufRequired(Exception):
     """These entries must be read by protobuf."""
 
 
@@ -113,19 +113,19 @@ def uncompressed_bytes(metadata: Fields, entry_bytes: Int64s) -> Int64s:
 def read_metadata(content: Bytes, starts: Int64s, ends: Int64s) -> tuple[Fields, Int64s]:
     """Return the metadata of the entries that lie from ``starts`` to ``ends``, and the starts of their payloads.
 
-    Raises :class:`Irregular`.
+    Raises :class:`ProtobufRequired`.
     """
     if not len(starts):
-        raise Irregular
+        raise ProtobufRequired
     lengths = ends - starts
     if int(lengths.min()) < FRAME_BYTES or int(lengths.max()) > ENTRY_BYTES_MAX:
-        raise Irregular
+        raise ProtobufRequired
     at = starts[:, np.newaxis] + np.arange(FRAME_BYTES)
     frames = content[at]
     metadata_bytes = frames[:, 6:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
     payload_starts = starts + FRAME_BYTES + metadata_bytes
     if (frames[:, 0] != 0x0E).any() or (frames[:, 1] != 0x01).any() or (payload_starts > ends).any():
-        raise Irregular
+        raise ProtobufRequired
     metadata = read_fields(
         content,
         starts + FRAME_BYTES,
@@ -156,12 +156,12 @@ def read_metadata(content: Bytes, starts: Int64s, ends: Int64s) -> tuple[Fields,
         and _CODECS.issuperset(np.unique(numbers[_COMPRESSION].values).tolist())
     )
     if not whole:
-        raise Irregular
+        raise ProtobufRequired
     return metadata, payload_starts
 
 
 def unpack_entries(content: Bytes, metadata: Fields, payload_starts: Int64s, ends: Int64s, markers: Bools) -> Entries:
-    """Return the entries with decompressed payloads. Raises :class:`Irregular`."""
+    """Return the entries with decompressed payloads. Raises :class:`ProtobufRequired`."""
     starts, ends = payload_starts.copy(), ends.copy()
     codecs = np.where(markers, np.uint64(0), metadata.numbers[_COMPRESSION].values)
     pieces: list[Bytes] = []
@@ -174,7 +174,7 @@ def unpack_entries(content: Bytes, metadata: Fields, payload_starts: Int64s, end
                 int(metadata.numbers[_UNCOMPRESSED].values[index]),
             )
         except EngineError:
-            raise Irregular from None
+            raise ProtobufRequired from None
         starts[index], ends[index] = behind, behind + len(piece)
         behind += len(piece)
         pieces.append(np.frombuffer(piece, np.uint8))
@@ -186,7 +186,7 @@ def unpack_entries(content: Bytes, metadata: Fields, payload_starts: Int64s, end
 
 
 def split_messages(entries: Entries) -> Messages:
-    """Return the messages of all entries, in order. Raises :class:`Irregular`."""
+    """Return the messages of all entries, in order. Raises :class:`ProtobufRequired`."""
     metadata, content = entries.metadata, entries.content
     firsts = np.cumsum(entries.sizes) - entries.sizes
     count = int(entries.sizes.sum())
@@ -292,19 +292,20 @@ def _walk(entries: Entries, index: int) -> Int64s:
         starts[number] = at
         own_end = at + 4 + int.from_bytes(content[at : at + 4], "big")
         if own_end > end:
-            raise Irregular
+            raise ProtobufRequired
         try:
             single.ParseFromString(content[at + 4 : own_end].tobytes())
         except DecodeError:
-            raise Irregular from None
+            raise ProtobufRequired from None
         at = own_end + single.payload_size
         if single.payload_size < 0 or at > end or own_end - starts[number] > _OWN_METADATA_BYTES_MAX:
-            raise Irregular
+            raise ProtobufRequired
     return starts
 
 
 def _follow(guesses: Int64s, following: Int64s, start: int, end: int, size: int) -> Int64s:
-    """Return the chain of guesses from the start of a batch to its end. Raises :class:`Irregular` if there is none."""
+    """Return the chain of guesses from the start of a batch to its end. Raises :class:`ProtobufRequired` if there is
+    none."""
     after = dict(zip(guesses.tolist(), following.tolist(), strict=True))
     chain: list[int] = []
     at = start
@@ -312,7 +313,7 @@ def _follow(guesses: Int64s, following: Int64s, start: int, end: int, size: int)
         chain.append(at)
         at = after[at]
     if len(chain) < size or at != end:
-        raise Irregular
+        raise ProtobufRequired
     return np.array(chain, dtype=np.int64)
 
 
@@ -328,7 +329,7 @@ def _own_metadata(content: Bytes, starts: Int64s) -> tuple[Fields, Int64s]:
         repeated=(_OWN_PROPERTIES,),
     )
     if not own.sound.all():
-        raise Irregular
+        raise ProtobufRequired
     return own, ends
 
 
@@ -345,7 +346,7 @@ def _properties(
     lengths = np.concatenate([of_entries.lengths, of_messages.lengths])
     pairs = read_fields(content, starts, starts + lengths, spans=(1, 2))
     if not (pairs.sound.all() and pairs.spans[1].present.all() and pairs.spans[2].present.all()):
-        raise Irregular  # also in a producer's, though no row has them: protobuf would refuse such an entry
+        raise ProtobufRequired  # also in a producer's, though no row has them: protobuf would refuse such an entry
     kept = np.flatnonzero(np.concatenate([entries_kept, np.ones(len(of_messages.owners), np.bool_)]))
     kept = kept[np.argsort(owners[kept], kind="stable")]
     keys, values = (

@@ -17,7 +17,7 @@ from typing import Final
 from replicator.pipeline.errors import BadOption, TopicChanged
 from replicator.pipeline.source.filters import PushedFilters
 from replicator.pipeline.source.options import SourceOptions
-from replicator.pipeline.source.topic_positions import Measured, Standings, TopicPositions
+from replicator.pipeline.source.topic_positions import ClusterTopics, Measured, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
 
 ROWS_PER_PARTITION: Final = 250_000
@@ -63,7 +63,7 @@ class TopicSpan:
         return self.positions.entries_between(self.after, self.upto)
 
 
-def wanted_topics(standings: Mapping[str, Standings], options: SourceOptions) -> dict[str, list[TopicPositions]]:
+def wanted_topics(standings: Mapping[str, ClusterTopics], options: SourceOptions) -> dict[str, list[TopicPositions]]:
     """Return, for each URL, the topics to be read.
 
     Raises :class:`BadOption` for a name that no cluster has, and for a pattern that matches nothing."""
@@ -82,7 +82,7 @@ def wanted_topics(standings: Mapping[str, Standings], options: SourceOptions) ->
 
 
 def bounded_spans(
-    standings: Mapping[str, Standings],
+    standings: Mapping[str, ClusterTopics],
     options: SourceOptions,
     at_start: Mapping[tuple[str, str], Position] | None = None,
     at_end: Mapping[tuple[str, str], Position] | None = None,

@@ -16,7 +16,7 @@ from replicator.pipeline.source.decode import Decoder
 from replicator.pipeline.source.message_rows import EntryFilter
 from replicator.pipeline.source.options import Bound, Mode, SourceOptions
 from replicator.pipeline.source.planning import TopicRange, TopicSpan, to_sample, wanted_topics
-from replicator.pipeline.source.topic_positions import Measured, Standings
+from replicator.pipeline.source.topic_positions import ClusterTopics, Measured
 from snapshots.position import Position
 
 ASKED_AT_ONCE_MAX: Final = 1_000
@@ -25,7 +25,7 @@ SAMPLE_BYTES: Final = 256 * 1024
 """Size of a topic's sample: some blocks of small messages, one of large ones."""
 
 
-def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_seconds: float = 0.0) -> None:
+def refresh(standings: Mapping[str, ClusterTopics], options: SourceOptions, *, wait_seconds: float = 0.0) -> None:
     """Update the standings of each worker's topics, all at once.
 
     Raises :class:`~replicator.pipeline.errors.PeerUnavailable`. Raises :class:`UnexpectedAnswer` for a worker of
@@ -53,7 +53,7 @@ def refresh(standings: Mapping[str, Standings], options: SourceOptions, *, wait_
 
 
 def search_times(
-    standings: Mapping[str, Standings], options: SourceOptions, bound: Bound | None, *, wait_seconds: float = 0.0
+    standings: Mapping[str, ClusterTopics], options: SourceOptions, bound: Bound | None, *, wait_seconds: float = 0.0
 ) -> dict[tuple[str, str], Position]:
     """Return, for a bound that is a time, the last position before it of each wanted topic, by URL and topic."""
     if bound is None or bound.time_ms is None:

@@ -35,7 +35,7 @@ from replicator.pipeline.source.planning import bounded_spans, narrowed_spans, p
 from replicator.pipeline.source.reading import read_ranges, refresh, sample, search_times
 from replicator.pipeline.source.schema import COLUMNS, ENTRY_COLUMNS
 from replicator.pipeline.source.stream_source import StreamReader
-from replicator.pipeline.source.topic_positions import Standings
+from replicator.pipeline.source.topic_positions import ClusterTopics
 
 if TYPE_CHECKING:
     pass
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        standings = {url: Standings() for url in options.urls}
+        standings = {url: ClusterTopics() for url in options.urls}
         refresh(standings, options)
         spans = bounded_spans(
             standings,

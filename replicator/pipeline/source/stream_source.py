@@ -33,7 +33,7 @@ from replicator.pipeline.source.options import SourceOptions
 from replicator.pipeline.source.planning import TopicSpan, bounded_spans, first_position, plan_ranges
 from replicator.pipeline.source.reading import read_ranges, refresh, sample, search_times
 from replicator.pipeline.source.stream_offsets import READABLE_TOPICS_MAX, Positions, decode_offset, encode_offset
-from replicator.pipeline.source.topic_positions import Measured, Standings, TopicPositions
+from replicator.pipeline.source.topic_positions import ClusterTopics, Measured, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
 
 RETRY_SECONDS_MAX: Final = 5.0
@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
         self._columns = columns
-        self._standings = {url: Standings() for url in options.urls}
+        self._standings = {url: ClusterTopics() for url in options.urls}
         self._admission = Admission(options.entries_per_trigger, options.bytes_per_trigger)
         self._target: Positions | None = None
         """End of an ``availableNow`` run."""

@@ -1,6 +1,7 @@
 """Standings of a cluster's topics, from its worker: the positions that exist, and their order. Pure.
 
-A :class:`Standings` is kept over many answers: a worker reports ten thousand topics once, then only those that changed.
+A :class:`ClusterTopics` is kept over many answers: a worker reports ten thousand topics once, then only those that
+changed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class StandingsChange:
 
 
 @dataclass(slots=True)
-class Standings:
+class ClusterTopics:
     """Topics of one cluster, as of the last answer."""
 
     cluster: str = ""

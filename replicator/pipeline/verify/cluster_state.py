@@ -33,9 +33,9 @@ from replicator.pipeline.errors import BadOption, PeerUnavailable, UnexpectedAns
 from replicator.pipeline.verify.comparison.acked import Acked
 from replicator.pipeline.verify.comparison.in_step import positions_asked
 from replicator.pipeline.verify.comparison.promises import by_pair
-from replicator.pipeline.verify.comparison.scope import Scope, Standing, TopicScope
+from replicator.pipeline.verify.comparison.scope import ReplicaState, Scope, TopicScope
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import Ways
+from replicator.pipeline.verify.reachability import TopicRoutes
 from replicator.topology import Link
 from snapshots.mapping import SnapshotMapping
 from snapshots.position import Position
@@ -59,7 +59,7 @@ class ClusterState:
     name: str
     url: str
     topics: dict[str, TopicState] = field(default_factory=dict)
-    standings: dict[str, Standing] = field(default_factory=dict)
+    standings: dict[str, ReplicaState] = field(default_factory=dict)
     links: list[LinkState] = field(default_factory=list)
     told: dict[str, list[SubscriptionState]] = field(default_factory=dict)
     subscriptions: dict[str, list[SubscriptionState]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class ClusterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ClusterStates:
     """States of all clusters that answered, and the reasons why others did not."""
 
     clusters: tuple[ClusterState, ...]
@@ -98,7 +98,7 @@ def read_picture(
     *,
     sleep: Callable[[float], None] = time.sleep,
     progress: Progress = no_progress,
-) -> Picture:
+) -> ClusterStates:
     """Ask every cluster; see above. Raises :class:`PeerUnavailable` only if none answers, :class:`UnexpectedAnswer`."""
     unreachable: dict[str, str] = {}
     states = {name: ClusterState(name, url) for name, url in urls.items()}
@@ -125,10 +125,10 @@ def read_picture(
     gone = frozenset[str]().union(*(state.gone for state in states.values()))
     for state in states.values():
         state.leave_out(gone)
-    return Picture(tuple(states.values()), unreachable, gone)
+    return ClusterStates(tuple(states.values()), unreachable, gone)
 
 
-def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
+def deleted_since(picture: ClusterStates, topics: Collection[str]) -> set[str]:
     """Return those of ``topics`` that a cluster has deleted, or deleted and made again, since ``picture`` was read.
 
     Clusters that do not answer count as unchanged. Raises :class:`UnexpectedAnswer` if an answer is wrong.
@@ -145,7 +145,7 @@ def deleted_since(picture: Picture, topics: Collection[str]) -> set[str]:
     return found
 
 
-def read_again(picture: Picture, topics: Collection[str]) -> Picture:
+def read_again(picture: ClusterStates, topics: Collection[str]) -> ClusterStates:
     """Return the present state of ``topics``. It keeps the acknowledgements first read for ``picture``, which must have
     arrived.
 
@@ -186,7 +186,7 @@ def _read_first(state: ClusterState, wanted: Wanted, progress: Progress) -> None
         state.standings = {name: each for name, each in worker.standings().items() if wanted(name)}
 
 
-def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, Standing]) -> None:
+def _read_ends(state: ClusterState, wanted: Wanted, marks: Mapping[str, ReplicaState]) -> None:
     with VerifyPlane(state.url) as worker:
         ends = {name: each for name, each in worker.standings().items() if wanted(name)}
         state.standings = {
@@ -248,20 +248,20 @@ def _read_states_singly(
     This is for workers of earlier versions, which cannot answer for many topics at once.
     """
     for number, name in enumerate(names, 1):
-        with noting_gone(state.gone, name):
+        with collecting_gone_topics(state.gone, name):
             state.subscriptions[name] = worker.subscriptions(name)
         progress(f"states of {state.name}", number, len(names))
     if mappings:
         try:
             for name in names:
-                with noting_gone(state.gone, name):
+                with collecting_gone_topics(state.gone, name):
                     state.mappings[name] = worker.mappings(name)
         except PeerUnavailable as error:
             state.mappings, state.no_mappings = {}, str(error)
 
 
 @contextmanager
-def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
+def collecting_gone_topics(gone: set[str], topic: str) -> Iterator[None]:
     """Catch the worker's error that it has no topic ``topic``, and add the topic to ``gone``. Other errors are
     raised."""
     try:
@@ -272,7 +272,7 @@ def noting_gone(gone: set[str], topic: str) -> Iterator[None]:
         gone.add(topic)
 
 
-def read_digests(picture: Picture, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
+def read_digests(picture: ClusterStates, progress: Progress) -> dict[str, dict[str, TopicDigest | None]]:
     """Return the digests of all topics, by cluster and topic; clusters whose workers make no digests are left out.
 
     Raises :class:`PeerUnavailable` if a worker does not answer, and :class:`UnexpectedAnswer` if its answer is wrong.
@@ -321,13 +321,13 @@ def _moving(states: Iterable[ClusterState]) -> set[str]:
     }
 
 
-def links_between(picture: Picture, links: Sequence[Link]) -> list[Link]:
+def links_between(picture: ClusterStates, links: Sequence[Link]) -> list[Link]:
     """Return the links whose source and destination both answered."""
     names = {state.name for state in picture.clusters}
     return [link for link in links if link.source in names and link.destination in names]
 
 
-def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
+def scope_of(picture: ClusterStates, links: Sequence[Link], without: Collection[str] = ()) -> Scope:
     """Return the scope of the comparison: for each topic, its states, and the clusters between which links copy it.
 
     Clusters that did not answer, and the topics in ``without``, are left out.
@@ -335,7 +335,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
     names = tuple(state.name for state in picture.clusters)
     numbers = {name: number for number, name in enumerate(names)}
     between = links_between(picture, links)
-    ways = Ways(between)
+    ways = TopicRoutes(between)
     topics = []
     for topic in picture.topics:
         if topic in without:
@@ -350,7 +350,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
                 ways.of(topic, allowed_clusters(picture, topic)),
                 # Where the topic is not yet, nothing of it has come.
                 {
-                    number: state.standings.get(topic, Standing(high_water={}, absent=True))
+                    number: state.standings.get(topic, ReplicaState(high_water={}, absent=True))
                     for number, state in enumerate(picture.clusters)
                 },
                 _by_name(now, replicated),
@@ -362,7 +362,7 @@ def scope_of(picture: Picture, links: Sequence[Link], without: Collection[str] =
     return Scope(names, tuple(state.url for state in picture.clusters), tuple(topics), _rewritten(between))
 
 
-def allowed_clusters(picture: Picture, topic: str) -> dict[str, tuple[str, ...] | None]:
+def allowed_clusters(picture: ClusterStates, topic: str) -> dict[str, tuple[str, ...] | None]:
     """Return, for each cluster, where it may copy a topic, by its namespace; None for wherever links lead."""
     return {state.name: state.topics[topic].clusters for state in picture.clusters if topic in state.topics}
 

@@ -33,7 +33,7 @@ from replicator.pipeline.verify.comparison.rows import (
     DIFFERENCE_COLUMNS,
     FINDINGS,
     PIECES,
-    Found,
+    FindingRow,
     findings_table,
     whole_cells,
 )
@@ -72,7 +72,7 @@ class Tally:
     other: str | None
     count: int = 0
     examples: list[str] = field(default_factory=list)
-    notes: list[Found] = field(default_factory=list)
+    notes: list[FindingRow] = field(default_factory=list)
     """Single findings, for the kinds in :data:`_EACH`."""
 
 
@@ -86,7 +86,7 @@ class Runs(Protocol):
 
     def reordered(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, suspect: set[tuple[int, int]]
-    ) -> list[Found]:
+    ) -> list[FindingRow]:
         """Return the entries of suspect logs (topic, cluster) that are out of order."""
 
 
@@ -115,7 +115,7 @@ def plan_tasks(scope: Scope, messages_each: Callable[[int, int], float]) -> list
     return [*tasks, bundle] if bundle else tasks
 
 
-class InProcess:
+class LocalComparison:
     """Comparison in this process, in memory: for logs that are read in a moment."""
 
     def __init__(self, progress: Progress = no_progress) -> None:
@@ -138,15 +138,15 @@ class InProcess:
 
     def reordered(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, suspect: set[tuple[int, int]]
-    ) -> list[Found]:
+    ) -> list[FindingRow]:
         copies = [
             order.first_copies(cells, len(scope.clusters), suspect) for cells in self._cells(tasks, scope, selection)
         ]
         log = pa.Table.from_batches(copies, schema=order.COPIES)
         log = log.sort_by([(name, "ascending") for name in (*order.LOG_KEY, "ledger", "entry")])
-        return list(order.descents([log], tuple(topic.name for topic in scope.topics), scope.clusters))
+        return list(order.order_violations([log], tuple(topic.name for topic in scope.topics), scope.clusters))
 
-    def _found(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> Iterator[Found]:
+    def _found(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> Iterator[FindingRow]:
         read = read_entries(scope)
         for cells in self._cells(tasks, scope, selection):
             yield from compare(cells, scope, read)
@@ -170,7 +170,7 @@ class InProcess:
         return whole_cells(table.to_batches(max_chunksize=BATCH_ROWS))
 
 
-class InSpark:
+class SparkComparison:
     """Comparison on a Spark session. Values that all tasks need go to each executor once."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -205,7 +205,7 @@ class InSpark:
 
     def reordered(
         self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection, suspect: set[tuple[int, int]]
-    ) -> list[Found]:
+    ) -> list[FindingRow]:
         clusters, topics = scope.clusters, tuple(topic.name for topic in scope.topics)
 
         def copies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,11 +214,11 @@ class InSpark:
 
         def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             tables = (pa.Table.from_batches([batch]) for batch in batches)
-            yield findings_table(order.descents(tables, topics, clusters))
+            yield findings_table(order.order_violations(tables, topics, clusters))
 
         logs = _in_arrow(self._cells(tasks, scope, selection), copies, order.COPIES)
         sorted_logs = logs.repartition(*order.LOG_KEY).sortWithinPartitions(*order.LOG_KEY, "ledger", "entry")
-        return [Found(**row.asDict()) for row in _in_arrow(sorted_logs, find, FINDINGS).collect()]
+        return [FindingRow(**row.asDict()) for row in _in_arrow(sorted_logs, find, FINDINGS).collect()]
 
     def _cells(self, tasks: Sequence[Sequence[LogRange]], scope: Scope, selection: Selection) -> DataFrame:
         """Read the ranges of all tasks with Spark, and return the pieces sorted by cell and start.
@@ -256,7 +256,7 @@ class InSpark:
             tally.count += row["count"]
             tally.examples += row["examples"]
             if row["note"] is not None:
-                tally.notes.append(Found(**json.loads(row["note"])))
+                tally.notes.append(FindingRow(**json.loads(row["note"])))
         return list(tallies.values())
 
 
@@ -266,7 +266,7 @@ def _tally(tallies: dict[tuple[Any, ...], Tally], *key: Any) -> Tally:
     return tallies[key]
 
 
-def add_found(tallies: dict[tuple[Any, ...], Tally], found: Found) -> None:
+def add_found(tallies: dict[tuple[Any, ...], Tally], found: FindingRow) -> None:
     """Add a finding to the tally of its kind, topic and two clusters; make the tally if there is none."""
     tally = _tally(tallies, found.kind, found.topic, found.cluster, found.other)
     tally.count += found.count

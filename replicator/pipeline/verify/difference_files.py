@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from replicator.pipeline.errors import BadOption
-from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMNS, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, DIFFERENCE_COLUMNS, FindingRow
 
 _LOOKS: Final = "_looks"
 """Directory of the looks' files. Readers of Parquet skip it, because its name begins with an underscore."""
@@ -55,7 +55,7 @@ class DifferenceFiles:
         shutil.rmtree(self._directory / _LOOKS, ignore_errors=True)
         self._replaced.clear()
 
-    def finish(self, came_not: Collection[Pair], more: Iterable[Found], gone: Collection[str] = ()) -> None:
+    def finish(self, came_not: Collection[Pair], more: Iterable[FindingRow], gone: Collection[str] = ()) -> None:
         """Write the result file: the rows that were added, and the findings ``more``.
 
         Late entries between the clusters of a pair in ``came_not`` become missing ones. Rows of the topics in ``gone``
@@ -93,7 +93,7 @@ class DifferenceRows:
     def __exit__(self, *exception: object) -> None:
         self._writer.close()
 
-    def write(self, found: Iterable[Found]) -> None:
+    def write(self, found: Iterable[FindingRow]) -> None:
         rows = iter(found)
         while some := [asdict(each) for each in islice(rows, _ROWS_AT_ONCE)]:
             self._writer.write_table(pa.Table.from_pylist(some, schema=DIFFERENCE_COLUMNS))

@@ -30,7 +30,7 @@ from replicator.engine.log.entry import decode_entry
 from replicator.pipeline.data_plane import FetchedBlock
 from replicator.pipeline.source.schema import signed
 from replicator.pipeline.verify.blocks import Block, LogRange, Lost, Selection, Unreadable, blocks
-from replicator.pipeline.verify.cluster_state import noting_gone
+from replicator.pipeline.verify.cluster_state import collecting_gone_topics
 from replicator.pipeline.verify.comparison.contents import Place
 from replicator.pipeline.verify.comparison.rows import (
     CELL_ENTRIES,
@@ -42,7 +42,7 @@ from replicator.pipeline.verify.comparison.rows import (
     NOTE,
     READ,
     RUN,
-    Found,
+    FindingRow,
     PieceRows,
 )
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
@@ -70,7 +70,7 @@ def read_pieces(ranges: Iterable[LogRange], scope: Scope, selection: Selection) 
                 workers[each.cluster] = connections.enter_context(VerifyPlane(scope.urls[each.cluster]))
             topic = scope.topics[each.topic].name
             gone: set[str] = set()
-            with noting_gone(gone, topic):
+            with collecting_gone_topics(gone, topic):
                 for block in blocks(workers[each.cluster], topic, each, selection):
                     reading.take(block)
                     if len(rows) >= ROWS_MAX:
@@ -161,14 +161,14 @@ class RangeReader:
         """Add the notes on the range. ``gone`` says that the topic was deleted while the range was read."""
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
         if gone:
-            self._note(Found(GONE, topic, 1, cluster=cluster))
-        self._note(Found(READ, topic, self.messages, cluster=cluster))
+            self._note(FindingRow(GONE, topic, 1, cluster=cluster))
+        self._note(FindingRow(READ, topic, self.messages, cluster=cluster))
         for name, count in self.markers.items():
-            self._note(Found(READ, topic, count, cluster=cluster, other=name))
+            self._note(FindingRow(READ, topic, count, cluster=cluster, other=name))
         for (origin, incarnation), order in self.orders.items():
             places = (order.first, order.last)
             self._note(
-                Found(
+                FindingRow(
                     DESCENT if order.descends else RUN,
                     topic,
                     self.part.number,
@@ -251,18 +251,18 @@ class RangeReader:
     def _damaged(self, head: Head, start: int, reason: str) -> None:
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
         ledger, entry = head.first
-        self._note(Found(DAMAGED, topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=reason))
+        self._note(FindingRow(DAMAGED, topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=reason))
         if head.kind == BlockKind.LOCAL_MARKERS and not start:  # no other cluster has it, so it is compared with none
             text = f"a block of markers of {cluster} alone, at {head.first}: {reason}"
             self._note(
-                Found("corrupted", topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=text, shown=True)
+                FindingRow("corrupted", topic, 1, cluster=cluster, ledger=ledger, entry=entry, detail=text, shown=True)
             )
 
     def _unreadable(self, part: Unreadable) -> None:
         topic, cluster = self.scope.topics[self.part.topic].name, self.scope.clusters[self.part.cluster]
         count = part.upto.entry - part.after.entry if part.after.ledger == part.upto.ledger else 1
         self._note(
-            Found(
+            FindingRow(
                 "corrupted",
                 topic,
                 max(count, 1),
@@ -274,7 +274,7 @@ class RangeReader:
             )
         )
 
-    def _note(self, found: Found) -> None:
+    def _note(self, found: FindingRow) -> None:
         self.rows.add(
             {
                 "topic": self.part.topic,

@@ -16,8 +16,8 @@ from replicator.engine.errors import BlockCorrupt, EngineError
 from replicator.engine.log.block import BlockView, read_header
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.producing.contents import alike
-from replicator.pipeline.verify.cluster_state import ClusterState, Picture, noting_gone
-from replicator.pipeline.verify.comparison.rows import Found
+from replicator.pipeline.verify.cluster_state import ClusterState, ClusterStates, collecting_gone_topics
+from replicator.pipeline.verify.comparison.rows import FindingRow
 from replicator.pipeline.verify.plane import BlockUnreadable, VerifyPlane
 from snapshots.position import Position
 
@@ -32,12 +32,12 @@ class Duplicates:
     found."""
 
     messages: Counter[str] = field(default_factory=Counter)
-    differing: list[Found] = field(default_factory=list)
+    differing: list[FindingRow] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Topics that a cluster deleted during the check."""
 
 
-def look_at_hidden(picture: Picture) -> Duplicates:
+def look_at_hidden(picture: ClusterStates) -> Duplicates:
     """Compare each hidden entry of all clusters with the entry that is delivered in its place; return the result.
 
     Raises :class:`PeerUnavailable` if a cluster does not answer.
@@ -49,7 +49,7 @@ def look_at_hidden(picture: Picture) -> Duplicates:
             continue
         with VerifyPlane(state.url) as worker, VerifyPlane(state.url) as reader:
             for topic in topics:
-                with noting_gone(found.gone, topic):
+                with collecting_gone_topics(found.gone, topic):
                     _look_at_topic(found, state, topic, worker, _Reader(reader, topic))
     return found
 
@@ -70,7 +70,7 @@ def _look_at_topic(found: Duplicates, state: ClusterState, topic: str, worker: V
         origin, origin_position = other[0]
         what = f"{messages:,} message{'s' * (messages != 1)}"
         found.differing.append(
-            Found(
+            FindingRow(
                 HIDDEN,
                 topic,
                 messages,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from replicator.pipeline.errors import PeerUnavailable, UnexpectedAnswer
-from replicator.pipeline.verify.cluster_state import Picture
-from replicator.pipeline.verify.comparison.rows import Found
+from replicator.pipeline.verify.cluster_state import ClusterStates
+from replicator.pipeline.verify.comparison.rows import FindingRow
 from replicator.pipeline.verify.plane import VerifyPlane
 from snapshots.position import Position
 
@@ -16,7 +16,7 @@ PROBES_MAX: Final = 200
 """Most positions that are looked up in the exact mapping. Each takes a millisecond."""
 
 
-def wrong_places(picture: Picture, probes: Sequence[Found], away: dict[str, str]) -> Iterator[Found]:
+def wrong_places(picture: ClusterStates, probes: Sequence[FindingRow], away: dict[str, str]) -> Iterator[FindingRow]:
     """Yield copied entries for which the exact mapping has a wrong position. An unknown position is no fault.
 
     ``away`` has the clusters that do not answer, with the reasons. They are not asked, and those that go away now are

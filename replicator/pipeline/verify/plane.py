@@ -20,9 +20,9 @@ from replicator.peering.comparing import (
     StatesAnswer,
     StatesAsked,
 )
-from replicator.pipeline.data_plane import DataPlane, FetchedBlock, JsonObject, _promised, _read_page
+from replicator.pipeline.data_plane import DataPlane, FetchedBlock, JsonObject, _checked_answer, _read_page
 from replicator.pipeline.errors import UnexpectedAnswer
-from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.comparison.scope import ReplicaState
 from snapshots.position import BEFORE_ALL, Position
 
 _T = TypeVar("_T")
@@ -71,19 +71,19 @@ class BlockUnreadable(UnexpectedAnswer):
 class VerifyPlane(DataPlane):
     """Client for one worker's routes. Methods raise the same errors as those of :class:`DataPlane`."""
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ReplicaState]:
         """Return the state of each topic in this cluster, by topic."""
         answer = self._json("cuts")
-        with _promised(self.url, "cuts"):
+        with _checked_answer(self.url, "cuts"):
             return {str(name): _standing(row) for name, row in answer["topics"].items()}
 
-    def standing(self, topic: str) -> Standing | None:
+    def standing(self, topic: str) -> ReplicaState | None:
         """Return the state of ``topic`` in this cluster; None if the worker's answer does not have the topic.
 
         A worker of an earlier version answers with all topics.
         """
         answer = self._json("cuts", topic=topic)
-        with _promised(self.url, f"cuts of {topic}"):
+        with _checked_answer(self.url, f"cuts of {topic}"):
             row = answer["topics"].get(topic)
             return None if row is None else _standing(row)
 
@@ -95,7 +95,7 @@ class VerifyPlane(DataPlane):
         after = BEFORE_ALL
         while True:
             answer = self._json("twins", topic=topic, after=str(after), upto=str(upto))
-            with _promised(self.url, "twins"):
+            with _checked_answer(self.url, "twins"):
                 pairs = [(Position.parse(one), Position.parse(other)) for one, other in answer["twins"]]
             yield from pairs
             if not pairs or pairs[-1][1] <= after:
@@ -105,7 +105,7 @@ class VerifyPlane(DataPlane):
     def link_states(self) -> list[LinkState]:
         """Return the links whose source is this cluster."""
         answer = self._json("links")
-        with _promised(self.url, "links"):
+        with _checked_answer(self.url, "links"):
             return [
                 LinkState(
                     key=str(link["key"]),
@@ -149,7 +149,7 @@ class VerifyPlane(DataPlane):
             if error.status in NO_ROUTE:
                 return None
             raise
-        with _promised(self.url, route):
+        with _checked_answer(self.url, route):
             return read(answer)
 
     def raw_blocks(self, topic: str, after: Position, upto: Position) -> Iterator[FetchedBlock]:
@@ -158,7 +158,7 @@ class VerifyPlane(DataPlane):
         Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("raw-blocks", topic, after, upto):
-            with _promised(self.url, f"raw-blocks of {topic}"):
+            with _checked_answer(self.url, f"raw-blocks of {topic}"):
                 yield from _read_page(answer)
 
     def page_of(self, topic: str, after: Position) -> list[FetchedBlock]:
@@ -167,7 +167,7 @@ class VerifyPlane(DataPlane):
             answer, _ = self._get("raw-blocks", topic=topic, after=str(after))
         except UnexpectedAnswer:
             return []
-        with _promised(self.url, f"raw-blocks of {topic}"):
+        with _checked_answer(self.url, f"raw-blocks of {topic}"):
             return list(_read_page(answer))
 
     def heads(self, topic: str, after: Position, upto: Position) -> Iterator[Head]:
@@ -176,7 +176,7 @@ class VerifyPlane(DataPlane):
         Raises :class:`BlockUnreadable` if the header of a block is wrong.
         """
         for answer in self._pages("block-heads", topic, after, upto):
-            with _promised(self.url, f"block-heads of {topic}"):
+            with _checked_answer(self.url, f"block-heads of {topic}"):
                 yield from read_heads(answer)
 
     def first_head(self, topic: str, after: Position, upto: Position) -> Head | None:
@@ -195,7 +195,7 @@ class VerifyPlane(DataPlane):
         Return the outcome (:class:`replicator.worker.mending.Outcome`), and the reason if the block stays damaged.
         """
         answer = self.call("POST", "/replication/v1/mend", {"topic": topic, "position": str(position)})
-        with _promised(self.url, "mend"):
+        with _checked_answer(self.url, "mend"):
             return str(answer["outcome"]), str(answer["reason"])
 
     def place(self, topic: str, origin: str, incarnation: int, position: Position) -> Position:
@@ -203,7 +203,7 @@ class VerifyPlane(DataPlane):
         answer = self._json(
             "place", topic=topic, origin=origin, incarnation=str(incarnation), origin_position=str(position)
         )
-        with _promised(self.url, "place"):
+        with _checked_answer(self.url, "place"):
             return Position.parse(answer["position"])
 
     def _pages(self, what: str, topic: str, after: Position, upto: Position) -> Iterator[bytes]:
@@ -214,7 +214,7 @@ class VerifyPlane(DataPlane):
                 if error.code == CORRUPT:
                     raise BlockUnreadable(str(error)) from error
                 raise
-            with _promised(self.url, f"{what} of {topic}"):
+            with _checked_answer(self.url, f"{what} of {topic}"):
                 yield answer
                 if headers["X-Replicator-End"] == "true":
                     return
@@ -226,8 +226,8 @@ class VerifyPlane(DataPlane):
             after = following
 
 
-def _standing(row: Mapping[str, Any]) -> Standing:
-    return Standing(
+def _standing(row: Mapping[str, Any]) -> ReplicaState:
+    return ReplicaState(
         runs=tuple((int(ledger), int(first), int(last)) for ledger, first, last in row["runs"]),
         trimmed=Position.parse(row["trimmed"]),
         trimmed_of={str(origin): Position.parse(at) for origin, at in row["trimmed_of"].items()},

@@ -28,7 +28,7 @@ class Reachability:
     the topic that the origin does not have any more."""
 
 
-class Ways:
+class TopicRoutes:
     """Reachability of topics over given links. The result is computed once for all topics that the same links carry."""
 
     def __init__(self, links: Sequence[Link]) -> None:
@@ -60,7 +60,7 @@ def reachability_of(topic: str, links: Sequence[Link], allowed: Mapping[str, Col
     ``allowed`` has, by source cluster, the clusters to which the topic's namespace may be copied from it. None, or a
     missing cluster, means all.
     """
-    return Ways(links).of(topic, allowed)
+    return TopicRoutes(links).of(topic, allowed)
 
 
 def _reachability(carrying: Sequence[Link]) -> Reachability:

@@ -29,7 +29,7 @@ from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.pipeline.errors import BadOption, PeerUnavailable
 from replicator.pipeline.verify.blocks import Selection
 from replicator.pipeline.verify.cluster_state import (
-    Picture,
+    ClusterStates,
     Progress,
     Wanted,
     allowed_clusters,
@@ -44,14 +44,21 @@ from replicator.pipeline.verify.cluster_state import (
 )
 from replicator.pipeline.verify.comparison.in_step import TopicAnswers, found_in_step, is_in_step
 from replicator.pipeline.verify.comparison.order import out_of_order
-from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, GONE, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, DAMAGED, GONE, PROBE, READ, FindingRow
 from replicator.pipeline.verify.comparison.scope import Scope, home_of
-from replicator.pipeline.verify.comparison_runs import InProcess, InSpark, Runs, Tally, add_found, plan_tasks
+from replicator.pipeline.verify.comparison_runs import (
+    LocalComparison,
+    Runs,
+    SparkComparison,
+    Tally,
+    add_found,
+    plan_tasks,
+)
 from replicator.pipeline.verify.difference_files import DifferenceFiles, Pair
 from replicator.pipeline.verify.hidden import look_at_hidden
 from replicator.pipeline.verify.places import wrong_places
 from replicator.pipeline.verify.plane import LinkState, VerifyPlane
-from replicator.pipeline.verify.reachability import Ways, reachability_of
+from replicator.pipeline.verify.reachability import TopicRoutes, reachability_of
 from replicator.pipeline.verify.report import (
     FAULTS,
     ClusterCounts,
@@ -159,12 +166,12 @@ class _Verification:
         self.away.clear()
         picture = read_picture(self.clusters, self._is_wanted, progress=self.progress)
         self._check_topics(picture)
-        in_step, counted = self._in_step(picture)
+        in_step, counted = self._equal_topics(picture)
         scope = scope_of(picture, self.links, in_step)
         self._remark_deleted(scope)
         compared = self._compare(picture, scope)
         tallies = [*counted, *self._look_again(picture, compared)]
-        came_not = self._came_not(picture, tallies)
+        came_not = self._stalled_pairs(picture, tallies)
         tallies = [
             replace(tally, kind="missing") if tally.kind == BEHIND and _pair(tally) in came_not else tally
             for tally in tallies
@@ -209,14 +216,14 @@ class _Verification:
     def _is_wanted(self, topic: str) -> bool:
         return topic != EPOCHS_TOPIC and self.wanted(topic)
 
-    def _check_topics(self, picture: Picture) -> None:
+    def _check_topics(self, picture: ClusterStates) -> None:
         found = {*picture.topics, *picture.gone}
         unknown = sorted(name for name in self.topics or () if not any(map(named_filter([name]), found)))
         if unknown and not picture.unreachable:
             raise BadOption("topic", f"no cluster has {', '.join(map(_full_name, unknown))}")
         self.remarks += [f"no cluster that answered has {_full_name(name)}" for name in unknown]
 
-    def _in_step(self, picture: Picture) -> tuple[set[str], list[Tally]]:
+    def _equal_topics(self, picture: ClusterStates) -> tuple[set[str], list[Tally]]:
         """Return the topics that digests prove to agree, and their tallies for the report.
 
         Both are empty if digests are not to be used, or if a worker makes none.
@@ -227,7 +234,7 @@ class _Verification:
         digests = read_digests(picture, self.progress)
         if len(digests) < len(picture.clusters):
             return set(), []  # a worker of an older version makes none
-        ways = Ways(links_between(picture, self.links))
+        ways = TopicRoutes(links_between(picture, self.links))
         found: set[str] = set()
         tallies: dict[tuple[Any, ...], Tally] = {}
         for topic in picture.topics:
@@ -243,19 +250,19 @@ class _Verification:
                     add_found(tallies, each)
         return found, list(tallies.values())
 
-    def _runs(self, picture: Picture, scope: Scope) -> Runs:
+    def _runs(self, picture: ClusterStates, scope: Scope) -> Runs:
         if self.spark is None:
-            return InProcess(self.progress)
+            return LocalComparison(self.progress)
         if not callable(self.spark):
-            return InSpark(self.spark)
+            return SparkComparison(self.spark)
         entries = sum(standing.entries for topic in scope.topics for standing in topic.standings.values())
         messages = sum(topic.messages for state in picture.clusters for topic in state.topics.values())
         if entries <= SMALL_ENTRIES and messages <= SMALL_MESSAGES:
-            return InProcess(self.progress)
+            return LocalComparison(self.progress)
         self.spark = self.spark()
-        return InSpark(self.spark)
+        return SparkComparison(self.spark)
 
-    def _compare(self, picture: Picture, scope: Scope, topics: Collection[str] = ()) -> list[Tally]:
+    def _compare(self, picture: ClusterStates, scope: Scope, topics: Collection[str] = ()) -> list[Tally]:
         """Compare topics, and return the findings. ``topics`` were compared before; it is empty for the first time."""
         runs = self._runs(picture, scope)
         tasks = plan_tasks(scope, lambda topic, cluster: _messages_each(picture, scope, topic, cluster))
@@ -277,7 +284,7 @@ class _Verification:
 
     # Differences that time may heal.
 
-    def _look_again(self, picture: Picture, tallies: list[Tally]) -> list[Tally]:
+    def _look_again(self, picture: ClusterStates, tallies: list[Tally]) -> list[Tally]:
         """Compare differences once more that may be due to messages on their way, or to trimming meanwhile.
 
         Differences in topics of a cluster that is away stay as they are. It is named if it is still away at the end.
@@ -302,12 +309,12 @@ class _Verification:
                 tallies = [tally for tally in tallies if tally.topic not in changed] + fresh
         return tallies
 
-    def _scope_of(self, picture: Picture, topics: Collection[str]) -> Scope:
+    def _scope_of(self, picture: ClusterStates, topics: Collection[str]) -> Scope:
         """Return the scope of the comparison, restricted to ``topics``."""
         scope = scope_of(picture, self.links)
         return replace(scope, topics=tuple(topic for topic in scope.topics if topic.name in topics))
 
-    def _came_not(self, picture: Picture, tallies: Iterable[Tally]) -> set[Pair]:
+    def _stalled_pairs(self, picture: ClusterStates, tallies: Iterable[Tally]) -> set[Pair]:
         """Return the pairs that stay behind: during the wait, the destination's high-water mark does not move.
 
         That of a destination that is away does not move either. It is named if it is still away at the end.
@@ -333,7 +340,7 @@ class _Verification:
             time.sleep(POLL_SECONDS)
         return {_pair(tally) for tally in waiting}
 
-    def _is_held(self, picture: Picture, tally: Tally) -> bool:
+    def _is_held(self, picture: ClusterStates, tally: Tally) -> bool:
         """Return whether every link that could bring the missing entries is paused, or carried by a backfill."""
         held = {link.key for state in picture.clusters for link in state.links if _is_held(link)}
         if not held:
@@ -351,13 +358,13 @@ class _Verification:
         ]
         return True
 
-    def _gaps(self, picture: Picture) -> Iterable[Found]:
+    def _gaps(self, picture: ClusterStates) -> Iterable[FindingRow]:
         for state in picture.clusters:
             for link in state.links:
                 for topic, reason in link.stopped.items():
                     if self._is_wanted(topic):
                         text = f"link {link.key}: {reason}"
-                        yield Found("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
+                        yield FindingRow("gaps", topic, 1, cluster=link.destination, other=state.name, detail=text)
 
     def _remark_deleted(self, scope: Scope) -> None:
         deleted = [
@@ -369,7 +376,7 @@ class _Verification:
         if deleted:
             self.remarks.append(f"deleted, and kept by other clusters: {_named(deleted)}")
 
-    def _remark(self, picture: Picture) -> None:
+    def _remark(self, picture: ClusterStates) -> None:
         for state in picture.clusters:
             if state.no_mappings is not None:
                 self.remarks.append(f"snapshot mappings of {state.name} were not compared: {state.no_mappings}")
@@ -401,14 +408,14 @@ def _full_name(topic: str) -> str:
     return str(parse_topic(topic))
 
 
-def _count_mappings(picture: Picture) -> int:
+def _count_mappings(picture: ClusterStates) -> int:
     """Return the number of snapshot mappings between clusters that answered."""
     names = {state.name for state in picture.clusters}
     of_topics = (each for state in picture.clusters for each in state.mappings.values())
     return sum(mapping.peer in names for each in of_topics for mapping in each)
 
 
-def _count_subscriptions(picture: Picture) -> int:
+def _count_subscriptions(picture: ClusterStates) -> int:
     """Return the number of pairs of topic and subscription that are replicated in at least one cluster."""
     states = (
         (topic, each.name, each.replicated)
@@ -420,12 +427,12 @@ def _count_subscriptions(picture: Picture) -> int:
     return len({(topic, name) for topic, name, replicated in states if replicated})
 
 
-def _messages_each(picture: Picture, scope: Scope, topic: int, cluster: int) -> float:
+def _messages_each(picture: ClusterStates, scope: Scope, topic: int, cluster: int) -> float:
     state = picture.clusters[cluster].topics.get(scope.topics[topic].name)
     return state.messages / max(state.entries, 1) if state is not None else 1.0
 
 
-def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
+def _is_trimmed(before: ClusterStates, now: ClusterStates, topic: str) -> bool:
     """Return whether a cluster has trimmed more of a topic since ``before``, or deleted the topic."""
     earlier = {state.name: state.standings.get(topic) for state in before.clusters}
     return any(
@@ -435,7 +442,7 @@ def _is_trimmed(before: Picture, now: Picture, topic: str) -> bool:
     )
 
 
-def _is_acknowledged(before: Picture, now: Picture, topic: str) -> bool:
+def _is_acknowledged(before: ClusterStates, now: ClusterStates, topic: str) -> bool:
     """Return whether a subscription of ``topic`` has changed in any cluster since ``before``."""
     earlier = {state.name: state.subscriptions.get(topic) for state in before.clusters}
     return any(state.subscriptions.get(topic) != earlier[state.name] for state in now.clusters)
@@ -456,11 +463,11 @@ def _pair(tally: Tally) -> Pair:
     return tally.topic, tally.cluster, tally.other
 
 
-def _finding(found: Found) -> Finding:
+def _finding(found: FindingRow) -> Finding:
     return Finding(found.kind, found.topic, found.count, (str(found.detail),))
 
 
-def _notes(tallies: Iterable[Tally], kind: str) -> list[Found]:
+def _notes(tallies: Iterable[Tally], kind: str) -> list[FindingRow]:
     return [note for tally in tallies if tally.kind == kind for note in tally.notes]
 
 

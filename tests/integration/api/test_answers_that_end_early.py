@@ -24,7 +24,7 @@ from engine_support import TOPIC, opened
 from replicator.apache.errors import AdminFailed
 from replicator.backup.sources import of_worker
 from replicator.client.wire.following import FollowingConnector
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.fan_out import FanOut
 from replicator.drills.peers.pulsar.process import ask_admin
 from replicator.drills.systems.own import OwnSystem
 from replicator.drills.systems.system import StepTimedOut
@@ -38,15 +38,15 @@ from replicator.links.errors import PeerUnavailable
 from replicator.links.transport import HttpTransport
 from replicator.operating.errors import WorkerUnavailable
 from replicator.operating.health import ask_health
-from replicator.peering.asking_back import AskingBack, ClaimNotChecked
+from replicator.peering.claim_checker import ClaimChecker, ClaimNotChecked
 from replicator.peering.cluster_settings import SettingsKept
 from replicator.peering.known_stores import StoreOf
 from replicator.running.connecting import ENDED_EARLY
 from replicator.security.errors import SecurityError
 from replicator.security.key_sets import KeySet
-from replicator.sync.use_elsewhere import UseAnswer, UseElsewhere
+from replicator.sync.use_elsewhere import RemoteUse, UseAnswer
 from replicator.topology.values import default_topology
-from replicator.worker.asking_peers import MarksElsewhere, ask_all, topics_there
+from replicator.worker.asking_peers import PeerHighWaters, ask_all, list_peer_topics
 from replicator.worker.settings_teller import ask_settings
 from replicator.worker.taking_states import PeerAway, _Asked
 
@@ -81,7 +81,7 @@ async def question_of_a_failover(url: str, _: Path) -> None:
 
 async def consumers_elsewhere(url: str, path: Path) -> None:
     async with opened(path) as engine:
-        elsewhere = UseElsewhere(engine, lambda _: frozenset({PEER}))
+        elsewhere = RemoteUse(engine, lambda _: frozenset({PEER}))
         elsewhere.change({PEER: address(url)}, 60_000)
         try:
             _, told = await elsewhere._ask(PEER, "sub", [TOPIC], asyncio.get_running_loop().time() + 60)
@@ -103,13 +103,13 @@ async def store_of_a_starting_worker(url: str, _: Path) -> None:
 
 
 async def topics_of_a_peer(url: str, _: Path) -> None:
-    _names, reasons = await topics_there({PEER: address(url)}, seconds=60)
+    _names, reasons = await list_peer_topics({PEER: address(url)}, seconds=60)
     if reasons:
         raise NotRead(reasons[PEER])
 
 
 async def marks_elsewhere(url: str, _: Path) -> None:
-    if (await MarksElsewhere({PEER: address(url)}, "us-east").of(TOPIC)).silent:
+    if (await PeerHighWaters({PEER: address(url)}, "us-east").of(TOPIC)).silent:
         raise NotRead(ENDED_EARLY)  # the log has the reason
 
 
@@ -119,7 +119,7 @@ async def settings_that_a_peer_keeps(url: str, _: Path) -> None:
 
 
 async def claim_about_a_peer(url: str, _: Path) -> None:
-    asking = AskingBack("us-east", pause_seconds=0)
+    asking = ClaimChecker("us-east", pause_seconds=0)
     asking.change({PEER: address(url)})
     try:
         await asking.store_line(PEER, PEER, StoreLine("a" * 32))
@@ -129,7 +129,7 @@ async def claim_about_a_peer(url: str, _: Path) -> None:
 
 async def page_of_the_dashboard(url: str, path: Path) -> None:
     topology = default_topology(path, (int(url.rpartition(":")[2]), 1))
-    asking = Asking(lambda: topology)
+    asking = FanOut(lambda: topology)
     try:
         answer = await asking.ask(asking.clusters[0], "/replication/v1/status")
     finally:

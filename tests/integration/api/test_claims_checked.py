@@ -27,10 +27,10 @@ from replicator.engine.topics.grants import Grants
 from replicator.links import lineage_teller
 from replicator.links.errors import NotResolved
 from replicator.links.link import Link
-from replicator.peering.asking_back import AskingBack, ClaimNotChecked
+from replicator.peering.claim_checker import ClaimChecker, ClaimNotChecked
 from replicator.peering.cluster_settings import OWN_SETTINGS_ROUTE
 from replicator.worker.asking_peers import announce_later, ask_all
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 from replicator.worker.start_decision import older_store
 
 LIE = "a store that nobody has"
@@ -81,7 +81,7 @@ async def two(path: Path) -> AsyncIterator[tuple[Cluster, Cluster]]:
         found = []
         for name in ("us", "eu"):
             cluster = Cluster(await stack.enter_async_context(opened(path / name, name)))
-            cluster.server.asking = AskingBack(name, pause_seconds=0.01, failed_pause_seconds=0.02)
+            cluster.server.asking = ClaimChecker(name, pause_seconds=0.01, failed_pause_seconds=0.02)
             await cluster.server.start()
             stack.push_async_callback(cluster.server.stop)
             found.append(cluster)
@@ -106,7 +106,7 @@ def head(store: str, version: int = FAR, **more: Any) -> dict[str, Any]:
 async def test_made_up_settings_are_neither_kept_nor_do_they_drop_what_is_kept(tmp_path: Path) -> None:
     async with two(tmp_path) as (us, eu):
         await grant(us.engine, "shop", "clerk", "produce")
-        teller = SettingsTeller(us.engine)
+        teller = SettingsPublisher(us.engine)
         await teller.change({"eu": eu.server.address})
         await teller.start()
         await eventually(lambda: teller.status()["told"]["eu"]["kept"], "eu keeps what us says")
@@ -155,12 +155,12 @@ async def test_another_cluster_at_the_address_is_not_believed(tmp_path: Path) ->
 async def test_a_flood_of_hints_costs_few_questions_and_does_not_keep_a_true_one_waiting(tmp_path: Path) -> None:
     async with two(tmp_path) as (us, eu):
         await grant(us.engine, "shop", "clerk", "produce")
-        eu.server.asking = AskingBack("eu", pause_seconds=0.2)
+        eu.server.asking = ClaimChecker("eu", pause_seconds=0.2)
         eu.server.asking.change({"us": us.server.address})
         await eu.server.stop()
         await eu.server.start()
         flood = [asyncio.ensure_future(eu.post("settings", head(LIE), **{"from": "us"})) for _ in range(60)]
-        teller = SettingsTeller(us.engine)
+        teller = SettingsPublisher(us.engine)
         await teller.change({"eu": eu.server.address})
         await teller.start()
         await eventually(lambda: teller.status()["told"]["eu"]["kept"], "eu keeps what us says")
@@ -253,7 +253,7 @@ async def test_a_link_tells_its_store_again_until_its_worker_can_be_asked(
         await us.server.start()
         await eventually(lambda: eu.engine.origin_stores.newest_store("us"), "its store is known")
         await link.stop()
-        link.let_go()
+        link.detach()
 
 
 @asynchronous
@@ -310,7 +310,7 @@ async def test_a_copy_is_deleted_if_a_link_wants_to_copy_the_topic_anew_and_that
         async with ClientSession() as session, session.get(url, params=params) as response:
             assert response.status == 409, "it wants that no more"
         await link.stop()
-        link.let_go()
+        link.detach()
 
 
 @pytest.mark.parametrize("what", ["an incarnation", "a ledger", "an entry", "no number"])
@@ -355,7 +355,7 @@ async def copied(us: Cluster, eu: Cluster) -> None:
     link.start()
     await eventually(lambda: len(contents(eu.engine)) == 2, "it is copied")
     await link.stop()
-    link.let_go()
+    link.detach()
 
 
 # Questions that share.
@@ -363,7 +363,7 @@ async def copied(us: Cluster, eu: Cluster) -> None:
 
 @asynchronous
 async def test_whoever_asks_meanwhile_gets_the_answer_to_a_question_that_began_later() -> None:
-    asking, began, go_on = AskingBack("eu", pause_seconds=0), list[int](), asyncio.Event()
+    asking, began, go_on = ClaimChecker("eu", pause_seconds=0), list[int](), asyncio.Event()
 
     async def question() -> int:
         began.append(number := len(began))
@@ -382,7 +382,7 @@ async def test_whoever_asks_meanwhile_gets_the_answer_to_a_question_that_began_l
 
 @asynchronous
 async def test_a_failed_question_is_everybodys_who_shared_it_and_the_next_one_is_asked_after_a_pause() -> None:
-    asking, times = AskingBack("eu", pause_seconds=0, failed_pause_seconds=0.1), list[float]()
+    asking, times = ClaimChecker("eu", pause_seconds=0, failed_pause_seconds=0.1), list[float]()
     clock = asyncio.get_running_loop().time
 
     async def fails() -> int:

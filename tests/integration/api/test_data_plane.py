@@ -517,7 +517,7 @@ def test_a_link_that_reads_nothing_for_a_while_is_told_of_a_topic_that_is_made_w
         writer.write(framed(frame_of()))
         assert await next_answer(reader) == {"made": other}, "before what it may have to do with"
         assert "extents" in await next_answer(reader)
-        receivers[0].tell_surely({"made": TOPIC})
+        receivers[0].queue_answer({"made": TOPIC})
         closing = asyncio.ensure_future(receivers[0].close())
         await asyncio.sleep(0)
         receivers[0].resume_writing()  # after the end, which nothing may follow

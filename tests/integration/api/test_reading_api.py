@@ -18,7 +18,7 @@ from replicator.engine.log.entry import encode_entry
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.data_plane import DataPlane
 from replicator.pipeline.errors import TopicChanged
-from replicator.pipeline.source.topic_positions import Standings
+from replicator.pipeline.source.topic_positions import ClusterTopics
 from snapshots.position import BEFORE_ALL, Position
 
 ORDERS = "persistent://public/default/orders"
@@ -44,7 +44,7 @@ def test_readers_are_told_of_the_topics_that_changed_since_they_asked(tmp_path: 
         orders, quiet = await engine.topic(ORDERS), await engine.topic(QUIET)
         await orders.publish([timed(1)])
         await quiet.publish([timed(1)])
-        known = Standings()
+        known = ClusterTopics()
         known.apply(first := await asyncio.to_thread(worker.positions))
         assert first.whole
         assert (known.cluster, set(known.topics)) == ("us-east", {ORDERS, QUIET})

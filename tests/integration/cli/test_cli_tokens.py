@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from replicator.cli.main import app
-from replicator.security.tokens import OneKey, Tokens, TokenSettings, read_public_key, read_secret
+from replicator.security.tokens import SingleKey, Tokens, TokenSettings, read_public_key, read_secret
 
 
 def run(*arguments: str, said: str | None = None) -> Result:
@@ -30,7 +30,7 @@ def test_a_pair_of_keys_signs_and_checks_and_the_private_one_is_ones_own(tmp_pat
     made = run("create", "--private-key", str(private), "--subject", "app", "--expiry-time", "30d", "--audience", "x")
     assert made.exit_code == 0, made.output
     token = made.stdout.strip()
-    identity = Tokens(OneKey(read_public_key(public)), TokenSettings(audience="x")).identify(token)
+    identity = Tokens(SingleKey(read_public_key(public)), TokenSettings(audience="x")).identify(token)
     assert identity.role == "app"
     assert identity.expires_at is not None
 
@@ -46,7 +46,7 @@ def test_a_secret_key_signs_and_checks_and_a_token_that_does_not_count_is_said_t
         assert run("create-secret-key", "--output-secret-key", str(each)).exit_code == 0
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     token = run("create", "--secret-key", str(secret), "--subject", "app").stdout.strip()
-    assert Tokens(OneKey(read_secret(secret))).identify(token).role == "app"
+    assert Tokens(SingleKey(read_secret(secret))).identify(token).role == "app"
     assert run("show", "--secret-key", str(secret), said=token).exit_code == 0
     wrong = run("show", token, "--secret-key", str(other))
     assert wrong.exit_code == 1

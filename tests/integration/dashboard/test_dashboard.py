@@ -13,7 +13,7 @@ from drill_run_support import kept_runs
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
 
-from replicator.dashboard.doors import HEADERS
+from replicator.dashboard.access_control import HEADERS
 from replicator.dashboard.routes import STATIC
 from replicator.drills.run_store import StorePlace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gateway_support import BareClient, ServedEngine, served_engine
 
-from replicator.protocol.authentication import Admitted, Asked
+from replicator.protocol.authentication import Admitted, Challenge
 from replicator.protocol.errors import NotAuthenticated
 
 pulsar = pytest.importorskip("pulsar")
@@ -32,7 +32,7 @@ class Tokens:
 
     shown: list[bytes] = []  # noqa: RUF012 - of all connections
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Challenge:
         if method != "token" or not credentials.startswith(b"good"):
             raise NotAuthenticated("the token is not good")
         self.shown.append(credentials)

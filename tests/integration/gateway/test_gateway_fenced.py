@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gateway_support import BareClient, ServedEngine, linked_engines
 
-from replicator.engine.errors import ClusterFenced, EngineError, MovedTo, TooBusy
+from replicator.engine.errors import ClusterFenced, EngineError, Redirect, TooBusy
 from replicator.engine.fencing import disconnect_consumers, disconnect_producers
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
@@ -90,7 +90,7 @@ def test_a_client_is_sent_to_the_cluster_that_serves_and_finds_back(
 
         goes_on(0, "A")
         fence(ClusterFenced("A is being switched to B"))  # nobody is told where to go yet
-        fence(ClusterFenced("B serves", MovedTo(clusters["B"].url)))
+        fence(ClusterFenced("B serves", Redirect(clusters["B"].url)))
         goes_on(1, "B")
         fence(None)
         clusters["B"].ask(partial(let_go, clusters["B"], ClusterFenced("B is being switched to A")))
@@ -118,7 +118,7 @@ def test_lookups_are_answered_as_ever_where_consumers_stay_and_producers_hear_wh
             return BaseCommand(type=BaseCommand.PRODUCER, producer=wanted)
 
         bare.request(asked)
-        fence(ClusterFenced("B serves", MovedTo(clusters["B"].url)), keep_consumers=True)
+        fence(ClusterFenced("B serves", Redirect(clusters["B"].url)), keep_consumers=True)
         closing = bare.next(BaseCommand.CLOSE_PRODUCER).command.close_producer
         assert closing.assignedBrokerServiceUrl == clusters["B"].url
     answer = lookup(clusters["A"].port, topic)
@@ -129,7 +129,7 @@ def test_clients_that_use_tls_are_sent_where_that_is_served(
     clusters: Mapping[str, ServedEngine], fence: Any, topic: str
 ) -> None:
     """The lookup sends them there, and so does the closing of a producer or a consumer."""
-    moved_to = MovedTo(clusters["B"].url, "pulsar+ssl://b.example:6651")
+    moved_to = Redirect(clusters["B"].url, "pulsar+ssl://b.example:6651")
     with BareClient(clusters["A"].port) as bare:
         bare.request(
             lambda number: BaseCommand(

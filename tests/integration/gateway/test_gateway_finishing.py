@@ -16,11 +16,11 @@ from gateway_support import DEADLINE_SECONDS, BareClient, ServedEngine
 
 from replicator.engine.gate import Closed, Gate
 from replicator.engine.log.requests import Answer
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.failover.engine_clients import EngineClients
-from replicator.protocol.client import Answered
+from replicator.protocol.client import Response
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandAck,
@@ -93,7 +93,7 @@ class LikeGo(BareClient):
     def answer(self, number: int) -> CommandLookupTopicResponse:
         while True:
             for step in self._steps:
-                if isinstance(step, Answered) and step.request_id == number:
+                if isinstance(step, Response) and step.request_id == number:
                     assert isinstance(step.answer, CommandLookupTopicResponse)
                     return step.answer
             self._receive()
@@ -205,7 +205,7 @@ def test_a_receipt_that_comes_late_is_there_before_the_consumer_hears_that_it_is
         (producer,) = gateway.ask(lambda: topic_of(gateway, topic).producers.publishers())
         begin_now = producer.begin_publish
 
-        def begin_late(entries: Sequence[bytes], turn: Turn, answer: Answer) -> asyncio.Task[list[Position]]:
+        def begin_late(entries: Sequence[bytes], turn: OrderTicket, answer: Answer) -> asyncio.Task[list[Position]]:
             begun: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
             begin_now(entries, turn, begun)
 

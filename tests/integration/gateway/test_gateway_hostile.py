@@ -18,7 +18,7 @@ from replicator.gateway.connection import Addresses
 from replicator.gateway.server import Gateway
 from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.protocol import server as protocol_server
-from replicator.protocol.client import Answered
+from replicator.protocol.client import Response
 from replicator.protocol.commands_pb2 import (
     BaseCommand,
     CommandCloseProducer,
@@ -137,10 +137,10 @@ def test_what_a_producer_sends_just_before_it_is_closed_is_answered_before_that(
         wrong = entry(0)[:-1] + b"!"
         sent = framed(0, wrong) if damaged else framed(0, entry(0)) + framed(1, entry(1))
         client.socket.sendall(sent + close)
-        while not any(isinstance(step, Answered) for step in client._steps):
+        while not any(isinstance(step, Response) for step in client._steps):
             client._receive()
         *before, answer = client._steps
-        assert isinstance(answer, Answered)
+        assert isinstance(answer, Response)
         assert answer.request_id == closing.request_id
         kinds = [step.command.type for step in before if isinstance(step, Frame)]
         assert kinds == ([T.SEND_ERROR] if damaged else [T.SEND_RECEIPT, T.SEND_RECEIPT])

@@ -10,7 +10,7 @@ from gateway_support import BareClient
 from security_support import Secrets
 from served_worker import ServedWorker, served_worker
 
-from replicator.protocol.client import Answered
+from replicator.protocol.client import Response
 from replicator.protocol.commands_pb2 import BaseCommand, CommandCloseProducer, CommandProducer, ProducerAccessMode
 from replicator.protocol.errors import Refused
 
@@ -41,7 +41,7 @@ def answer(client: BareClient) -> Any:
     """Return the next answer to a request of ``client``; raise :class:`Refused` if it is a refusal."""
     while True:
         for at, step in enumerate(client._steps):
-            if isinstance(step, Answered):
+            if isinstance(step, Response):
                 del client._steps[at]
                 if isinstance(step.answer, Refused):
                     raise step.answer

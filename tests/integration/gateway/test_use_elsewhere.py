@@ -16,7 +16,7 @@ from engine_support import opened
 from replicator.api.errors import report_errors
 from replicator.api.subscription_use import add_subscription_use
 from replicator.engine.errors import SubscriptionBusy
-from replicator.sync.use_elsewhere import QUESTIONS_AT_ONCE_MAX, ROUTE, TOPICS_MAX, UseAnswer, UseElsewhere, UseQuestion
+from replicator.sync.use_elsewhere import QUESTIONS_AT_ONCE_MAX, ROUTE, TOPICS_MAX, RemoteUse, UseAnswer, UseQuestion
 
 TOPIC = "persistent://public/default/orders"
 LONG_MS = 20_000
@@ -40,7 +40,7 @@ async def served(app: web.Application) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def asking(path: Path, timeout_ms: int = LONG_MS, **clusters: Answers | None) -> AsyncIterator[UseElsewhere]:
+async def asking(path: Path, timeout_ms: int = LONG_MS, **clusters: Answers | None) -> AsyncIterator[RemoteUse]:
     """Yield the object that asks these clusters; one that is None has no such route, as a worker of the release
     before."""
     async with AsyncExitStack() as stack:
@@ -56,7 +56,7 @@ async def asking(path: Path, timeout_ms: int = LONG_MS, **clusters: Answers | No
 
                 app.router.add_post(ROUTE, answer)
             addresses[name] = await stack.enter_async_context(served(app))
-        elsewhere = UseElsewhere(engine, lambda topic: frozenset(clusters))
+        elsewhere = RemoteUse(engine, lambda topic: frozenset(clusters))
         elsewhere.change(addresses, timeout_ms)
         stack.push_async_callback(elsewhere.stop)
         yield elsewhere

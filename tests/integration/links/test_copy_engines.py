@@ -250,7 +250,7 @@ def test_a_gap_stops_its_topic_alone_until_an_operator_goes_over_it(tmp_path: Pa
             await made.links["a>b"].stop()
             await made.publish("a", 3, 3)
             left = await made.publish("a", 6, 3)
-            made.links["a>b"].let_go()
+            made.links["a>b"].detach()
             await made.engines["a"].maintenance.run_once()
             assert made.entries("a", "a") == left
             link = made.links["a>b"] = link_of(made, A_TO_B)

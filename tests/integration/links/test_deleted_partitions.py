@@ -25,7 +25,7 @@ from replicator.engine.errors import StoreFull
 from replicator.engine.topic import Topic
 from replicator.engine.topics.partitions import PartitionedTopic
 from replicator.links.partition_announcer import PartitionAnnouncer
-from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsTold
+from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsReport
 from replicator.topology import Link as LinkSpec
 from snapshots.position import Position
 
@@ -210,7 +210,7 @@ async def test_an_announcement_that_waits_for_a_deletion_does_not_undo_it(tmp_pa
         holding = asyncio.ensure_future(a.catalog.alone(another_change))
         deleting = asyncio.ensure_future(a.partitioned.delete(PARTED))
         await eventually(lambda: len(a._changes._tasks) == 2)
-        url, told = f"http://{server.address}{PARTITIONS_ROUTE}", PartitionsTold({PARTED: 3}, True)
+        url, told = f"http://{server.address}{PARTITIONS_ROUTE}", PartitionsReport({PARTED: 3}, True)
         announcing = asyncio.ensure_future(session.post(url, params={"from": "b"}, json=told.as_json()))
         await eventually(lambda: len(a._changes._tasks) == 3)
         hold.set()
@@ -336,7 +336,7 @@ async def test_a_source_of_an_earlier_version_is_answered_as_before(tmp_path: Pa
     await made_and_deleted(tmp_path, BACK)
     async with opened(tmp_path / "a", "a") as a, serving(a, {"b"}) as server, ClientSession() as session:
         url = f"http://{server.address}{PARTITIONS_ROUTE}"
-        told = PartitionsTold({PARTED: 3}, True)
+        told = PartitionsReport({PARTED: 3}, True)
         async with session.post(url, params={"from": "b"}, json=told.as_json()) as response:
             reply = PartitionsReply.of_json(await response.json())
             assert (reply.partitions, set(reply.deleted)) == ({PARTED: 0}, {PARTED})
@@ -355,7 +355,7 @@ async def test_an_answer_that_cannot_be_stored_does_not_break_the_link(
         raise StoreFull("no room")
 
     class Answering:
-        async def announce_partitions(self, told: PartitionsTold) -> PartitionsReply:
+        async def announce_partitions(self, told: PartitionsReport) -> PartitionsReply:
             return PartitionsReply(dict.fromkeys(told.topics, 0), {}, dict.fromkeys(told.topics, 7))
 
     async with opened(tmp_path / "b", "b") as b:

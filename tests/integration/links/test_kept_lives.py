@@ -247,7 +247,7 @@ async def test_a_link_keeps_both_lives_by_itself_if_its_policy_says_so_and_after
         new = await publish(made.engines["a"], b"new")
         await eventually(lambda: made.entries("b", "a") == old + new)
         await made.links["a>b"].stop()
-        made.links["a>b"].let_go()
+        made.links["a>b"].detach()
         again = made.links["a>b"] = link_of(made, made.links["a>b"].spec)
         again.start()
         more = await publish(made.engines["a"], b"more", 1)
@@ -348,7 +348,7 @@ async def test_a_destination_gets_the_rest_of_an_earlier_life_before_the_later_o
         new = await publish(made.engines["a"], b"new")
         await eventually(lambda: made.entries("c", "a") == old + new)
         for key in ("c>b", "c>d"):
-            made.links[key].let_go()
+            made.links[key].detach()
             made.links[key] = link_of(made, made.links[key].spec)
             made.links[key].start()
             await eventually(lambda key=key: made.entries(key[-1], "a") == old + new)  # type: ignore[misc]
@@ -381,7 +381,7 @@ async def test_a_source_that_has_an_earlier_life_which_the_destination_lacks_goe
         ((_, upto),) = topic.origins.left_out("a")
         assert upto.ledger < topic.origins.high_waters()["a"].incarnation
         await link.stop()
-        link.let_go()
+        link.detach()
         again = made.links["c>b"] = link_of(made, link.spec)
         again.start()
         others += await made.publish("c", 1, 1)

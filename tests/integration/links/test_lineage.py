@@ -54,7 +54,7 @@ async def linked(
         link.start()
         stack.push_async_callback(link.stop)
         yield link
-        link.let_go()
+        link.detach()
 
 
 @web.middleware
@@ -105,7 +105,7 @@ def has(engine: Engine, origin: str, entries: list[bytes], name: str = TOPIC) ->
 
 async def stop(made: Web, key: str) -> None:
     await made.links[key].stop()
-    made.links[key].let_go()
+    made.links[key].detach()
 
 
 def start(made: Web, spec: LinkSpec) -> None:

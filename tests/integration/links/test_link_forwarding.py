@@ -88,7 +88,7 @@ def test_a_forwarding_link_resumes_where_each_origin_is_after_its_cluster_was_aw
                 await made.servers[victim].stop()
                 key = next(key for key in made.links if key.startswith(victim))
                 await made.links[key].stop()
-                made.links[key].let_go()
+                made.links[key].detach()
                 for name in made.engines:
                     published[name] += await made.publish(name, 10 * round_number, 10)
                 await made.servers[victim].start()
@@ -206,7 +206,7 @@ def test_who_lost_what_it_had_is_told_from_who_is_only_behind(tmp_path: Path) ->
             async def again() -> None:
                 before = made.links["b>c"]
                 await before.stop()
-                before.let_go()
+                before.detach()
                 route, address = Route.of(made.topology, specs[1]), made.servers["c"].address
                 made.links["b>c"] = Link(made.engines["b"], "c", address, route=route, on_lost_copy=lost.append)
 

@@ -52,7 +52,7 @@ async def trim(made: Web, cluster: str, topic: str = TOPIC) -> None:
 async def again(made: Web, key: str) -> None:
     """Replace the link by a new one, as a restart of its worker does."""
     await made.links[key].stop()
-    made.links[key].let_go()
+    made.links[key].detach()
     made.links[key] = link_of(made, made.links[key].spec)
     made.links[key].start()
 

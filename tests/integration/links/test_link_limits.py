@@ -44,7 +44,7 @@ def test_a_paused_link_copies_nothing_and_holds_the_log_until_it_is_resumed_also
             assert link.status()["backlog_entries"] == 6
             assert link.status()["paused"]
             await link.stop()
-            link.let_go()
+            link.detach()
             link = made.links["a>b"] = link_of(made, link.spec)
             link.start()
             await eventually(lambda: link.state == "paused")

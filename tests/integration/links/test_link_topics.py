@@ -63,14 +63,14 @@ def test_an_answer_from_before_the_destination_made_a_topic_anew_does_not_count(
             keeper = HttpTransport(topic.cluster, "eu-west", "127.0.0.1:1")
             topics.on_connected({topic.name: before})
             topics.ask([topic.name])
-            topics.being_asked([topic.name])
+            topics.note_question([topic.name])
             made: asyncio.Queue[str] = asyncio.Queue()
             made.put_nowait(topic.name)
-            hearing = asyncio.ensure_future(topics.hear_of_made(made.get))
+            hearing = asyncio.ensure_future(topics.watch_created_topics(made.get))
             await eventually(made.empty)
             assert not await topics.settle(topic.name, before, "", keeper)
             assert topics.to_settle() == [topic.name]
-            topics.being_asked([topic.name])
+            topics.note_question([topic.name])
             assert await topics.settle(topic.name, before, "", keeper)
             hearing.cancel()
 

@@ -15,12 +15,12 @@ from api_support import with_app
 from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message
 
-from replicator.apache.copies_elsewhere import Copies, Copy, Expected
+from replicator.apache.copies_elsewhere import Copies, Copy, EntryFingerprint
 from replicator.apache.errors import BridgeError
 from replicator.engine.engine import Engine
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store_tables import HighWater
-from replicator.worker.asking_peers import MARKS_AT_ONCE_MAX, MarksElsewhere
+from replicator.worker.asking_peers import MARKS_AT_ONCE_MAX, PeerHighWaters
 from snapshots.position import BEFORE_ALL, Position
 
 TOPIC = "persistent://public/default/t"
@@ -32,11 +32,11 @@ def test_what_the_clusters_that_answer_have_is_asked_once_for_all_topics(tmp_pat
         block = make_block(Position(9, 0), [message(sequence_id=each) for each in range(3)], origin="a.pulsar")
         await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         peers = {"eu-west": urlsplit(base).netloc}
-        (mark, newest, content, untold), *_ = (await MarksElsewhere(peers, "a.pulsar").of(TOPIC)).known
+        (mark, newest, content, untold), *_ = (await PeerHighWaters(peers, "a.pulsar").of(TOPIC)).known
         assert (mark, newest) == (topic.origins.high_water("a.pulsar"), Position(9, 2))
-        assert (content, untold) == (Expected(PUBLISH_TIME_MS, 2), False)
-        assert await MarksElsewhere(peers, "a.pulsar").of(f"{TOPIC}-2") == Copies()
-        assert await MarksElsewhere(peers, "b.pulsar").of(TOPIC) == Copies()
+        assert (content, untold) == (EntryFingerprint(PUBLISH_TIME_MS, 2), False)
+        assert await PeerHighWaters(peers, "a.pulsar").of(f"{TOPIC}-2") == Copies()
+        assert await PeerHighWaters(peers, "b.pulsar").of(TOPIC) == Copies()
 
     with_app(tmp_path, body)
 
@@ -55,16 +55,16 @@ def test_invariant_2_a_cluster_that_never_answered_is_named_as_silent_and_a_firs
         await topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
         peers = {"eu-west": urlsplit(base).netloc, "away": "127.0.0.1:1"}
         for first_seconds in (60.0, 0.0):
-            found = await MarksElsewhere(peers, "a.pulsar", {}, keep, first_seconds=first_seconds).of(TOPIC)
+            found = await PeerHighWaters(peers, "a.pulsar", {}, keep, first_seconds=first_seconds).of(TOPIC)
             assert (found.silent, found.waits) == (("away",), first_seconds > 0)
-        found = await MarksElsewhere(peers, "a.pulsar", kept, keep, restore_id="other", first_seconds=0).of(TOPIC)
+        found = await PeerHighWaters(peers, "a.pulsar", kept, keep, restore_id="other", first_seconds=0).of(TOPIC)
         assert kept["restore_id"] == "other"
         await runner.cleanup()
-        again = MarksElsewhere(peers, "a.pulsar", kept, keep, restore_id="other", first_seconds=0)
+        again = PeerHighWaters(peers, "a.pulsar", kept, keep, restore_id="other", first_seconds=0)
         assert await again.of(f"{TOPIC}-2") == Copies(silent=("away",))
         with pytest.raises(BridgeError, match="eu-west has messages of it, but does not say"):
             await again.of(TOPIC)
-        older = await MarksElsewhere(peers, "a.pulsar", kept, keep, restore_id="", first_seconds=0).of(TOPIC)
+        older = await PeerHighWaters(peers, "a.pulsar", kept, keep, restore_id="", first_seconds=0).of(TOPIC)
         assert older == Copies(silent=("away", "eu-west"))
 
     with_app(tmp_path, body)
@@ -77,7 +77,7 @@ async def test_a_cluster_whose_answer_cannot_be_read_is_silent() -> None:
 
     async with answering(answer) as url:
         peers = {"eu-west": urlsplit(url).netloc}
-        assert await MarksElsewhere(peers, "a.pulsar").of(TOPIC) == Copies(silent=("eu-west",), waits=True)
+        assert await PeerHighWaters(peers, "a.pulsar").of(TOPIC) == Copies(silent=("eu-west",), waits=True)
 
 
 class Peer:
@@ -109,7 +109,7 @@ async def test_invariant_2_only_a_peer_of_an_earlier_version_need_not_tell_its_n
     mark, at = HighWater(7, Position(9, 2)), Position(9, 2)
     peer = Peer()
     async with answering(peer.answer) as url:
-        marks = MarksElsewhere({"b": urlsplit(url).netloc}, "a.pulsar")
+        marks = PeerHighWaters({"b": urlsplit(url).netloc}, "a.pulsar")
         assert (await marks.of("t-0")).known == (Copy(mark, at),)
         peer.row = {**(peer.row or {}), "newest": None}
         assert (await marks.of("t-0")).known == (Copy(mark, at, untold=True),)
@@ -128,7 +128,7 @@ async def test_invariant_2_only_a_peer_of_an_earlier_version_need_not_tell_its_n
 async def test_a_peer_is_asked_for_a_few_topics_at_once() -> None:
     peer = Peer()
     async with answering(peer.answer) as url:
-        marks = MarksElsewhere({"b": urlsplit(url).netloc}, "a.pulsar")
+        marks = PeerHighWaters({"b": urlsplit(url).netloc}, "a.pulsar")
         await asyncio.gather(*(marks.of(f"t-{each}") for each in range(20)))
         assert 1 < peer.at_once_most <= MARKS_AT_ONCE_MAX
 
@@ -144,7 +144,7 @@ async def test_a_first_answer_that_could_not_be_stored_is_stored_later() -> None
         stored.append(answers)
 
     async with answering(Peer().answer) as url:
-        marks = MarksElsewhere({"b": urlsplit(url).netloc}, "a.pulsar", None, keep)
+        marks = PeerHighWaters({"b": urlsplit(url).netloc}, "a.pulsar", None, keep)
         for _ in range(2):
             with pytest.raises(OSError, match="full"):
                 await marks.of("t-0")
@@ -158,7 +158,7 @@ async def test_a_first_answer_that_could_not_be_stored_is_stored_later() -> None
 async def test_once_it_was_waited_for_a_silent_peer_holds_up_one_topic_only() -> None:
     peer = Peer()
     async with answering(peer.answer) as url:
-        marks = MarksElsewhere({"b": urlsplit(url).netloc}, "a.pulsar", first_seconds=0)
+        marks = PeerHighWaters({"b": urlsplit(url).netloc}, "a.pulsar", first_seconds=0)
         peer.bulk.clear()
         first = asyncio.ensure_future(marks.of("t-0"))
         await asyncio.sleep(0.05)

@@ -27,7 +27,7 @@ from replicator.engine.cluster_settings.state import (
     KeptState,
     Rows,
     SettingsHead,
-    Told,
+    SettingsMessage,
     Verdict,
     digest_of,
     taken_back,
@@ -41,7 +41,7 @@ from replicator.engine.topics.namespace_policies import NamespacePolicies
 from replicator.links.memory import LinkMemory
 from replicator.peering.cluster_settings import SettingsKept
 from replicator.worker import settings_teller
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 from replicator.worker.taking_settings import take_settings
 from snapshots.position import BEFORE_ALL, Position
 
@@ -207,7 +207,7 @@ def test_what_an_operator_set_without_knowing_a_revocation_counts_and_the_other_
                 note = await put_back(us, taken_back("us", await ask_settings(addresses_of(peer, away), "us")))
                 assert list(grants(us)["shop"].roles) == ["two"], "it was set last"
                 assert [each["peer"] for each in note["passed_over"]] == ["ap"]
-                assert SettingsTeller(us).status()["taken_back"]["permissions"] == ["shop"], "the status shows them"
+                assert SettingsPublisher(us).status()["taken_back"]["permissions"] == ["shop"], "the status shows them"
 
     asyncio.run(main())
 
@@ -220,7 +220,7 @@ def roles(**given: str) -> Rows:
 
 async def keep(peer: Peer, store: str, version: int, rows: Rows, **earlier: int) -> None:
     """Have ``peer`` keep settings of ``us`` that somebody set in the version ``version`` of ``store``."""
-    told = Told(SettingsHead("us", store, version, digest_of(rows), earlier), None, rows)
+    told = SettingsMessage(SettingsHead("us", store, version, digest_of(rows), earlier), None, rows)
     assert await peer.engine.kept_settings.take(told) is Verdict.KEPT
 
 
@@ -275,7 +275,7 @@ async def test_settings_that_a_late_answer_replaces_are_named_if_it_never_knew_t
         await found.ask_ap_later()
         assert found.roles == ["fired"], "it was set last"
         assert found.named() == ["us"]
-        assert SettingsTeller(found.us).status()["taken_back"]["permissions"] == ["shop"]
+        assert SettingsPublisher(found.us).status()["taken_back"]["permissions"] == ["shop"]
         (kept,) = found.us.kept_settings.states("us")
         assert kept.rows == roles(clerk="produce"), "an operator can compare them"
         await found.take("eu")

@@ -38,7 +38,7 @@ from replicator.engine.cluster_settings.state import (
     Changes,
     KeptState,
     SettingsHead,
-    Told,
+    SettingsMessage,
     Verdict,
     digest_of,
     taken_back,
@@ -53,7 +53,7 @@ from replicator.peering.cluster_settings import SETTINGS_ROUTE, SettingsKept
 from replicator.security.guard import PermissionGuard
 from replicator.security.permissions import Permissions
 from replicator.worker import settings_teller
-from replicator.worker.settings_teller import SettingsTeller
+from replicator.worker.settings_teller import SettingsPublisher
 
 PARTITIONED = "persistent://shop/orders/lines"
 ADMIN = {("grants", "shop"): '{"roles":{"thief":["admin"]}}'}
@@ -253,7 +253,7 @@ def test_the_worker_at_the_configured_address_alone_is_asked_and_believed(tmp_pa
             await eventually(lambda: has_all(teller), "the real ones are kept")
 
             await grant(impostor, "shop", "thief", "admin")
-            false = SettingsTeller(impostor)
+            false = SettingsPublisher(impostor)
             stack.push_async_callback(false.stop)
             await false.change(addresses_of(peer))
             await false.start()
@@ -267,7 +267,7 @@ def test_the_worker_at_the_configured_address_alone_is_asked_and_believed(tmp_pa
             await eventually(lambda: false.status()["told"]["eu"]["reason"] != reason, "another refusal")
             assert [each.rows for each in eu.kept_settings.states("us")] == [kept.rows]
 
-            own = Told(SettingsHead("us", "earlier", 9, digest_of(ADMIN)), None, ADMIN)
+            own = SettingsMessage(SettingsHead("us", "earlier", 9, digest_of(ADMIN)), None, ADMIN)
             assert await impostor.kept_settings.take(own) is Verdict.KEPT
             answers = await ask_settings({"eu": lies.server.address}, "us")
             assert answers == {"eu": None}, "it is not the cluster that the topology names"
@@ -420,7 +420,7 @@ def test_a_paused_link_is_paused_again_after_a_lost_disk(tmp_path: Path) -> None
                 link.pause_put_back()
                 assert link.paused
                 await link.resume()
-                link.let_go()
+                link.detach()
                 await teller.settle()
                 await eventually(lambda: has_all(teller), "the end of the pause is kept, too")
             newest = max(eu.kept_settings.states("us"), key=lambda each: each.head.rank)
@@ -456,12 +456,12 @@ async def test_no_more_settings_of_a_cluster_are_kept_than_the_limit_also_by_sin
         (before,) = engine.kept_settings.states("us")
         rows = {key: text for key, text in {**before.rows, **changes}.items() if text is not None}
         head = SettingsHead("us", "store", version, digest_of(rows))
-        assert await engine.kept_settings.take(Told(head, before.head.digest, changes)) is Verdict.KEPT
+        assert await engine.kept_settings.take(SettingsMessage(head, before.head.digest, changes)) is Verdict.KEPT
         assert engine.kept_settings.states("us")[0].rows == rows
 
     rows = {row(number): "" for number in range(2)}
     async with opened(tmp_path, "eu") as eu:
-        await eu.kept_settings.take(Told(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
+        await eu.kept_settings.take(SettingsMessage(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
         await change(eu, 2, {row(2): ""})
         with pytest.raises(kept.SettingsRefused, match="4 settings"):
             await change(eu, 3, {row(3): ""})
@@ -502,7 +502,7 @@ async def test_settings_that_other_clusters_keep_are_read_beside_the_event_loop(
     rows = {("tenants", "shop"): "", ("grants", "shop"): '{"roles":{"clerk":["produce"]}}'}
     async with opened(tmp_path / "eu", "eu") as eu, opened(tmp_path / "us", "us") as us, serving_settings(eu) as peer:
         await us.remember(TAKEN, note_without(taken_back("us", {}), us, ["eu"]) | {"set_at": 0, "set_in": ""})
-        await eu.kept_settings.take(Told(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
+        await eu.kept_settings.take(SettingsMessage(SettingsHead("us", "store", 1, digest_of(rows)), None, rows))
         noted(SettingsKept, "of_json")
         noted(state, "digest_of")
         noted(putting_back, "_read")

@@ -25,7 +25,7 @@ from replicator.engine.upkeep.waiting_states import HOLDER
 from replicator.sync.service import SubscriptionSync
 from replicator.worker import taking_states
 from replicator.worker.starting import start_worker
-from replicator.worker.taking_states import PeerAway, TakingStates, _Asked
+from replicator.worker.taking_states import PeerAway, StateRecovery, _Asked
 from snapshots.actions import ApplyUpdate
 
 BOTH_WAYS = "  - {from: a, to: b}\n  - {from: b, to: a}\n"
@@ -253,7 +253,7 @@ async def test_only_the_log_of_a_topic_whose_states_cannot_be_taken_is_held(
 async def test_invariant_11_a_worker_whose_disk_is_full_does_not_ask_about_all_topics_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge, take_from, states = SubscriptionSync.merge_told, TakingStates._take_from, _Asked.states
+    merge, take_from, states = SubscriptionSync.merge_told, StateRecovery._take_from, _Asked.states
     full, asked = [True], list[int]()
     """For each round, the number of topics about which ``b`` was asked."""
 
@@ -262,7 +262,7 @@ async def test_invariant_11_a_worker_whose_disk_is_full_does_not_ask_about_all_t
             raise StoreFull("the disk is full")
         await merge(sync, topic, update)
 
-    async def take_one_round(taking: TakingStates, peer: str) -> None:
+    async def take_one_round(taking: StateRecovery, peer: str) -> None:
         asked.append(0)
         await take_from(taking, peer)
 
@@ -277,7 +277,7 @@ async def test_invariant_11_a_worker_whose_disk_is_full_does_not_ask_about_all_t
             await consume_all(other, 1)
         await reclaim(made.topology, "a")
         monkeypatch.setattr(SubscriptionSync, "merge_told", merge_told)
-        monkeypatch.setattr(TakingStates, "_take_from", take_one_round)
+        monkeypatch.setattr(StateRecovery, "_take_from", take_one_round)
         monkeypatch.setattr(_Asked, "states", counted)
         made.workers["a"] = await start_worker(made.topology, "a")
         await eventually(lambda: len(asked) > 3, "some rounds")

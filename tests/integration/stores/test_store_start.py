@@ -29,7 +29,7 @@ from replicator.backup.topic_lives import answer_later
 from replicator.cli.exit_status import exit_status_of
 from replicator.drills.ports import free_ports
 from replicator.engine.cluster_settings.own import TAKEN
-from replicator.engine.cluster_settings.state import SettingsHead, Told, digest_of
+from replicator.engine.cluster_settings.state import SettingsHead, SettingsMessage, digest_of
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import StoreFull
 from replicator.engine.lineage import StoreLine
@@ -48,8 +48,8 @@ from replicator.topology import Topology, load_topology
 from replicator.worker import asking_peers, store_start, taking_settings
 from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.early import HttpListener, Opening, make_early_app
-from replicator.worker.settings_teller import SettingsTeller
-from replicator.worker.start_decision import How, IndexRows
+from replicator.worker.settings_teller import SettingsPublisher
+from replicator.worker.start_decision import IndexRows, StartMode
 from replicator.worker.store_start import (
     START,
     EmptyStoreRefused,
@@ -224,7 +224,7 @@ async def test_a_new_store_takes_back_what_a_peer_has_and_names_the_peer_that_wa
         b = await found.peer("B")
         await b.has_copy(b"1", b"2", b"3")
         started, engine = await found.start()
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert set(started.unasked) == {"C"}
         assert contents(engine) == 3
         mark = restored_mark(engine.store)
@@ -244,13 +244,13 @@ async def test_a_start_that_was_cut_off_after_the_messages_came_back_takes_the_s
         b = await found.peer("B")
         await b.has_copy(b"1", b"2", b"3")
         rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
-        await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
+        await b.engine.kept_settings.take(SettingsMessage(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
         with monkeypatch.context() as killed:
             killed.setattr(taking_settings, "ask_settings", cut_off)
             with pytest.raises(StoppedEarly):
                 await found.start(rows=GONE)
         started, engine = await found.start(rows=GONE)
-        assert started.how is How.USUAL
+        assert started.how is StartMode.USUAL
         assert contents(engine) == 3
         assert set(engine.catalog.grants.of("public/default").roles) == {"clerk"}
         assert engine.store.meta(START)["lost"] == list(started.lost) == [NAMED_GONE]
@@ -267,7 +267,7 @@ async def test_after_a_reclaim_by_command_the_first_start_names_what_rows_in_pos
             await found.start(rows=GONE, setting="refuse")
         await reclaim(found.topology, "A", without=frozenset({"C"}))
         started, engine = await found.start(rows=GONE, setting="refuse")
-        assert (started.how, started.index) == (How.USUAL, IndexRows.EARLIER)
+        assert (started.how, started.index) == (StartMode.USUAL, IndexRows.EARLIER)
         assert contents(engine) == 3
         row = engine.store.meta(START)
         assert row["lost"] == list(started.lost) == [NAMED_GONE]
@@ -288,9 +288,9 @@ async def test_a_peer_that_was_silent_when_nothing_came_back_is_asked_for_the_se
         assert engine.store.meta(TAKEN)["silent"] == ["B", "C"]
         b = await found.peer("B")
         rows = {("grants", "public/default"): json.dumps({"roles": {"clerk": ["produce"]}})}
-        await b.engine.kept_settings.take(Told(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
+        await b.engine.kept_settings.take(SettingsMessage(SettingsHead("A", "first", 7, digest_of(rows)), None, rows))
         await engine.catalog.create_namespace("made/later")  # as links do: no operator set anything
-        teller = SettingsTeller(engine)
+        teller = SettingsPublisher(engine)
         await teller.change({"B": b.server.address})
         await teller.start()
         await eventually(lambda: engine.catalog.grants.of("public/default").roles, "they are put back")
@@ -328,7 +328,7 @@ async def test_a_new_store_serves_if_all_peers_answer_that_they_have_nothing(tmp
         for name in "BC":
             await found.peer(name)
         started, engine = await found.start()
-        assert (started.how, started.unasked) == (How.FIRST, {})
+        assert (started.how, started.unasked) == (StartMode.FIRST, {})
         assert restored_mark(engine.store) is None
 
 
@@ -341,7 +341,7 @@ async def test_a_new_store_serves_if_nobody_answers_and_postgres_proves_nothing(
 ) -> None:
     async with clusters(tmp_path) as found:
         started, engine = await found.start(rows=rows)
-        assert (started.how, started.nobody_asked, started.index) == (How.FIRST, True, index)
+        assert (started.how, started.nobody_asked, started.index) == (StartMode.FIRST, True, index)
         assert engine.store.meta(START)["database"] == index.value
 
 
@@ -356,7 +356,7 @@ async def test_rows_in_postgres_that_nobody_who_answers_has_are_named_as_a_loss(
         if not messages:
             names = (names[0], names[2])
         started, engine = await found.start(rows=EarlierRows(len(names), 1, names))
-        assert started.how is (How.RECLAIMED if messages else How.FIRST)
+        assert started.how is (StartMode.RECLAIMED if messages else StartMode.FIRST)
         assert started.index is IndexRows.EARLIER
         (lost,) = started.lost
         assert lost == (
@@ -372,7 +372,7 @@ async def test_rows_in_postgres_of_topics_that_peers_have_are_no_loss(tmp_path: 
             await found.peer(name)
         await found.peers["C"].engine.topic("there")
         started, _ = await found.start(rows=EarlierRows(1, 1, ("persistent://public/default/there",)))
-        assert (started.how, started.lost, started.index) == (How.FIRST, (), IndexRows.EARLIER)
+        assert (started.how, started.lost, started.index) == (StartMode.FIRST, (), IndexRows.EARLIER)
 
 
 @asynchronous
@@ -392,7 +392,7 @@ async def test_a_worker_waits_for_a_peer_and_says_so_until_one_answers(tmp_path:
         assert not (tmp_path / "A").exists(), "nothing was changed"
         await b.server.start()
         started, engine = await starting
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 1
 
 
@@ -406,7 +406,7 @@ async def test_a_worker_that_waits_can_be_stopped_and_told_to_start_empty(tmp_pa
         with pytest.raises(StoppedEarly):
             await starting
         started, _ = await found.start(rows=ROWS, setting="start")
-        assert (started.how, started.unasked) == (How.EMPTY, {})
+        assert (started.how, started.unasked) == (StartMode.EMPTY, {})
 
 
 @asynchronous
@@ -428,7 +428,7 @@ async def test_a_store_whose_file_is_gone_does_not_start_empty_where_postgres_kn
         assert exit_status_of(refused.value) == 2
         assert not (tmp_path / "A").exists()
         started, _ = await found.start(rows=ROWS, setting="start")
-        assert started.how is How.EMPTY
+        assert started.how is StartMode.EMPTY
 
 
 @asynchronous
@@ -462,7 +462,7 @@ async def test_a_reclaim_that_was_stopped_goes_on_at_the_next_start_and_waits_fo
         assert "--without B" in found.opening.reason
         await b.server.start()
         started, engine = await starting
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 20
 
 
@@ -484,7 +484,7 @@ async def test_a_peer_that_dies_while_it_is_read_is_waited_for(tmp_path: Path, m
         b.reading = dies
         started, engine = await found.start()
         assert dead
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 10
 
 
@@ -513,7 +513,7 @@ async def test_a_peer_that_goes_silent_in_the_middle_of_an_earlier_life_gives_th
         assert silent
         answers_again = True
         started, engine = await starting
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 11
         mark = restored_mark(engine.store)
         assert mark is not None
@@ -530,7 +530,7 @@ async def test_a_start_empty_ends_a_reclaim_that_was_begun_and_names_what_it_lea
         with pytest.raises(StoppedEarly):
             await found.start(stopping=stopping)
         started, engine = await found.start(setting="start")
-        assert started.how is How.EMPTY
+        assert started.how is StartMode.EMPTY
         mark = restored_mark(engine.store)
         assert mark is not None
         assert mark.settled_at_ms is not None
@@ -555,7 +555,7 @@ async def test_a_worker_of_an_earlier_version_is_asked_by_routes_that_it_has(tmp
         await b.has_copy(b"1", b"2")
         await b.server.start()
         started, engine = await found.start()
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 2
 
 
@@ -576,7 +576,7 @@ async def test_a_worker_of_an_earlier_version_that_refuses_an_unknown_route_is_a
         await b.has_copy(b"1")
         await b.server.start()
         started, engine = await found.start()
-        assert started.how is How.RECLAIMED
+        assert started.how is StartMode.RECLAIMED
         assert contents(engine) == 1
 
 
@@ -633,7 +633,7 @@ async def test_an_older_store_does_not_serve_and_a_reclaim_gives_it_the_place_of
         done = await reclaim(found.topology, "A", without=frozenset({"C"}))
         assert sum(topic.messages for topic in done.topics) == 2
         started, engine = await found.start()
-        assert started.how is How.USUAL
+        assert started.how is StartMode.USUAL
         line = engine.origin_stores.line
         assert line.store not in (old, "newer")
         assert (line.predecessors[0], line.replaced) == (old, ("newer",))
@@ -737,7 +737,7 @@ async def test_a_restored_store_that_is_started_takes_the_place_of_a_running_one
         assert not watch.replaced.is_set()
         async with opened(tmp_path / "restored", "A") as restored:
             restored.origin_stores.line = StoreLine("restored", (running,))
-            other = StoreWatch(restored, found.topology, Started(How.USUAL), restored.supervisor, ignore)
+            other = StoreWatch(restored, found.topology, Started(StartMode.USUAL), restored.supervisor, ignore)
             await other.look()
             assert not other.replaced.is_set()
         await watch.look()
@@ -755,7 +755,7 @@ async def test_a_used_store_does_not_wait_for_a_peer_that_refuses_the_connection
         await found.used_store()
         async with asyncio.timeout(5):
             started, _ = await found.start()
-        assert started.how is How.USUAL
+        assert started.how is StartMode.USUAL
         assert set(started.unasked) == {"B", "C"}
 
 
@@ -790,7 +790,7 @@ async def test_with_a_time_of_0_a_new_store_asks_nobody(tmp_path: Path) -> None:
     async with clusters(tmp_path, store="store: {ask_peers_seconds: 0}\n") as found:
         await (await found.peer("B")).has_copy(b"1")
         started, _ = await found.start(rows=ROWS)
-        assert (started.how, started.nobody_asked) == (How.FIRST, True)
+        assert (started.how, started.nobody_asked) == (StartMode.FIRST, True)
 
 
 @asynchronous
@@ -798,7 +798,7 @@ async def test_without_another_cluster_the_worker_serves_and_names_what_postgres
     async with clusters(tmp_path) as found:
         found.topology = alone(found)
         started, _ = await found.start(rows=ROWS)
-        assert started.how is How.FIRST
+        assert started.how is StartMode.FIRST
         assert "2 topics and 3 subscriptions of an earlier store: one, two" in str(started.lost)
 
 
@@ -910,7 +910,7 @@ async def test_workers_that_start_at_once_on_new_stores_answer_each_other(tmp_pa
 
         async with asyncio.timeout(10):
             (started, _), *_ = await asyncio.gather(found.start(), come("B"), come("C"))
-        assert (started.how, started.unasked) == (How.FIRST, {})
+        assert (started.how, started.unasked) == (StartMode.FIRST, {})
 
 
 @asynchronous
@@ -925,5 +925,5 @@ async def test_two_workers_that_lost_their_disks_do_not_wait_for_each_other(tmp_
         stack.push_async_callback(listener.stop)
         async with asyncio.timeout(10):
             started, engine = await found.start()
-        assert (started.how, started.unasked) == (How.RECLAIMED, {})
+        assert (started.how, started.unasked) == (StartMode.RECLAIMED, {})
         assert contents(engine) == 2

@@ -24,7 +24,7 @@ from replicator.engine.errors import StoreFull
 from replicator.links import served_runs
 from replicator.links.errors import PeerRefused
 from replicator.links.link import Link
-from replicator.peering.runs import Run, Standing
+from replicator.peering.runs import Run, RunVerdict
 from replicator.pipeline.live.carrying import LinkWork
 from replicator.topology import SPARK
 from replicator.topology import Link as LinkSpec
@@ -134,7 +134,7 @@ def test_a_worker_that_ended_cleanly_is_served_at_once_when_it_is_back(tmp_path:
                         await (await east.topic(TOPIC)).publish([message(b"%d" % number)])
                         await eventually(lambda: link.state == "idle" and link.figures.entries)
                         assert link.figures.reconnects == 0
-                        assert link.run_answer.standing is Standing.SERVED
+                        assert link.run_answer.standing is RunVerdict.SERVED
 
     asyncio.run(main())
 
@@ -180,7 +180,7 @@ def test_of_two_live_copies_the_first_goes_on_and_nothing_is_taken_from_the_seco
             await (await made.east.topic(TOPIC)).publish([message(b"of the first")])
             await eventually(lambda: len(made.here()) == 2)
             first, second = made.ids
-            assert made.second.run_answer.standing is Standing.TWIN
+            assert made.second.run_answer.standing is RunVerdict.TWIN
             assert made.second.run_answer.served.id == first
             assert [each.id for each in made.first.run_answer.twins] == [second]
             assert "two live copies" in made.second.detail
@@ -205,7 +205,7 @@ def test_an_operator_says_which_copy_stays_whichever_was_first(tmp_path: Path, w
             assert status == 200, answer
             assert answer["runs"][0]["served"]["id"] == made.ids[which]
             await eventually(lambda: stays.state == "idle" and goes.state == "failed", "the decision")
-            await eventually(lambda: goes.run_answer.standing is Standing.DISMISSED)
+            await eventually(lambda: goes.run_answer.standing is RunVerdict.DISMISSED)
             await (await stays.engine.topic(TOPIC)).publish([message(b"of the one that stays")])
             await eventually(lambda: len(made.here()) == 2)
             # A later start of the other store is refused too; it is said anew for the other one.
@@ -215,7 +215,7 @@ def test_an_operator_says_which_copy_stays_whichever_was_first(tmp_path: Path, w
             assert f"--run {again.id}" in told["reason"]
             status, _ = await post(made.server, "runs/us-east/stays", {"run": made.ids[1 - which]})
             assert status == 200
-            await eventually(lambda: goes.run_answer.standing is Standing.SERVED, "the other decision")
+            await eventually(lambda: goes.run_answer.standing is RunVerdict.SERVED, "the other decision")
 
     asyncio.run(main())
 
@@ -259,7 +259,7 @@ def test_a_restart_of_the_destination_or_of_the_first_does_not_hand_the_place_to
             await made.first.stop()
             await made.server.start()
             await eventually(lambda: made.second.state == "failed" and "two live copies" in made.second.detail)
-            assert made.second.run_answer.standing is Standing.TWIN
+            assert made.second.run_answer.standing is RunVerdict.TWIN
             again = Run(uuid.uuid4().hex, made.first.run.line)
             async with linked(made.east, made.server.address, again) as first:
                 await eventually(lambda: first.state == "idle", "the place of the first")

@@ -462,7 +462,7 @@ def test_a_link_that_is_cut_and_started_again_loses_no_part_of_a_batchs_acknowle
                 if number == 20:
                     await link.stop()
                     us.links.remove(link)
-                    link.let_go()
+                    link.detach()
                     link = us.link_to(eu, proxy.address)
             proxy.cutting = False
             await eventually(lambda: agree(us, eu) and eu.topic().log.messages == 400, "the same state in eu-west")

@@ -124,7 +124,7 @@ def test_what_a_destination_that_went_away_does_not_have_is_missing(two: Two, mo
     two.fill((two.a, two.b), copied=2)
     two.a.cut = {"high_water": {"us": [7, "3:4"]}}
     two.b.cut = {"high_water": {"us": [7, "3:1"]}}
-    before(monkeypatch, verify._Verification, "_came_not", two.stop_eu)
+    before(monkeypatch, verify._Verification, "_stalled_pairs", two.stop_eu)
     report = two.look()
     assert (report.missing, report.behind, list(report.unreachable), report.exit_status) == (3, 0, ["eu"], 1)
 

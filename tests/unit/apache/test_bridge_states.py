@@ -22,11 +22,11 @@ from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.engine_side import EngineSide
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError
-from replicator.apache.published import load_map
-from replicator.apache.reconciling import Seen
-from replicator.apache.seen import load_seen, write_of
+from replicator.apache.published_extents import load_map
+from replicator.apache.reconciling import SyncState
 from replicator.apache.shown import TopicInternals
 from replicator.apache.state import SubscriptionStates
+from replicator.apache.sync_states import load_sync_states, write_of
 from replicator.client.wire.connector import BrokerConnector
 from replicator.engine.errors import StoreFull
 from replicator.engine.log.block import BlockKind
@@ -369,10 +369,10 @@ async def test_where_a_cursor_was_put_back_is_stored_before_anything_else_is_don
     """Otherwise a worker that is killed later in its round puts the cursor back again, once consumers have caught
     up."""
     async with bridging(tmp_path) as bridge:
-        brokers, stored = bridge.brokers, [Seen(1, BrokerCursor(BEFORE_ALL), returning=BEFORE_ALL)]
+        brokers, stored = bridge.brokers, [SyncState(1, BrokerCursor(BEFORE_ALL), returning=BEFORE_ALL)]
 
         async def acknowledge(*asked: Any) -> list[Position]:
-            stored[0] = load_seen(bridge.topic.reading._store, bridge.topic.topic_id)["one"]
+            stored[0] = load_sync_states(bridge.topic.reading._store, bridge.topic.topic_id)["one"]
             return await brokers.acknowledge(*asked)
 
         monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", acknowledge)
@@ -461,13 +461,13 @@ async def test_rows_of_earlier_versions_name_no_start_and_rows_without_one_are_a
         topic = await engine.topic(TOPIC, by_link=True)
         cursor = BrokerCursor(Position(1, 4), PositionSet([Position(1, 7)]))
         old, new = (
-            Seen(1, cursor, "load"),
-            Seen(2, cursor, "load", Position(1, 2), {"b": Start(3, Position(4, 5))}, Position(1, 3)),
+            SyncState(1, cursor, "load"),
+            SyncState(2, cursor, "load", Position(1, 2), {"b": Start(3, Position(4, 5))}, Position(1, 3)),
         )
         rows = [write_of(topic.topic_id, name, seen) for name, seen in (("old", old), ("new", new))]
         assert rows[0][2] == b'{"generation":1,"load":"load","broker":{"mark_delete":[1,4],"beyond":[[1,7,7]]}}'
         await topic.writer.put_many(rows)
-        assert load_seen(engine.store, topic.topic_id) == {"old": old, "new": new}
+        assert load_sync_states(engine.store, topic.topic_id) == {"old": old, "new": new}
 
 
 @pytest.mark.parametrize("topic_goes", [True, False])

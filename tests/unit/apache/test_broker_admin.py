@@ -13,7 +13,7 @@ from answering_admin import Answering, answering, asked
 from asynchronous import asynchronous
 from engine_support import eventually
 
-from replicator.apache import request_turns
+from replicator.apache import rate_limiter
 from replicator.apache.errors import AdminFailed, AdminLimited
 from replicator.drills.ports import free_ports
 
@@ -77,7 +77,7 @@ async def test_after_a_pause_requests_go_out_one_at_a_time_and_all_are_answered(
 async def test_a_request_waits_no_longer_than_a_limit_and_nothing_is_asked_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_turns, "TURN_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(rate_limiter, "TURN_SECONDS_MAX", 0.3)
     answer, seen = refusing(9, 429, **{"Retry-After": "30"})
     async with answering(answer) as url, asked(url) as admin:
         for _ in range(3):
@@ -237,13 +237,13 @@ async def test_a_broker_to_which_another_one_sends_on_and_that_is_gone_is_named(
     [("7", 7.0), ("", None), ("soon", None), ("-1", None), ("9" * 5000, 999_999_999.0), ("1e3", None)],
 )
 def test_what_retry_after_says(said: str, seconds: float | None) -> None:
-    assert request_turns.retry_after({"Retry-After": said}) == seconds
+    assert rate_limiter.retry_after({"Retry-After": said}) == seconds
 
 
 def test_retry_after_may_be_a_date() -> None:
     ahead = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
-    assert 28 <= (request_turns.retry_after({"Retry-After": ahead}) or 0) <= 30
-    assert request_turns.retry_after({"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}) == 0
+    assert 28 <= (rate_limiter.retry_after({"Retry-After": ahead}) or 0) <= 30
+    assert rate_limiter.retry_after({"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}) == 0
 
 
 @asynchronous

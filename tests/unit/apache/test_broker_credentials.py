@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from replicator.apache.credentials import TlsOfFiles, showing_of
+from replicator.apache.credentials import TlsFiles, showing_of
 from replicator.client.errors import AuthenticationError
 from replicator.security.certificate_making import Authority
 from replicator.topology.apache import ApacheSettings
@@ -69,8 +69,8 @@ def certified(directory: Path) -> tuple[Authority, Path, Path]:
     return (authority, *authority.give("bridge"))
 
 
-def showing_certificate(certificate: Path, key: Path, **tls: str) -> TlsOfFiles:
-    return TlsOfFiles(showing_of(settings({"certificate": str(certificate), "key": str(key)}, **tls)))
+def showing_certificate(certificate: Path, key: Path, **tls: str) -> TlsFiles:
+    return TlsFiles(showing_of(settings({"certificate": str(certificate), "key": str(key)}, **tls)))
 
 
 def test_tls_is_made_anew_when_a_file_was_replaced_and_only_then(tmp_path: Path) -> None:

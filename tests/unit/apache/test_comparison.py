@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicator.apache.comparison import STANDS_STILL_SECONDS, Comparison, Own
+from replicator.apache.comparison import STANDS_STILL_SECONDS, Comparison, WorkerProgress
 from replicator.apache.shown import TopicInternals
 from snapshots.position import BEFORE_ALL, Position
 
@@ -34,7 +34,7 @@ class Compared:
         passed: Position = BEFORE_ALL,
         to_publish: dict[str, tuple[Position, Position]] | None = None,
     ) -> list[str]:
-        self.comparison.look(internals, Own(read, to_publish or {}), passed, now)
+        self.comparison.look(internals, WorkerProgress(read, to_publish or {}), passed, now)
         found: list[str] = self.comparison.status(now)["differences"]
         return found
 
@@ -82,6 +82,6 @@ def test_publishing_that_stands_still_for_one_origin_is_named_though_more_comes_
 def test_the_age_is_that_of_the_last_comparison() -> None:
     comparison = Comparison()
     assert comparison.status(5)["age_seconds"] is None
-    comparison.look(at_brokers(l3=9), Own(Position(3, 9), {}), BEFORE_ALL, 5)
+    comparison.look(at_brokers(l3=9), WorkerProgress(Position(3, 9), {}), BEFORE_ALL, 5)
     assert comparison.status(7.5)["age_seconds"] == 2.5
     assert comparison.status(7.5)["brokers_end"] == "3:9"

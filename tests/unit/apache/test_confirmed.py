@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from replicator.apache.confirmed import AHEAD_MAX, HOLD_SECONDS, HOLD_UNDER_WAY_SECONDS, Confirmation, Confirmed
+from replicator.apache.confirmed_entries import (
+    AHEAD_MAX,
+    HOLD_SECONDS,
+    HOLD_UNDER_WAY_SECONDS,
+    Confirmation,
+    ConfirmedEntries,
+)
 from replicator.apache.stamps import Identity
 from snapshots.position import BEFORE_ALL, Position
 
@@ -11,14 +17,14 @@ def identity(number: int) -> Identity:
     return Identity("b", 1, Position(70, number))
 
 
-def sent_and_confirmed(confirmed: Confirmed, *positions: Position) -> None:
+def sent_and_confirmed(confirmed: ConfirmedEntries, *positions: Position) -> None:
     for number, position in enumerate(positions):
         confirmed.sent()
         confirmed.confirm(position, identity(number), 10)
 
 
-def opened() -> Confirmed:
-    confirmed = Confirmed()
+def opened() -> ConfirmedEntries:
+    confirmed = ConfirmedEntries()
     confirmed.open(lambda: None)
     return confirmed
 
@@ -48,7 +54,7 @@ def test_the_first_of_a_ledger_is_always_read() -> None:
     sent_and_confirmed(confirmed, Position(4, 0), Position(4, 1))
     assert confirmed.after(Position(3, 4)) == []
     assert [each.position for each in confirmed.after(Position(4, 0))] == [Position(4, 1)]
-    assert Confirmed().after(BEFORE_ALL) == []
+    assert ConfirmedEntries().after(BEFORE_ALL) == []
 
 
 def test_nothing_is_expected_of_a_producer_that_has_ended() -> None:

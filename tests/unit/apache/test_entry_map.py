@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicator.apache.entry_map import EntryMap
-from replicator.apache.left_out import LeftOut
+from replicator.apache.left_out import RefusedEntry
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent
 from snapshots.position import BEFORE_ALL, Position
@@ -213,7 +213,7 @@ def test_what_lies_before_the_first_that_brokers_have_was_deleted_there_and_is_n
 def test_invariant_2_what_is_due_before_an_entry_that_is_left_out_is_still_published() -> None:
     """A broker may refuse entries for a reason that ends, and the one behind them for a policy."""
     entries = a_map()
-    left_out = LeftOut(Identity(THEIRS, 9, Position(70, 3)), 9_000, "too large", at_ms=1)
+    left_out = RefusedEntry(Identity(THEIRS, 9, Position(70, 3)), 9_000, "too large", at_ms=1)
     entries.leave_out(left_out)
     assert entries.published_through(THEIRS) == Position(70, 3)
     entries.copied(THEIRS, Position(70, 4), Position(1, 11), 3)
@@ -229,7 +229,7 @@ def test_invariant_2_what_is_due_before_an_entry_that_is_left_out_is_still_publi
 
 def test_an_entry_that_is_left_out_and_stands_at_the_brokers_is_not_named() -> None:
     entries = a_map()
-    left_out = LeftOut(Identity(THEIRS, 9, Position(70, 3)), 9_000, "too large", at_ms=1)
+    left_out = RefusedEntry(Identity(THEIRS, 9, Position(70, 3)), 9_000, "too large", at_ms=1)
     entries.leave_out(left_out)
     assert entries.left_out() == [left_out]
     entries.seen_at_broker(left_out.identity, Position(3, 10))

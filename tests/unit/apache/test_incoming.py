@@ -14,14 +14,14 @@ from asynchronous import asynchronous
 from engine_support import entries_of, eventually, message, opened
 from gateway_support import serving_clients
 
-from replicator.apache.confirmed import Confirmed
+from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.entry_map import EntryMap
+from replicator.apache.flow_control import PERMITS_FIRST, read_budget
 from replicator.apache.incoming import Incoming
 from replicator.apache.native_replication import NativeOrigins
-from replicator.apache.passed_over import Gap
-from replicator.apache.permits import PERMITS_FIRST, read_room
-from replicator.apache.published import load_map
+from replicator.apache.published_extents import load_map
 from replicator.apache.schemas import BrokerSchemas
+from replicator.apache.skipped_messages import Gap
 from replicator.apache.stamps import Identity, stamped
 from replicator.client import PulsarException
 from replicator.client.settings import ProducerSettings
@@ -62,7 +62,7 @@ class Stage:
     engine: Engine
     topic: Topic
     entries: EntryMap
-    confirmed: Confirmed
+    confirmed: ConfirmedEntries
 
     def blocks(self) -> list[tuple[frozenset[str] | None, list[Position]]]:
         """Return, for each of the log's blocks, the clusters that may have it and its entries' positions at the
@@ -96,7 +96,7 @@ class Stage:
             self.entries,
             BrokerSchemas(self.connector, self.engine.schemas, TOPIC),
             self.confirmed,
-            read_room(),
+            read_budget(),
             incarnation=1,
             reached=reached,
             begins=begins,
@@ -125,7 +125,7 @@ async def staged(path: Path) -> AsyncIterator[Stage]:
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
         engine.admission.clusters = {"a", "ap", "eu"}
         topic = await engine.topic(TOPIC, by_link=True)
-        yield Stage(connector, engine, topic, load_map(engine.store, topic, "a.pulsar"), Confirmed())
+        yield Stage(connector, engine, topic, load_map(engine.store, topic, "a.pulsar"), ConfirmedEntries())
         await connector.close()
 
 

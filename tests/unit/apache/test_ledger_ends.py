@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.apache.ledger_ends import LedgerEnds, MayBeMissing, acknowledged, from_json, noted, to_json
-from replicator.apache.passed_over import Gap
+from replicator.apache.ledger_ends import LedgerEnds, PossibleGap, acknowledged, from_json, noted, to_json
 from replicator.apache.shown import TopicInternals
+from replicator.apache.skipped_messages import Gap
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -55,12 +55,12 @@ def test_a_cursor_in_a_ledger_that_is_gone_says_that_there_were_entries_up_to_it
 
 
 def test_places_that_follow_each_other_are_one() -> None:
-    first = MayBeMissing(READ, Position(5, 36), 7, 20)
-    second = MayBeMissing(Position(5, 35), Position(6, 0), 8)
+    first = PossibleGap(READ, Position(5, 36), 7, 20)
+    second = PossibleGap(Position(5, 35), Position(6, 0), 8)
     assert noted([], first) == [first]
     assert noted([first], first) == [first]
-    assert noted([first], second) == [MayBeMissing(READ, Position(6, 0), 7, 20)]
-    later = MayBeMissing(Position(9, 1), Position(10, 0), 9)
+    assert noted([first], second) == [PossibleGap(READ, Position(6, 0), 7, 20)]
+    later = PossibleGap(Position(9, 1), Position(10, 0), 9)
     assert noted([first], later) == [first, later]
 
 
@@ -76,20 +76,20 @@ def test_the_number_of_added_entries_says_that_nothing_is_missing(
 
 
 def test_places_are_kept() -> None:
-    places = [MayBeMissing(READ, Position(6, 0), 7, 20), MayBeMissing(Position(9, -1), Position(10, 0), 8)]
+    places = [PossibleGap(READ, Position(6, 0), 7, 20), PossibleGap(Position(9, -1), Position(10, 0), 8)]
     assert from_json(to_json(places)) == places
 
 
 def test_a_place_that_an_operator_has_acknowledged_is_not_named_again_and_the_next_one_is() -> None:
-    first = MayBeMissing(Position(5, 15), Position(6, 0), 1, 4)
+    first = PossibleGap(Position(5, 15), Position(6, 0), 1, 4)
     known = acknowledged([first._replace(after=Position(1, 1)), first], 70)
     assert known == [first._replace(acknowledged_ms=70)]
     assert from_json(to_json(known)) == known
     assert noted(known, first._replace(at_ms=2)) == known
-    following = MayBeMissing(Position(6, -1), Position(7, 0), 3)
+    following = PossibleGap(Position(6, -1), Position(7, 0), 3)
     assert noted(known, following) == [*known, following]
     assert acknowledged([*known, following], 80) == [following._replace(acknowledged_ms=80)]
 
 
 def test_places_that_an_earlier_version_stored_are_read() -> None:
-    assert from_json(b"[[5, 15, 6, 0, 1, 4]]") == [MayBeMissing(Position(5, 15), Position(6, 0), 1, 4)]
+    assert from_json(b"[[5, 15, 6, 0, 1, 4]]") == [PossibleGap(Position(5, 15), Position(6, 0), 1, 4)]

@@ -15,11 +15,11 @@ from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.copies_elsewhere import Copies, Copy, Expected
+from replicator.apache.copies_elsewhere import Copies, Copy, EntryFingerprint
 from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
-from replicator.apache.published import FIRST_READ, load_map, read_row, write_of
+from replicator.apache.published_extents import FIRST_READ, load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
@@ -244,7 +244,7 @@ async def test_a_new_store_beside_new_brokers_takes_no_position_that_another_clu
     brokers = Brokers(**ledgers)
     brokers.cursor = None
     async with beside(tmp_path, brokers) as bridge:
-        newest = Copy(HighWater(7, Position(3, 2)), Position(3, 2), Expected(PUBLISH_TIME_MS, 30))
+        newest = Copy(HighWater(7, Position(3, 2)), Position(3, 2), EntryFingerprint(PUBLISH_TIME_MS, 30))
         bridge.copies = Copies((newest, Copy(HighWater(7, Position(2, 9)))))
         if not begins:
             assert (await bridge.cursor.standing()).is_first
@@ -274,7 +274,9 @@ async def test_invariant_2_a_new_store_beside_brokers_that_reused_positions_take
     brokers = Brokers(l1=[1, 2, 30, 40])
     brokers.cursor = "1:1"
     async with beside(tmp_path, brokers) as bridge:
-        bridge.copies = Copies((Copy(HighWater(7, Position(1, 2)), Position(1, 2), Expected(PUBLISH_TIME_MS, 3)),))
+        bridge.copies = Copies(
+            (Copy(HighWater(7, Position(1, 2)), Position(1, 2), EntryFingerprint(PUBLISH_TIME_MS, 3)),)
+        )
         with pytest.raises(BrokersPutBack, match="up to 1:2"):
             await bridge.cursor.standing()
         standing = await bridge.life.standing(bridge.cursor)
@@ -359,7 +361,7 @@ async def test_invariant_2_an_expiry_during_the_wait_for_a_silent_cluster_does_n
 def _raised(incarnation: int, entry: int, sequence_id: int) -> Copy:
     """Messages up to an entry of ledger 1, in a life that was begun while a cluster was silent."""
     at = Position(1 + incarnation, entry)
-    return Copy(HighWater(incarnation, at), at, Expected(PUBLISH_TIME_MS, sequence_id))
+    return Copy(HighWater(incarnation, at), at, EntryFingerprint(PUBLISH_TIME_MS, sequence_id))
 
 
 RAISED: Final = 1_700_000_000_000
@@ -425,7 +427,7 @@ async def test_a_lost_store_that_takes_over_a_life_names_what_nobody_may_have(tm
     brokers.cursor = "3:2"
     async with beside(tmp_path, brokers) as bridge:
         at = Position(3 + RAISED, 1)
-        first = Copy(HighWater(RAISED, at), at, Expected(PUBLISH_TIME_MS, 2))
+        first = Copy(HighWater(RAISED, at), at, EntryFingerprint(PUBLISH_TIME_MS, 2))
         bridge.copies = Copies((first, Copy(HighWater(RAISED, Position(2 + RAISED, 7)))))
         assert (await bridge.life.standing(bridge.cursor)).incarnation == RAISED
         assert [each.after for each in bridge.cursor.may_be_missing()] == [Position(2, 7)]
@@ -444,7 +446,7 @@ async def test_invariant_2_a_cluster_that_cannot_tell_its_newest_message_is_none
         with pytest.raises(BridgeHalted, match="bridge renew") as halted:
             await bridge.cursor.standing()
         assert not isinstance(halted.value, BrokersPutBack)
-        further = Copy(HighWater(7, Position(1, 3)), Position(1, 3), Expected(PUBLISH_TIME_MS, 40))
+        further = Copy(HighWater(7, Position(1, 3)), Position(1, 3), EntryFingerprint(PUBLISH_TIME_MS, 40))
         bridge.copies = Copies((further, untold))
         assert (await bridge.cursor.standing()).incarnation == 7  # all before a message that is the same is the same
         bridge.copies = Copies((untold,))

@@ -15,8 +15,8 @@ from engine_support import PUBLISH_TIME_MS, entries_of, eventually, make_block, 
 from publishing_support import NOTHING_STORED, Publishing, publishing
 
 from replicator.apache.errors import BridgeHalted
-from replicator.apache.left_out import LeftOut
-from replicator.apache.published import left_out_row, load_map
+from replicator.apache.left_out import RefusedEntry
+from replicator.apache.published_extents import left_out_row, load_map
 from replicator.apache.stamps import Identity, marks_of
 from replicator.client import NotAllowedError
 from replicator.client.settings import ProducerSettings
@@ -219,7 +219,7 @@ async def test_nothing_is_sent_behind_the_first_entry_of_an_origin_before_it_is_
         await eventually(lambda: published(made) == list(range(8)))
 
 
-async def leave_out(made: Publishing) -> LeftOut:
+async def leave_out(made: Publishing) -> RefusedEntry:
     """Pass over what is refused, as an operator does."""
     refused = made.outgoing.refused
     assert refused is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from replicator.apache.passing_cursors import KNOWN_SECONDS, PassingCursors
+from replicator.apache.reader_cursors import KNOWN_SECONDS, ReaderCursors
 
 
 class Brokers:
@@ -14,7 +14,7 @@ class Brokers:
         self.lasting = list(lasting)
         self.requests = 0
         self.now = 0.0
-        self.passing = PassingCursors(self, "t", lambda: self.now)
+        self.passing = ReaderCursors(self, "t", lambda: self.now)
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
         self.requests += 1

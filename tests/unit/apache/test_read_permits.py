@@ -7,10 +7,10 @@ from asynchronous import asynchronous
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.apache import permits as bounds
+from replicator.apache import flow_control as bounds
 from replicator.apache.arrivals import BYTES_MAX, Arrivals
-from replicator.apache.permits import PERMITS_FIRST, PERMITS_MAX, Permits, read_room
-from replicator.apache.shared_room import SharedRoom
+from replicator.apache.flow_control import PERMITS_FIRST, PERMITS_MAX, FlowControl, read_budget
+from replicator.apache.shared_budget import SharedBudget
 from replicator.client.errors import ConnectError
 from replicator.engine.types import Delivery
 from snapshots.position import Position
@@ -21,9 +21,9 @@ MIB = 1024 * 1024
 class Reader:
     """Reader of a topic; a broker always has as many messages as it grants."""
 
-    def __init__(self, room: SharedRoom) -> None:
+    def __init__(self, room: SharedBudget) -> None:
         self.granted = 0
-        self.permits = Permits(self._flow, room)
+        self.permits = FlowControl(self._flow, room)
 
     def _flow(self, messages: int) -> None:
         assert messages > 0
@@ -44,7 +44,7 @@ def _delivery(messages: int, size: int) -> Delivery:
 
 
 def test_a_backlog_of_batches_fills_the_bytes_of_a_topic_and_not_a_number_of_messages() -> None:
-    reader = Reader(read_room())
+    reader = Reader(read_budget())
     reader.all_comes(1_000)
     assert reader.granted == bounds.TOPIC_BYTES_MAX // 1_000
     reader.all_comes(10)
@@ -52,7 +52,7 @@ def test_a_backlog_of_batches_fills_the_bytes_of_a_topic_and_not_a_number_of_mes
 
 
 def test_a_topic_that_seldom_gets_a_message_is_granted_few() -> None:
-    room = read_room()
+    room = read_budget()
     reader = Reader(room)
     for _ in range(1_000):
         reader.comes(1, 1_000)
@@ -61,7 +61,7 @@ def test_a_topic_that_seldom_gets_a_message_is_granted_few() -> None:
 
 
 def test_what_was_granted_to_a_backlog_is_given_back_when_messages_come_one_by_one() -> None:
-    room = read_room()
+    room = read_budget()
     reader = Reader(room)
     reader.all_comes(2_000)
     assert room.used > 60 * MIB
@@ -72,7 +72,7 @@ def test_what_was_granted_to_a_backlog_is_given_back_when_messages_come_one_by_o
 
 
 def test_many_topics_share_what_each_does_not_have_for_itself_and_none_is_left_without() -> None:
-    room = read_room()
+    room = read_budget()
     readers = [Reader(room) for _ in range(100)]
     for _ in range(12):
         for reader in readers:
@@ -86,7 +86,7 @@ def test_many_topics_share_what_each_does_not_have_for_itself_and_none_is_left_w
 
 
 def test_a_message_larger_than_all_room_may_come() -> None:
-    reader = Reader(SharedRoom(bounds.SHARED_BYTES, topic_max=2 * MIB, topic_min=MIB))
+    reader = Reader(SharedBudget(bounds.SHARED_BYTES, topic_max=2 * MIB, topic_min=MIB))
     reader.comes(PERMITS_FIRST, MIB)
     assert reader.granted == 2
     reader.comes(2, 5 * MIB)
@@ -94,7 +94,7 @@ def test_a_message_larger_than_all_room_may_come() -> None:
 
 
 def test_after_a_pause_few_are_granted_and_soon_more() -> None:
-    reader = Reader(read_room())
+    reader = Reader(read_budget())
     reader.all_comes(1_000)
     reader.permits.used([_delivery(reader.granted, 1_000 * reader.granted)])
     reader.granted = 0
@@ -112,7 +112,7 @@ steps = st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 1.0), st.integers(1
 def test_invariant_11_what_may_come_is_bounded_by_the_size_of_what_came(
     steps: list[tuple[int, float, int, bool]],
 ) -> None:
-    room = read_room()
+    room = read_budget()
     readers = [Reader(room) for _ in range(4)]
     for index, part, size, pauses in steps:
         reader = readers[index]

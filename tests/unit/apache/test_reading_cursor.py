@@ -18,9 +18,9 @@ from replicator.apache.admin import BrokerAdmin
 from replicator.apache.copies_elsewhere import Copies, Copy
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted, BrokersPutBack
-from replicator.apache.passed_over import Gap
-from replicator.apache.published import load_map, load_may_be_missing
+from replicator.apache.published_extents import load_map, load_may_be_missing
 from replicator.apache.reading_cursor import ReadingCursor
+from replicator.apache.skipped_messages import Gap
 from replicator.apache.stamps import Identity
 from replicator.engine.errors import EngineError
 from replicator.engine.log.requests import CopiedBlock

@@ -15,9 +15,9 @@ from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.entry_map import ReadEntry
 from replicator.apache.errors import AdminFailed, RenewalRefused
-from replicator.apache.published import load_map, read_row, write_of
+from replicator.apache.published_extents import load_map, read_row, write_of
 from replicator.apache.reading_cursor import ReadingCursor
-from replicator.apache.renewing import Renewal, Renewing, Way, plan_of
+from replicator.apache.renewing import Renewal, Renewing, ResumeMode, plan_of
 from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity
 from replicator.apache.topic_at_brokers import TopicAtBrokers
@@ -43,24 +43,24 @@ def planned(
 def test_reading_goes_on_right_behind_what_was_read_as_long_as_the_brokers_have_it() -> None:
     for same in (False, True):
         renewal = planned(Position(3, 4), at_brokers(Position(5, 2), 3, 5), same=same)
-        assert (renewal.way, renewal.first) == (Way.BEHIND, Position(3, 5))
+        assert (renewal.way, renewal.first) == (ResumeMode.BEHIND, Position(3, 5))
 
 
 def test_what_brokers_have_deleted_before_it_was_read_is_named_as_missing() -> None:
     renewal = planned(Position(3, 4), at_brokers(Position(5, 2), 5), same=True)
-    assert (renewal.way, renewal.first) == (Way.EARLIEST, None)
+    assert (renewal.way, renewal.first) == (ResumeMode.EARLIEST, None)
     assert "after 3:4" in renewal.text
 
 
 def test_a_worker_that_has_read_nothing_reads_all_that_the_brokers_have() -> None:
     renewal = planned(BEFORE_ALL, at_brokers(Position(5, 2), 4, 5), same=True)
-    assert (renewal.way, renewal.first) == (Way.EARLIEST, None)
+    assert (renewal.way, renewal.first) == (ResumeMode.EARLIEST, None)
     assert "missing" not in renewal.text
 
 
 def test_a_topic_that_is_another_one_gets_what_other_clusters_published() -> None:
-    assert planned(Position(3, 4), at_brokers(Position(5, 2), 5)).way is Way.ANEW
-    assert planned(Position(3, 4), None).way is Way.ANEW
+    assert planned(Position(3, 4), at_brokers(Position(5, 2), 5)).way is ResumeMode.ANEW
+    assert planned(Position(3, 4), None).way is ResumeMode.ANEW
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ async def halted(path: Path, brokers: Brokers) -> AsyncIterator[tuple[Engine, To
 @pytest.mark.parametrize(
     ("incarnation", "ledgers", "way", "first"),
     [
-        ("7", (3, 5), Way.BEHIND, (3, 6)),
-        ("7", (5,), Way.EARLIEST, (5, 0)),
-        ("6", (5,), Way.ANEW, (5, 0)),
-        ("6", (3, 5), Way.BEHIND, (3, 6)),
-        (None, (5,), Way.ANEW, (-1, -1)),
-        (None, (3, 5), Way.BEHIND, (3, 6)),
+        ("7", (3, 5), ResumeMode.BEHIND, (3, 6)),
+        ("7", (5,), ResumeMode.EARLIEST, (5, 0)),
+        ("6", (5,), ResumeMode.ANEW, (5, 0)),
+        ("6", (3, 5), ResumeMode.BEHIND, (3, 6)),
+        (None, (5,), ResumeMode.ANEW, (-1, -1)),
+        (None, (3, 5), ResumeMode.BEHIND, (3, 6)),
     ],
 )
 @asynchronous
@@ -183,7 +183,7 @@ async def test_invariant_2_a_renewal_that_was_killed_between_its_steps_is_ended_
     tmp_path: Path,
     incarnation: str | None,
     ledgers: tuple[int, ...],
-    way: Way,
+    way: ResumeMode,
     first: tuple[int, int],
     changes_properties: bool,
     steps: int,
@@ -203,10 +203,10 @@ async def test_invariant_2_a_renewal_that_was_killed_between_its_steps_is_ended_
             assert renewal.way is way
             await Worker(engine, topic, admin).renewing.carry_out(renewal)
         made = incarnation is None or (incarnation == "6" and not changes_properties)
-        if made and way is Way.ANEW:
+        if made and way is ResumeMode.ANEW:
             first = (-1, -1)  # the first entry that the brokers have
         assert (brokers.incarnation, brokers.next) == ("7", first)
-        assert Worker(engine, topic, admin).published() is (way is not Way.ANEW)
+        assert Worker(engine, topic, admin).published() is (way is not ResumeMode.ANEW)
         assert brokers.was_without is made
 
 
@@ -222,7 +222,7 @@ async def test_invariant_2_a_renewal_is_refused_where_nobody_can_tell_whether_th
         with pytest.raises(RenewalRefused, match="Let the role view messages"):
             await Worker(engine, topic, admin).renewing.plan()
         brokers.incarnation = "7"
-        assert (await Worker(engine, topic, admin).renewing.plan()).way is Way.BEHIND
+        assert (await Worker(engine, topic, admin).renewing.plan()).way is ResumeMode.BEHIND
 
 
 @asynchronous

@@ -9,7 +9,7 @@ import pytest
 from asynchronous import asynchronous
 
 from replicator.apache.errors import AdminLimited
-from replicator.apache.request_turns import REQUESTS_AT_ONCE_MAX, RequestTurns
+from replicator.apache.rate_limiter import REQUESTS_AT_ONCE_MAX, RateLimiter
 
 SAID_SECONDS = 1.0
 
@@ -17,7 +17,7 @@ SAID_SECONDS = 1.0
 class Request:
     """Sent as often as it is told to wait; the test answers."""
 
-    def __init__(self, turns: RequestTurns) -> None:
+    def __init__(self, turns: RateLimiter) -> None:
         self.sent: list[float] = []
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._news = asyncio.Event()
@@ -45,7 +45,7 @@ class Request:
 
 @asynchronous
 async def test_nothing_goes_out_in_a_pause_that_outlasts_the_limit() -> None:
-    turns = RequestTurns()
+    turns = RateLimiter()
     first, second = Request(turns), Request(turns)
     await first.until_sent(1)
     await second.until_sent(1)
@@ -64,7 +64,7 @@ async def test_nothing_goes_out_in_a_pause_that_outlasts_the_limit() -> None:
 
 @asynchronous
 async def test_who_gives_up_leaves_its_place_to_others() -> None:
-    turns = RequestTurns()
+    turns = RateLimiter()
     under_way = [Request(turns) for _ in range(REQUESTS_AT_ONCE_MAX)]
     for each in under_way:
         await each.until_sent(1)

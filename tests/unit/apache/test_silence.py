@@ -17,9 +17,9 @@ from engine_support import eventually, message, opened
 from gateway_support import serving_clients
 
 from replicator.apache import arrivals
-from replicator.apache.arrivals import SILENCE_SECONDS, SILENCE_SECONDS_MAX, Silence
-from replicator.apache.permits import read_room
-from replicator.apache.publish_room import publish_room
+from replicator.apache.arrivals import SILENCE_SECONDS, SILENCE_SECONDS_MAX, StallDetector
+from replicator.apache.flow_control import read_budget
+from replicator.apache.publish_budget import publish_budget
 from replicator.apache.shown import TopicInternals
 from replicator.apache.topic_bridge import TopicBridge
 from replicator.client.wire.connector import BrokerConnector
@@ -46,7 +46,7 @@ async def bridging(path: Path) -> AsyncIterator[tuple[Topic, TopicBridge]]:
         topic = await engine.topic(TOPIC, by_link=True)
         connector = BrokerConnector(served.url, connection_timeout_seconds=20, operation_timeout_seconds=20)
         settings = ApacheSettings(service_url=served.url, admin_url=brokers.url)
-        rooms = publish_room(), read_room()
+        rooms = publish_budget(), read_budget()
         yield topic, TopicBridge(settings, connector, admin, engine, topic, "a.pulsar", *rooms, engine.supervisor, None)
         await connector.close()
 
@@ -87,7 +87,7 @@ async def test_nobody_waits_for_a_comparison_of_a_bridge_that_has_ended(tmp_path
 
 
 def test_the_bridge_subscribes_anew_where_nothing_comes_and_ever_more_seldom() -> None:
-    silence = Silence()
+    silence = StallDetector()
     over = [now for now in range(3_600) if silence.is_over(READ, PASSED, LAST, float(now))]
     assert over[0] == SILENCE_SECONDS
     pauses = [later - before for before, later in itertools.pairwise(over)]
@@ -98,14 +98,14 @@ def test_the_bridge_subscribes_anew_where_nothing_comes_and_ever_more_seldom() -
 
 
 def test_brokers_that_send_something_from_time_to_time_are_not_silent() -> None:
-    silence = Silence()
+    silence = StallDetector()
     for now in range(100):
         read = Position(3, now // 4)
         assert not silence.is_over(read, PASSED, Position(3, 1_000), float(now))
 
 
 def test_brokers_are_not_silent_where_all_was_read_or_nobody_gets_the_rest() -> None:
-    silence = Silence()
+    silence = StallDetector()
     for now in range(100):
         assert not silence.is_over(LAST, PASSED, LAST, float(now))
         assert not silence.is_over(READ, LAST, LAST, float(now))

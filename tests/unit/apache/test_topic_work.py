@@ -20,7 +20,7 @@ def test_pauses_grow_and_begin_anew_once_brokers_answer_again() -> None:
         pauses.append(work.pause_seconds("reading"))
     assert pauses == sorted(pauses)
     assert (pauses[0] < 0.5, pauses[-1]) == (True, PAUSE_MAX_SECONDS)
-    work.hurry()
+    work.retry_now()
     work.fails("reading", BridgeError("the topic is not loaded yet"))
     assert work.pause_seconds("reading") < 0.5
 
@@ -43,7 +43,7 @@ async def test_a_part_that_goes_well_again_ends_the_pauses_of_the_others() -> No
     keeping = asyncio.ensure_future(work.keep("subscriptions", compare))
     await pausing.wait()
     await asyncio.sleep(0)  # it pauses now
-    work.well("reading")
+    work.succeeded("reading")
     async with timeout(10):
         await second.wait()
     keeping.cancel()

@@ -14,7 +14,7 @@ from replicator.api import json_in_slices
 from replicator.api.websocket.fields import BadField
 from replicator.api.websocket.frames import Unsendable, read_command, read_message
 from replicator.running.pacing import Pace
-from replicator.running.turns import SLICE_SECONDS, Turns
+from replicator.running.turns import SLICE_SECONDS, FairScheduler
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -42,7 +42,7 @@ class Paced:
                 self.pauses += 1
                 loop.call_soon(call)
 
-            return await json_in_slices.json_in_slices(body, Pace(Turns(self.clock, soon)))
+            return await json_in_slices.json_in_slices(body, Pace(FairScheduler(self.clock, soon)))
 
         return asyncio.run(read())
 
@@ -125,7 +125,7 @@ def test_a_body_with_too_many_values_is_refused() -> None:
     body = json.dumps({"messages": [{"x": [[]] * 2_000, "y": ",:[{" * 5_000}]}).encode()
 
     async def read(marks_max: int) -> Any:
-        return await json_in_slices.json_in_slices(body, Pace(Turns(lambda: 0.0, lambda _: None)), marks_max)
+        return await json_in_slices.json_in_slices(body, Pace(FairScheduler(lambda: 0.0, lambda _: None)), marks_max)
 
     with pytest.raises(json_in_slices.TooManyValues):
         asyncio.run(read(4_000))

@@ -10,7 +10,7 @@ import pytest
 from engine_support import TOPIC, message, opened
 
 from replicator.backup import repairing
-from replicator.backup.repairing import _Asking
+from replicator.backup.repairing import _PeerBlocks
 from replicator.pipeline.errors import UnexpectedAnswer
 from snapshots.position import BEFORE_ALL
 
@@ -29,7 +29,7 @@ def test_invariant_11_a_cluster_that_takes_the_connection_and_is_silent_is_waite
             (head,) = engine.store.block_heads(topic.topic_id, BEFORE_ALL, topic.log.last, blocks_max=1)
             with socket.create_server(("127.0.0.1", 0)) as silent:
                 url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-                asking = _Asking({"eu-west": url}, said.append)
+                asking = _PeerBlocks({"eu-west": url}, said.append)
                 first = await asyncio.to_thread(asking.copy_of, head, TOPIC)
                 assert asking.copy_of(head, TOPIC) == first, "it is not asked again"
             assert first[0] is None
@@ -62,6 +62,6 @@ def test_a_cluster_that_refuses_to_answer_does_not_say_that_it_has_no_such_block
         raise error
 
     monkeypatch.setattr(repairing, "_block_there", refuse)
-    asking = _Asking({"eu-west": "http://127.0.0.1:1"}, lambda _: None)
+    asking = _PeerBlocks({"eu-west": "http://127.0.0.1:1"}, lambda _: None)
     assert asking.ask(TOPIC, "us-east", 1, BEFORE_ALL, lambda _: True) == (None, "eu-west: refused")
     assert asking.all_answered() is answered

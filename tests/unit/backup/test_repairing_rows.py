@@ -12,7 +12,7 @@ import pytest
 from engine_support import TOPIC, eventually, logged, make_block, marker, message, opened, subscribed
 from segment_support import SMALL
 
-from replicator.backup.repairing_rows import MendedRows, mend_rows
+from replicator.backup.repairing_rows import RowRepairs, mend_rows
 from replicator.engine.engine import EngineSettings
 from replicator.engine.log.block import BlockKind, Buffer, verify_block
 from replicator.engine.log.segments.settings import SegmentSettings
@@ -77,7 +77,7 @@ def take_out(path: Path, *positions: Position, table: str = "blocks") -> None:
     store.close()
 
 
-def mended(path: Path, ask: Callable[..., tuple[bytes | None, str]]) -> MendedRows:
+def mended(path: Path, ask: Callable[..., tuple[bytes | None, str]]) -> RowRepairs:
     store = Store(path, cluster="us-east", size_max=SIZE)
     try:
         assert check_store(store).problems
@@ -114,7 +114,7 @@ def test_blocks_in_segments_come_back_and_nobody_is_asked(tmp_path: Path) -> Non
     def ask(*_: object) -> tuple[None, str]:
         raise AssertionError("nobody is asked")
 
-    assert mended(tmp_path, ask) == MendedRows(2)
+    assert mended(tmp_path, ask) == RowRepairs(2)
     assert asyncio.run(log_of(tmp_path)) == written
 
 

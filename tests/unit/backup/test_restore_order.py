@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replicator.backup.destination import Destination
 from replicator.backup.manifest import Manifest, Manifests, TopicMark, new_id
 from replicator.backup.restore_order import has_more, order_of, restored_beside
-from replicator.engine.restored import BackupBeside, first_restored, order_advice
+from replicator.engine.restored import SiblingBackup, first_restored, order_advice
 
 TOPIC = "persistent://public/default/orders"
 NAMES = ("a", "b", "c")
@@ -86,14 +86,14 @@ def test_backups_of_other_systems_at_a_place_are_left_alone_and_damaged_ones_are
         Manifests(place, each.cluster).write(each)
     (tmp_path / "b" / "backups" / f"{new_id(9_000)}.json").write_bytes(b"cut off")
     assert restored_beside(place, mine) == [
-        BackupBeside("b", theirs.id, 2_000),
-        BackupBeside("a", mine.id, 1_000),
+        SiblingBackup("b", theirs.id, 2_000),
+        SiblingBackup("a", mine.id, 1_000),
     ]
 
 
 @pytest.mark.parametrize("order", list(permutations(NAMES)))
 def test_who_is_first_is_told_to_go_on_and_the_others_whom_to_restore_before(order: tuple[str, ...]) -> None:
-    beside = [BackupBeside(name, f"backup-{name}", 1_000) for name in order]
+    beside = [SiblingBackup(name, f"backup-{name}", 1_000) for name in order]
     first, second, third = order
     assert first_restored(first, beside) == []
     assert f"reclaim -f FILE --cluster {first} --without {second} --without {third}`" in order_advice(first, beside)

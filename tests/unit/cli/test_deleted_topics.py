@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.cli.admin import AskedWorker
+from replicator.cli.admin import WorkerOptions
 from replicator.cli.topics import _copies_stay
 
 TOPOLOGY = """\
@@ -35,4 +35,4 @@ def test_it_names_the_clusters_to_which_links_copied_the_topic(
 ) -> None:
     file = tmp_path / "topology.yaml"
     file.write_text(TOPOLOGY)
-    assert _copies_stay(topic, AskedWorker(None, file, cluster)).endswith(said)
+    assert _copies_stay(topic, WorkerOptions(None, file, cluster)).endswith(said)

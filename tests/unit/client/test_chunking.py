@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from replicator.client.chunking import (
     CHUNKED_MESSAGE_BYTES_MAX,
     MISSED_MAX,
-    Abandoned,
     Assembled,
     Chunk,
     ChunkAction,
     ChunkAssembler,
+    DiscardedChunks,
     chunk_of,
     split_payload,
 )
@@ -73,7 +73,7 @@ def test_chunks_that_are_delivered_again_begin_the_message_anew_and_nothing_is_a
 def test_chunks_that_the_producer_sent_again_replace_the_ones_before_which_are_acknowledged() -> None:
     assembler = ChunkAssembler()
     (abandoned, assembled) = _added(assembler, _chunk(0, 0), _chunk(1, 1), _chunk(0, 2), _chunk(1, 3), _chunk(2, 4))
-    assert isinstance(abandoned, Abandoned)
+    assert isinstance(abandoned, DiscardedChunks)
     assert (abandoned.positions, abandoned.acknowledge) == ((_at(0), _at(1)), True)
     assert isinstance(abandoned.error, ChunkDuplicated)
     assert assembled == Assembled(b"ababab", (_at(2), _at(3), _at(4)))
@@ -82,7 +82,7 @@ def test_chunks_that_the_producer_sent_again_replace_the_ones_before_which_are_a
 def test_a_later_chunk_that_the_producer_sent_again_is_acknowledged_and_the_message_goes_on() -> None:
     assembler = ChunkAssembler()
     duplicate, assembled = _added(assembler, _chunk(0, 0), _chunk(1, 1), _chunk(1, 2), _chunk(2, 3))
-    assert isinstance(duplicate, Abandoned)
+    assert isinstance(duplicate, DiscardedChunks)
     assert (duplicate.positions, duplicate.acknowledge) == ((_at(2),), True)
     assert assembled == Assembled(b"ababab", (_at(0), _at(1), _at(3)))
 
@@ -93,7 +93,7 @@ def test_a_missing_chunk_is_named_and_everything_held_of_the_message_may_come_ag
 ) -> None:
     assembler = ChunkAssembler()
     (abandoned,) = _added(assembler, *(_chunk(index, index) for index in order))
-    assert isinstance(abandoned, Abandoned)
+    assert isinstance(abandoned, DiscardedChunks)
     assert isinstance(abandoned.error, ChunkMissing)
     assert f"expected chunk {awaited}" in str(abandoned.error)
     assert not abandoned.acknowledge
@@ -106,7 +106,7 @@ def test_chunks_without_the_first_one_are_acknowledged_once_they_missed_it_for_a
     young = _added(assembler, _chunk(1, 1), _chunk(2, 2), now_ms=SENT_MS + 59_999)
     assembler.clear()  # the cluster delivers everything again
     old = _added(assembler, _chunk(1, 1), _chunk(2, 2), now_ms=SENT_MS + 60_000)
-    assert [action.acknowledge for action in (*early, *young, *old) if isinstance(action, Abandoned)] == [
+    assert [action.acknowledge for action in (*early, *young, *old) if isinstance(action, DiscardedChunks)] == [
         *[False] * 5,
         *[True] * 2,
     ]
@@ -120,7 +120,7 @@ def test_invariant_5_a_whole_message_that_is_given_up_for_newer_ones_is_never_ac
         actions = _added(assembler, _chunk(0, 10), _chunk(0, 20, uuid="p-1"), now_ms=now_ms)
         actions += _added(assembler, _chunk(1, 11), now_ms=now_ms + 1)
         assert not any(
-            isinstance(each, Abandoned) and each.acknowledge for each in actions if _at(11) in each.positions
+            isinstance(each, DiscardedChunks) and each.acknowledge for each in actions if _at(11) in each.positions
         )
     actions = _added(assembler, *(_chunk(index, 10 + index) for index in range(3)), now_ms=SENT_MS + 9_000)
     assert isinstance(actions[-1], Assembled)
@@ -132,7 +132,7 @@ def test_a_message_that_became_complete_may_miss_a_chunk_anew() -> None:
     later = SENT_MS + 60_000
     assert isinstance(_added(assembler, *(_chunk(index, index) for index in range(3)), now_ms=later)[-1], Assembled)
     (abandoned,) = _added(assembler, _chunk(1, 1), now_ms=later)
-    assert isinstance(abandoned, Abandoned)
+    assert isinstance(abandoned, DiscardedChunks)
     assert not abandoned.acknowledge
 
 
@@ -142,10 +142,10 @@ def test_what_is_remembered_of_messages_that_miss_a_chunk_is_bounded_and_the_fir
         _added(assembler, _chunk(1, number, uuid=f"m-{number}"))
     assert len(assembler._missed) == MISSED_MAX
     given_up = _added(assembler, _chunk(1, 0, uuid="m-0"), now_ms=SENT_MS + 1_000)
-    assert [action.acknowledge for action in given_up if isinstance(action, Abandoned)] == [True]
+    assert [action.acknowledge for action in given_up if isinstance(action, DiscardedChunks)] == [True]
     last = _chunk(1, MISSED_MAX + 4, uuid=f"m-{MISSED_MAX + 4}")
     found = [_added(assembler, last, now_ms=SENT_MS + later)[0] for later in (1_999, 2_000, 3_000)]
-    assert [action.acknowledge for action in found if isinstance(action, Abandoned)] == [False, False, True]
+    assert [action.acknowledge for action in found if isinstance(action, DiscardedChunks)] == [False, False, True]
 
 
 def test_a_message_that_is_not_complete_in_time_is_acknowledged_away() -> None:
@@ -163,7 +163,7 @@ def test_a_message_that_is_not_complete_in_time_is_acknowledged_away() -> None:
 def test_past_its_limit_the_oldest_incomplete_message_is_given_up(acknowledge_oldest: bool) -> None:
     assembler = ChunkAssembler(pending_max=2, acknowledge_oldest=acknowledge_oldest)
     (overflow,) = _added(assembler, *(_chunk(0, index, uuid=f"p-{index}") for index in range(3)))
-    assert isinstance(overflow, Abandoned)
+    assert isinstance(overflow, DiscardedChunks)
     assert isinstance(overflow.error, ChunksOverflow)
     assert (overflow.positions, overflow.acknowledge) == ((_at(0),), acknowledge_oldest)
     assert len(assembler) == 2
@@ -174,7 +174,7 @@ def test_without_a_limit_on_messages_their_declared_bytes_are_the_limit() -> Non
     chunks = [_chunk(0, n, uuid=f"p-{n}", total_bytes=CHUNKED_MESSAGE_BYTES_MAX) for n in range(5)]
     assert _added(assembler, *chunks[:4]) == []
     (overflow,) = _added(assembler, chunks[4])
-    assert isinstance(overflow, Abandoned)
+    assert isinstance(overflow, DiscardedChunks)
     assert overflow.positions == (_at(0),)
 
 
@@ -189,7 +189,7 @@ def test_without_a_limit_on_messages_their_declared_bytes_are_the_limit() -> Non
 def test_chunks_that_do_not_fit_together_are_named_and_never_shown(chunks: tuple[Chunk, ...], named: str) -> None:
     assembler = ChunkAssembler()
     (abandoned,) = _added(assembler, *chunks)
-    assert isinstance(abandoned, Abandoned)
+    assert isinstance(abandoned, DiscardedChunks)
     assert named in str(abandoned.error)
     assert abandoned.positions == tuple(chunk.position for chunk in chunks)
     assert len(assembler) == 0

@@ -9,7 +9,7 @@ from engine_support import message
 from pyroaring import BitMap
 
 from replicator.client.consuming.consumer import Consumer
-from replicator.client.consuming.moving import Moves
+from replicator.client.consuming.moving import EntryIdentities
 from replicator.client.errors import ClusterFenced, ConnectError
 from replicator.engine.types import Delivery, SubscriptionType
 from snapshots.position import Position
@@ -31,7 +31,7 @@ def delivered_at(position: Position, entry: int) -> Delivery:
 
 
 def test_what_was_acknowledged_and_not_confirmed_is_known_where_it_comes_again() -> None:
-    moves = Moves()
+    moves = EntryIdentities()
     for entry in range(4):
         moves.delivered(at(entry), known(entry))
     moves.confirmed([at(0)], None)
@@ -42,7 +42,7 @@ def test_what_was_acknowledged_and_not_confirmed_is_known_where_it_comes_again()
 
 
 def test_a_position_from_before_is_translated_or_remembered_and_never_sent() -> None:
-    moves = Moves()
+    moves = EntryIdentities()
     for entry in range(3):
         moves.delivered(at(entry), known(entry))
     assert moves.place(at(1), -1, 1) == at(1)
@@ -55,7 +55,7 @@ def test_a_position_from_before_is_translated_or_remembered_and_never_sent() -> 
 
 
 def test_a_cumulative_acknowledgement_from_before_covers_what_was_delivered_before() -> None:
-    moves = Moves()
+    moves = EntryIdentities()
     for entry in range(4):
         moves.delivered(at(entry), known(entry))
     assert moves.before_through(at(2)) is None
@@ -116,7 +116,7 @@ def test_what_came_again_is_not_shown_once_it_is_acknowledged_by_its_position_fr
 
 
 def test_messages_of_a_batch_that_are_acknowledged_from_before_are_not_shown() -> None:
-    moves = Moves()
+    moves = EntryIdentities()
     moves.delivered(at(0), known(0))
     moves.moved([], {}, [])
     moves.delivered(at(5, 9), known(0))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from replicator.client.authentication import AuthenticationTLS, Showing
+from replicator.client.authentication import AuthenticationTLS, ConnectionSecurity
 from replicator.client.errors import PulsarException
 from replicator.client.wire.connector import BrokerConnector
 from replicator.security.certificate_making import Authority
@@ -34,7 +34,7 @@ async def hears(directory: Path, authentication: AuthenticationTLS) -> PulsarExc
         f"pulsar+ssl://127.0.0.1:{server.sockets[0].getsockname()[1]}",
         connection_timeout_seconds=5,
         operation_timeout_seconds=5,
-        showing=Showing(authentication, str(authority.file)),
+        showing=ConnectionSecurity(authentication, str(authority.file)),
     )
     try:
         with pytest.raises(PulsarException) as heard:

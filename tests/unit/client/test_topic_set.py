@@ -8,7 +8,7 @@ from replicator.client.consuming.topic_set import (
     RETRY_FIRST_SECONDS,
     RETRY_MAX_SECONDS,
     Action,
-    LetGo,
+    CloseConsumers,
     Poll,
     SubscribeTopic,
     TopicSet,
@@ -43,9 +43,9 @@ def consuming(names: str, partitions: int = 0) -> TopicSet:
 
 def test_a_listing_is_subscribed_to_and_another_one_lets_go_of_what_it_lacks() -> None:
     core = consuming("ab")
-    assert core.listed("bc", hash_of("bc"), 1.0) == [LetGo("a"), fresh("c")]
+    assert core.listed("bc", hash_of("bc"), 1.0) == [CloseConsumers("a"), fresh("c")]
     assert not core.settled
-    core.let_go("a", 1.0)
+    core.on_closed("a", 1.0)
     core.subscribed("c", 0, 1.0)
     assert core.settled
     assert core.listed(None, hash_of("bc"), 2.0) == []
@@ -59,7 +59,7 @@ def test_no_topics_yet_is_a_list_like_any_other() -> None:
 
 def test_a_notification_that_gives_the_clusters_list_is_applied() -> None:
     core = consuming("ab")
-    assert core.changed("c", "a", hash_of("bc"), 1.0) == [fresh("c"), LetGo("a")]
+    assert core.changed("c", "a", hash_of("bc"), 1.0) == [fresh("c"), CloseConsumers("a")]
     assert core.hash == hash_of("bc")
 
 
@@ -67,7 +67,7 @@ def test_after_a_missed_notification_additions_are_believed_and_deletions_asked_
     core = consuming("ab")
     late = POLL_PAUSE_SECONDS
     assert core.changed("d", "a", hash_of("bcd"), late) == [fresh("d"), Poll(hash_of("abd"))]
-    assert core.listed("bcd", hash_of("bcd"), late) == [LetGo("a"), fresh("c")]
+    assert core.listed("bcd", hash_of("bcd"), late) == [CloseConsumers("a"), fresh("c")]
 
 
 def test_a_poll_that_is_asked_for_waits_until_the_last_one_is_some_time_ago() -> None:
@@ -112,17 +112,17 @@ def test_a_topic_that_was_deleted_and_made_anew_is_subscribed_to_again() -> None
 
 def test_a_topic_that_comes_back_while_it_is_let_go_of_is_subscribed_to_after_that() -> None:
     core = consuming("ab")
-    assert core.changed("", "a", hash_of("b"), 1.0) == [LetGo("a")]
+    assert core.changed("", "a", hash_of("b"), 1.0) == [CloseConsumers("a")]
     assert core.changed("a", "", hash_of("ab"), 1.0) == []
-    assert core.let_go("a", 1.0) == [fresh("a")]
+    assert core.on_closed("a", 1.0) == [fresh("a")]
 
 
 def test_a_topic_that_is_deleted_while_it_is_subscribed_to_is_let_go_of_after_that() -> None:
     core = consuming("a")
     assert core.changed("b", "", hash_of("ab"), 1.0) == [fresh("b")]
     assert core.changed("", "b", hash_of("a"), 1.0) == []
-    assert core.subscribed("b", 0, 1.0) == [LetGo("b")]
-    assert core.let_go("b", 1.0) == []
+    assert core.subscribed("b", 0, 1.0) == [CloseConsumers("b")]
+    assert core.on_closed("b", 1.0) == []
 
 
 def test_what_fails_is_tried_again_after_growing_pauses() -> None:
@@ -148,8 +148,8 @@ def test_a_topic_that_is_gone_is_asked_about_and_then_forgotten() -> None:
     assert core.ended("a", 2.0) == [Poll(hash_of("ab"))]
     assert core.tick(3.0) == [fresh("a")]
     assert core.failed("a", 3.0, gone=True) == []
-    assert core.listed("b", hash_of("b"), 3.0) == [LetGo("a")]
-    assert core.let_go("a", 3.0) == []
+    assert core.listed("b", hash_of("b"), 3.0) == [CloseConsumers("a")]
+    assert core.on_closed("a", 3.0) == []
     assert core.tick(3.0) == [Poll(hash_of("b"))], "the answer may be older than what was heard since"
     assert core.listed(None, hash_of("b"), 3.0) == []
     assert core.next_at() == PERIOD_SECONDS
@@ -172,7 +172,7 @@ def test_topics_of_the_first_listing_begin_where_the_user_said_and_all_others_wi
     assert fresh("a") in core.tick(2.0), "it was gone: if it is there now, it was made meanwhile"
     assert core.changed("d", "b", hash_of("acd"), 2.0) == [fresh("d")]
     core.subscribed("b", 0, 2.0)
-    core.let_go("b", 2.0)
+    core.on_closed("b", 2.0)
     assert core.changed("b", "", hash_of("abcd"), 3.0) == [fresh("b")]
     core.subscribed("c", 0, 3.0)
     core.ended("c", 3.0)

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from asynchronous import asynchronous
 
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.fan_out import FanOut
 from replicator.security.access import Access, use_in_context
 from replicator.topology.values import default_topology
 
@@ -27,11 +27,11 @@ async def test_changes_bear_what_their_asker_showed_and_nothing_of_the_worker(tm
         assert server.port is not None
         use_in_context(Access(token="of-the-worker"))
         topology = default_topology(tmp_path, (server.port, 1))
-        asking = Asking(lambda: topology)
-        path, name = "/replication/v1/links/x/pause", asking.clusters[0]
-        refused = await asking.change("Bearer mine", name, "POST", path)
-        await asking.change(None, name, "POST", path)
-        await asking.ask(name, path)
-        await asking.close()
+        fan_out = FanOut(lambda: topology)
+        path, name = "/replication/v1/links/x/pause", fan_out.clusters[0]
+        refused = await fan_out.change("Bearer mine", name, "POST", path)
+        await fan_out.change(None, name, "POST", path)
+        await fan_out.ask(name, path)
+        await fan_out.close()
     assert seen == [("POST", "Bearer mine"), ("POST", None), ("GET", "Bearer of-the-worker")]
     assert (refused.status, refused.error) == (403, f"{name} refuses: not you")

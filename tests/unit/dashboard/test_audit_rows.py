@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.dashboard.asking import Answer
 from replicator.dashboard.audit_rows import DETAIL_CHARS_MAX, audit_rows
+from replicator.dashboard.fan_out import Answer
 
 
 def entry(at_ms: int, action: str = "pause", **detail: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from drill_run_support import report
 
-from replicator.dashboard.asking import Answer
 from replicator.dashboard.drill_rows import DrillNotShown, drill_report, drill_rows, report_in, side_by_side
+from replicator.dashboard.fan_out import Answer
 
 
 def run(run_id: str, day: int, **changes: Any) -> dict[str, Any]:

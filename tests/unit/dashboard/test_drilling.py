@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from asynchronous import asynchronous
 
-from replicator.dashboard.asking import Asking
 from replicator.dashboard.drilling import (
     LINES_MAX,
     MESSAGES_MAX,
@@ -16,8 +15,9 @@ from replicator.dashboard.drilling import (
     DrillRefused,
     DrillRun,
 )
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.rendering import parts_for
-from replicator.dashboard.runs import Beginning, NotNow, RunNotFound
+from replicator.dashboard.runs import NotNow, RunNotFound, RunStart
 from replicator.dashboard.switching import Switches
 from replicator.dashboard.views import DRILL_PARTS, Views
 from replicator.topology.values import default_topology
@@ -26,7 +26,7 @@ GOOD = {"namespace": "public/canary", "messages": "100", "rate": "100", "typed":
 
 
 def run_of(**more: object) -> DrillRun:
-    run = DrillRun("public/canary", 100, 100, beginning=Beginning("x", "chief", 1, 0.0))
+    run = DrillRun("public/canary", 100, 100, beginning=RunStart("x", "chief", 1, 0.0))
     for name, value in more.items():
         setattr(run, name, value)
     return run
@@ -53,13 +53,13 @@ def test_what_a_drill_cannot_be_is_refused_by_its_field(tmp_path: Path, field: s
     @asynchronous
     async def refused() -> None:
         topology = default_topology(tmp_path, (1, 2))
-        asking = Asking(lambda: topology)
-        drilling = Drilling(asking, "us-east")
+        fan_out = FanOut(lambda: topology)
+        drilling = Drilling(fan_out, "us-east")
         with pytest.raises(DrillRefused) as caught:
             drilling.start({**GOOD, field: value}, shown=None, who="chief")
         assert caught.value.field == field
         assert drilling.newest() == []
-        await asking.close()
+        await fan_out.close()
 
     refused()
 
@@ -67,8 +67,8 @@ def test_what_a_drill_cannot_be_is_refused_by_its_field(tmp_path: Path, field: s
 @asynchronous
 async def test_one_drill_goes_on_at_a_time(tmp_path: Path) -> None:
     topology = default_topology(tmp_path, (1, 2))
-    asking = Asking(lambda: topology)
-    drilling = Drilling(asking, "us-east")
+    fan_out = FanOut(lambda: topology)
+    drilling = Drilling(fan_out, "us-east")
     drilling._runs["x"] = run_of()
     with pytest.raises(NotNow, match="goes on here already, in public/canary"):
         drilling.start(GOOD, shown=None, who="chief")
@@ -77,7 +77,7 @@ async def test_one_drill_goes_on_at_a_time(tmp_path: Path) -> None:
     drilling.end("x", "chief")
     drilling.end("x", "another")
     assert (drilling.find("x").ending, len(drilling.find("x").lines)) == ("chief", 1)
-    await asking.close()
+    await fan_out.close()
 
 
 def test_what_the_child_says_is_kept_and_what_others_print_is_shown_as_it_is() -> None:
@@ -100,9 +100,9 @@ def test_what_the_child_says_is_kept_and_what_others_print_is_shown_as_it_is() -
 @asynchronous
 async def test_the_page_says_how_a_drill_stands_and_escapes_what_it_said(tmp_path: Path) -> None:
     topology = default_topology(tmp_path, (1, 2))
-    asking = Asking(lambda: topology)
-    drilling = Drilling(asking, "us-east")
-    views = Views(asking, Switches(asking), drilling)
+    fan_out = FanOut(lambda: topology)
+    drilling = Drilling(fan_out, "us-east")
+    views = Views(fan_out, Switches(fan_out), drilling)
     for run, state, following in (
         (run_of(), "goes on: starting", "End this drill"),
         (run_of(ending="chief"), "goes on", "It is ending"),
@@ -119,7 +119,7 @@ async def test_the_page_says_how_a_drill_stands_and_escapes_what_it_said(tmp_pat
         assert following in parts["next"]
         assert "&lt;script&gt;" in parts["lines"]
         assert "<b>" not in parts["state"]
-    await asking.close()
+    await fan_out.close()
 
 
 @asynchronous
@@ -127,14 +127,14 @@ async def test_a_drill_has_nothing_to_show_but_what_its_starter_showed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topology = default_topology(tmp_path, (1, 2))
-    asking = Asking(lambda: topology)
+    fan_out = FanOut(lambda: topology)
     for name in ("REPLICATOR_TOKEN", "REPLICATOR_TOKEN_FILE", "REPLICATOR_CERTIFICATE", "REPLICATOR_KEY"):
         monkeypatch.setenv(name, "ours")
     monkeypatch.setenv("REPLICATOR_TRUST", "authority.pem")
-    found = asking.environment_of("Bearer theirs")
+    found = fan_out.environment_of("Bearer theirs")
     assert found["REPLICATOR_TOKEN"] == "theirs"
     assert found["REPLICATOR_TRUST"] == "authority.pem"
     assert not [name for name, value in found.items() if value == "ours"]
     for shown in (None, "Basic eDp5"):
-        assert "REPLICATOR_TOKEN" not in asking.environment_of(shown)
-    await asking.close()
+        assert "REPLICATOR_TOKEN" not in fan_out.environment_of(shown)
+    await fan_out.close()

@@ -31,11 +31,11 @@ async def test_all_who_ask_at_once_get_one_result() -> None:
     counted = Counted()
     counted.may_end.clear()
     feeds = Feeds(counted, period_seconds=lambda _: 60)
-    asking = [asyncio.ensure_future(feeds.current("map")) for _ in range(20)]
+    fan_out = [asyncio.ensure_future(feeds.current("map")) for _ in range(20)]
     await asyncio.sleep(0)
-    asking[0].cancel()  # who computes it for all does not take it away from them
+    fan_out[0].cancel()  # who computes it for all does not take it away from them
     counted.may_end.set()
-    results = await asyncio.gather(*asking, return_exceptions=True)
+    results = await asyncio.gather(*fan_out, return_exceptions=True)
     assert results[1:] == [1] * 19
     assert await feeds.current("map") == 1
     assert counted.computed == ["map"]

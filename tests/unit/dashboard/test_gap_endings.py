@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from replicator.dashboard.link_actions import endings_of
+from replicator.dashboard.link_actions import resolutions_of
 from replicator.dashboard.pages import TOLD
 from replicator.engine.lineage import Judgement
 from replicator.links.gaps import KINDS, POLICIES, Gap, PolicyRefused, policies_for
 
 
 def offered(gap: dict[str, Any]) -> list[str]:
-    return [ending.policy for ending in endings_of(gap)]
+    return [ending.policy for ending in resolutions_of(gap)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.map_drawing import NODE_HEIGHT, NODE_WIDTH, WIDTH, draw
 from replicator.dashboard.overview import BAD, GOOD, UNKNOWN, WARN, Observer, cluster_row
 from replicator.topology import Link

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.policy_catalog import BY_KEY, POLICIES
 from replicator.dashboard.policy_rows import NOT_HERE, UNKNOWN, VALUE_CHARS_MAX, namespace_page, policy_rows
-from replicator.dashboard.policy_standing import Standing
+from replicator.dashboard.policy_standing import PolicyState
 from replicator.engine.policies import PolicyOverrides, TopicPolicies
 from replicator.engine.topics.namespace_policies import NamespacePolicies
 
@@ -17,8 +17,8 @@ def listed(matching: int, below: dict[str, Any] | None = None, **policies: Any) 
     return Answer({"matching": matching, "namespaces": namespaces, "below": below or {"message_ttl_seconds": None}})
 
 
-def standing(policies: NamespacePolicies) -> Standing:
-    return Standing((policies.topic_policies or PolicyOverrides()).over(TopicPolicies()), policies)
+def standing(policies: NamespacePolicies) -> PolicyState:
+    return PolicyState((policies.topic_policies or PolicyOverrides()).over(TopicPolicies()), policies)
 
 
 def test_a_page_is_the_first_of_all_clusters_together_and_says_where_they_differ() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from replicator.dashboard.policy_catalog import BY_KEY, OF_TOPICS, POLICIES, in_words
-from replicator.dashboard.policy_standing import Standing, Unreadable, of_namespace, of_topic
+from replicator.dashboard.policy_standing import PolicyState, Unreadable, of_namespace, of_topic
 from replicator.engine.policies import BacklogQuota, QuotaPolicy, Retention, TopicPolicies
 from replicator.engine.policies_codec import policies_to_json
 
@@ -18,7 +18,7 @@ def namespace(policies: dict[str, Any], below: TopicPolicies = FILE) -> dict[str
     return {"name": "a/b", "policies": policies, "below": policies_to_json(below)}
 
 
-def said(standing: Standing, key: str) -> tuple[str, str, bool]:
+def said(standing: PolicyState, key: str) -> tuple[str, str, bool]:
     policy = BY_KEY[key]
     return in_words(policy, standing.value(policy)), standing.set_by(policy), standing.set_here(policy)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from asynchronous import asynchronous
 
-from replicator.dashboard.asking import Asking
 from replicator.dashboard.drilling import Drilling
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.rendering import parts_for
-from replicator.dashboard.runs import Beginning
+from replicator.dashboard.runs import RunStart
 from replicator.dashboard.switching import Switches, SwitchRun, Wanted
 from replicator.dashboard.views import Views
 from replicator.failover.report import SubscriptionReport, SwitchReport, TopicReport
@@ -19,10 +19,10 @@ from replicator.topology.values import default_topology
 @asynchronous
 async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Path) -> None:
     topology = default_topology(tmp_path, (1, 2))
-    asking = Asking(lambda: topology)
-    switches = Switches(asking)
+    fan_out = FanOut(lambda: topology)
+    switches = Switches(fan_out)
     wanted = Wanted("unplanned", "us-east", "eu-west")
-    run = SwitchRun(wanted, dry=True, beginning=Beginning("x", "chief", 1, 0.0))
+    run = SwitchRun(wanted, dry=True, beginning=RunStart("x", "chief", 1, 0.0))
     run.report = SwitchReport("unplanned", "us-east", "eu-west", ("us-east",), 0, outcome="dry run")
     good = [TopicReport(f"persistent://a/b/good-{number:03}", True, "1:1", "1:1", 0) for number in range(150)]
     equal = SubscriptionReport("<b>sub</b>", True, "", 0, 2)
@@ -31,7 +31,9 @@ async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Pa
     run.report.topics = [*good, bad]
     run.seconds = 1.25
     switches._runs["x"] = run
-    parts = parts_for(await Views(asking, switches, Drilling(asking, "us-east")).compute("failover-run?id=x"), "token")
+    parts = parts_for(
+        await Views(fan_out, switches, Drilling(fan_out, "us-east")).compute("failover-run?id=x"), "token"
+    )
     result = parts["result"]
     assert result.index("z-bad") < result.index("good-000")
     assert "at most 7" in result
@@ -40,4 +42,4 @@ async def test_the_worst_topics_stand_first_and_the_rest_is_counted(tmp_path: Pa
     assert "other: unknown" in result
     assert "Type <strong>eu-west</strong>" in parts["next"]
     assert "1.2 s" in parts["progress"]
-    await asking.close()
+    await fan_out.close()

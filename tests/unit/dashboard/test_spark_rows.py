@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.overview import LinkRow, Overview
 from replicator.dashboard.rendering import render
 from replicator.dashboard.spark_rows import Backfill, driver_rows, query_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.states import HOLES_SHOWN_MAX, FoundMapping, state_column
 
 STATE = {

@@ -11,7 +11,7 @@ import pytest
 from asynchronous import asynchronous
 
 from replicator.dashboard import switching
-from replicator.dashboard.asking import Asking
+from replicator.dashboard.fan_out import FanOut
 from replicator.dashboard.runs import NotNow
 from replicator.dashboard.switching import DRY_RUN_SECONDS_MAX, GOING_MAX, NotTyped, Switches, SwitchRun, Wanted
 from replicator.failover.errors import SwitchImpossible
@@ -52,13 +52,13 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
 @asynccontextmanager
 async def made(tmp_path: Any, now: list[float]) -> AsyncIterator[Switches]:
     topology = default_topology(tmp_path, (1, 2))
-    asking = Asking(lambda: topology)
-    switches = Switches(asking, lambda: now[0])
+    fan_out = FanOut(lambda: topology)
+    switches = Switches(fan_out, lambda: now[0])
     try:
         yield switches
     finally:
         await switches.close()
-        await asking.close()
+        await fan_out.close()
 
 
 async def ended(run: SwitchRun) -> SwitchRun:

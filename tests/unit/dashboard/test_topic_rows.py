@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.topic_rows import TopicPage, topic_page, topic_row
 
 LIMIT = 3

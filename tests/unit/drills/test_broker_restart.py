@@ -24,8 +24,8 @@ def test_only_what_is_said_while_it_is_looked_at_counts(
             more.write(LINE * lines)
 
     monkeypatch.setattr(brokers.time, "sleep", pause)
-    assert PulsarBroker(tmp_path, "peer")._registers_for_ever() is for_ever
+    assert PulsarBroker(tmp_path, "peer")._is_registration_flapping() is for_ever
 
 
 def test_a_broker_without_a_log_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert not PulsarBroker(tmp_path, "peer")._registers_for_ever()
+    assert not PulsarBroker(tmp_path, "peer")._is_registration_flapping()

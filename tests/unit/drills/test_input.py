@@ -15,7 +15,7 @@ import pytest
 
 from replicator.drills import input as drill_input
 from replicator.drills.errors import InputError
-from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, InputMessage, JsonLines, MadeUp
+from replicator.drills.input import KEY_BYTES_MAX, LINE_BYTES_MAX, Flights, InputMessage, JsonLines, SyntheticInput
 
 FLIGHTS_HEADER = "year,month,day,dep_time,tailnum,minute,time_hour"
 
@@ -168,7 +168,7 @@ def test_an_empty_missing_or_odd_file_is_named(tmp_path: Path) -> None:
 
 
 def test_made_up_messages_are_the_same_at_each_drill() -> None:
-    made = list(MadeUp(500))
-    assert made == list(MadeUp(500))
-    assert len(made) == MadeUp(500).check() == 500
+    made = list(SyntheticInput(500))
+    assert made == list(SyntheticInput(500))
+    assert len(made) == SyntheticInput(500).check() == 500
     assert all(json.loads(payload)["meter"] == key for key, payload in made)

@@ -14,7 +14,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.run_store import digest_of, find_place
 from replicator.drills.stage import make_topology
-from replicator.drills.subscriptions import ALL_KINDS, LeftForLater, parse_subscriptions
+from replicator.drills.subscriptions import ALL_KINDS, DeferredAcks, parse_subscriptions
 from replicator.index.drill_reports import comparison
 from replicator.running import extras as running_extras
 from replicator.running.extras import ExtraMissing
@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 def test_every_kind_of_subscription_is_tested_by_default_and_each_is_left_out_of_order_but_the_cumulative_one() -> None:
     tested = parse_subscriptions("all")
     assert [each.kind for each in tested] == list(ALL_KINDS)
-    assert {each.kind for each in tested if each.left_for_later is LeftForLater.NOTHING} == {"exclusive"}
+    assert {each.kind for each in tested if each.left_for_later is DeferredAcks.NOTHING} == {"exclusive"}
     assert {each.kind for each in tested if each.batch_index_acks} == {"batch-index"}
     assert [each.kind for each in parse_subscriptions("shared, exclusive")] == ["exclusive", "shared"]
     with pytest.raises(DrillError, match="'durable' is not known; there are: all, exclusive"):
@@ -72,10 +72,10 @@ def test_a_drill_of_its_own_clusters_does_without_spark_where_it_is_not_installe
     (plain,), _ = plan_jobs(full)
     carried = {make_topology(plain.setting).engine_of(link) for link in make_topology(plain.setting).links}
     assert carried == ({"spark"} if extras else {"embedded"})
-    assert jobs.does_without_spark(full) is (not extras)
+    assert jobs.falls_back_to_embedded(full) is (not extras)
     for asked in ({"engine": "spark"}, {"topology_file": file}):
         wanted = replace(OPTIONS, **asked)
-        assert not jobs.does_without_spark(wanted)
+        assert not jobs.falls_back_to_embedded(wanted)
         if extras:
             plan_jobs(wanted)
         else:

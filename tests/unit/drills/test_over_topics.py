@@ -17,7 +17,7 @@ from replicator.drills.errors import DrillError
 from replicator.drills.jobs import DrillOptions, plan_jobs
 from replicator.drills.measures import Measures, measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
-from replicator.drills.over_topics import OverTopics
+from replicator.drills.over_topics import TopicStatistics
 from replicator.drills.report import build_report, render_table
 from replicator.drills.report_html import render_html
 from replicator.drills.timeline import ObservationsIncomplete
@@ -74,7 +74,7 @@ def test_the_figures_of_all_topics_are_those_of_each_measured_alone(seed: int, t
                    "rpo_messages", "repeated_acked_before_kill", "repeated_acked_over_1s_before_kill"):  # fmt: skip
         assert getattr(together, figure) == sum(getattr(each, figure) for each in alone), figure
     over = together.over_topics
-    of_topics: list[tuple[OverTopics, list[float | None]]] = [
+    of_topics: list[tuple[TopicStatistics, list[float | None]]] = [
         (over.lost, [each.lost for each in alone]),
         (over.repeated, [each.repeated for each in alone]),
         (over.recover_seconds, [each.rto_seconds for each in alone]),

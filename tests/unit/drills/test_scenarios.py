@@ -11,7 +11,7 @@ from replicator.drills.errors import DrillError, NoPair
 from replicator.drills.scenarios.cast import Cast, choose_cast
 from replicator.drills.scenarios.catalog import (
     SCENARIOS,
-    Need,
+    Requirement,
     Scenario,
     against_running,
     find_scenario,
@@ -82,14 +82,14 @@ def test_a_scenario_says_what_its_steps_need(scenario: Scenario) -> None:
     steps = steps_of(scenario)
     kinds = {type(step) for step in steps}
     roles = {role for step in steps for role in (getattr(step, "role", None), getattr(step, "to", None))}
-    assert (Need.OWN_WORKERS in scenario.needs) == bool(kinds & {Kill, LoseDisk, Start, Disturb, StopDatabases})
-    assert (Need.LINK_FAULTS in scenario.needs) == (Disturb in kinds)
-    assert (Need.DATABASES in scenario.needs) == (StopDatabases in kinds)
-    assert (Need.OWN_STORES in scenario.needs) == (LoseDisk in kinds)
-    assert (Need.THREE_CLUSTERS in scenario.needs) == (Role.BYSTANDER in roles)
+    assert (Requirement.OWN_WORKERS in scenario.needs) == bool(kinds & {Kill, LoseDisk, Start, Disturb, StopDatabases})
+    assert (Requirement.LINK_FAULTS in scenario.needs) == (Disturb in kinds)
+    assert (Requirement.DATABASES in scenario.needs) == (StopDatabases in kinds)
+    assert (Requirement.OWN_STORES in scenario.needs) == (LoseDisk in kinds)
+    assert (Requirement.THREE_CLUSTERS in scenario.needs) == (Role.BYSTANDER in roles)
     assert scenario.moves_everybody == (FailOver in kinds)
     moves_back = any(getattr(step, "to", None) is Role.PRIMARY for step in steps)
-    assert Need.LINK_BACK in scenario.needs or not moves_back
+    assert Requirement.LINK_BACK in scenario.needs or not moves_back
     names = [step.name for step in steps if isinstance(step, Phase)]
     assert names[0] == "before"
     assert not scenario.judged or "during" in names or scenario.name == "move"

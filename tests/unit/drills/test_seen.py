@@ -61,23 +61,23 @@ def test_a_message_that_was_seen_and_never_confirmed_has_no_position() -> None:
 
 def test_a_drill_is_over_when_all_is_received_and_acknowledged_and_nothing_more_comes() -> None:
     observations, settling = record(2), Settling()
-    assert settling.left_to_do(observations, "b", 0.0) == "2 confirmed messages are not received by s"
+    assert settling.unsettled_work(observations, "b", 0.0) == "2 confirmed messages are not received by s"
     receive(observations, "b", 0, 1)
     observations.acked_many("s", "b", [0], 2.0)
-    assert settling.left_to_do(observations, "b", 0.0) == "1 messages that s received are not acknowledged"
+    assert settling.unsettled_work(observations, "b", 0.0) == "1 messages that s received are not acknowledged"
     observations.acked_many("s", "b", [1], 2.0)
-    assert settling.left_to_do(observations, "b", 1.0) is not None
+    assert settling.unsettled_work(observations, "b", 1.0) is not None
     receive(observations, "b", 0)
-    assert settling.left_to_do(observations, "b", QUIET_SECONDS) is not None
-    assert settling.left_to_do(observations, "b", 2 * QUIET_SECONDS) is None
+    assert settling.unsettled_work(observations, "b", QUIET_SECONDS) is not None
+    assert settling.unsettled_work(observations, "b", 2 * QUIET_SECONDS) is None
 
 
 def test_what_was_received_at_the_cluster_that_died_need_not_be_known_as_acknowledged() -> None:
     observations, settling = record(1), Settling()
     receive(observations, "a", 0)
-    settling.left_to_do(observations, "b", 0.0)
-    assert settling.left_to_do(observations, "b", QUIET_SECONDS) is None
-    assert settling.left_to_do(observations, "a", QUIET_SECONDS) is not None
+    settling.unsettled_work(observations, "b", 0.0)
+    assert settling.unsettled_work(observations, "b", QUIET_SECONDS) is None
+    assert settling.unsettled_work(observations, "a", QUIET_SECONDS) is not None
 
 
 def test_runs_of_a_cursors_internal_stats_begin_after_their_first_place() -> None:

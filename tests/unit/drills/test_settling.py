@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicator.drills.scenarios.settling import left_to_do
+from replicator.drills.scenarios.settling import unsettled_work
 from replicator.topology import Cluster, Link, Topology
 
 TOPIC = "persistent://public/drill/t"
@@ -26,7 +26,7 @@ def status(a: str, b: str | None, backlog: int = 0, names: tuple[str, ...] = ("s
 
 
 def left(links: tuple[str, ...], a: dict[str, Any], b: dict[str, Any], serving: str = "b") -> str | None:
-    return left_to_do(topology(*links), [TOPIC], ["s"], serving, {"a": a, "b": b})
+    return unsettled_work(topology(*links), [TOPIC], ["s"], serving, {"a": a, "b": b})
 
 
 BOTH = ("ab", "ba")
@@ -58,7 +58,7 @@ def test_databases_that_were_away_are_waited_for() -> None:
 
     def left_with(first: str) -> str | None:
         statuses = {"a": of(first), "b": of("up")}
-        return left_to_do(topology(*BOTH), [TOPIC], ["s"], "b", statuses, databases=True)
+        return unsettled_work(topology(*BOTH), [TOPIC], ["s"], "b", statuses, databases=True)
 
     assert left_with("up") is None
     assert left_with("down") == "the database of a is down: no answer"

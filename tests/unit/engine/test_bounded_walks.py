@@ -47,7 +47,7 @@ def test_a_check_of_a_store_ends_where_a_block_went_after_it_could_not_be_read(m
 
     store = SimpleNamespace(read_blocks=read_blocks, block_heads=lambda *_, **__: [])
     stretch = (BEFORE_ALL, Position(9, 9), None)
-    monkeypatch.setattr(store_check, "_stretches", lambda *_: [stretch])
+    monkeypatch.setattr(store_check, "_readable_ranges", lambda *_: [stretch])
     with at_most_steps(1_000):
         store_check._check_topic(cast(Any, store), 1, "t", StoreCheck())
 

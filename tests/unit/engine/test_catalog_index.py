@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicator.engine.topic_name import parse_topic
-from replicator.engine.topics.catalog_index import Appeared, CatalogIndex, Change, Disappeared
+from replicator.engine.topics.catalog_index import CatalogIndex, Change, TopicAdded, TopicRemoved
 from replicator.engine.topics.partitions import PartitionedTopic, partition_of
 
 BASE = "persistent://a/b/orders"
@@ -22,9 +22,9 @@ def shown(index: CatalogIndex) -> list[str]:
 
 def test_a_topic_appears_and_disappears() -> None:
     index = CatalogIndex()
-    assert index.add_topic(BASE) == [Appeared(BASE)]
+    assert index.add_topic(BASE) == [TopicAdded(BASE)]
     assert shown(index) == [BASE]
-    assert index.remove_topic(BASE) == [Disappeared(BASE)]
+    assert index.remove_topic(BASE) == [TopicRemoved(BASE)]
     assert shown(index) == []
     assert index.namespaces("a") == ["a/b"]
 
@@ -34,10 +34,10 @@ def test_partitions_are_shown_as_one_name_whatever_comes_first() -> None:
     changes: list[Change] = [*first.set_partitioned(PartitionedTopic(BASE, 2))]
     for index in range(2):
         changes += first.add_topic(partition(index))
-    assert changes == [Appeared(BASE)]
+    assert changes == [TopicAdded(BASE)]
     changes = [*last.add_topic(partition(0)), *last.add_topic(partition(1))]
     changes += last.set_partitioned(PartitionedTopic(BASE, 2))
-    assert changes[2:] == [Disappeared(partition(0)), Disappeared(partition(1)), Appeared(BASE)]
+    assert changes[2:] == [TopicRemoved(partition(0)), TopicRemoved(partition(1)), TopicAdded(BASE)]
     assert shown(first) == shown(last) == [BASE]
 
 
@@ -47,7 +47,7 @@ def test_growth_changes_nothing_but_takes_in_what_becomes_a_partition() -> None:
     index.add_topic(partition(0))
     assert index.set_partitioned(PartitionedTopic(BASE, 2)) == []
     index.add_topic(partition(5))
-    assert index.set_partitioned(PartitionedTopic(BASE, 6)) == [Disappeared(partition(5))]
+    assert index.set_partitioned(PartitionedTopic(BASE, 6)) == [TopicRemoved(partition(5))]
     assert shown(index) == [BASE]
 
 
@@ -57,7 +57,7 @@ def test_partitions_that_are_left_are_topics_by_themselves_again() -> None:
     index.add_topic(partition(0))
     index.add_topic(partition(1))
     changes = index.remove_partitioned(BASE)
-    assert changes == [Disappeared(BASE), Appeared(partition(0)), Appeared(partition(1))]
+    assert changes == [TopicRemoved(BASE), TopicAdded(partition(0)), TopicAdded(partition(1))]
     assert shown(index) == [partition(0), partition(1)]
 
 
@@ -81,7 +81,7 @@ def test_a_partition_is_told_by_its_canonical_index(index: str, is_partition: bo
 
 def test_a_name_like_a_partitions_is_a_topic_where_nothing_is_partitioned() -> None:
     index = CatalogIndex()
-    assert index.add_topic(partition(0)) == [Appeared(partition(0))]
+    assert index.add_topic(partition(0)) == [TopicAdded(partition(0))]
     assert index.partitions_here(BASE) == [partition(0)]
     assert index.partitioned(parse_topic(BASE)) is None
 

@@ -18,7 +18,7 @@ from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.deduplication import (
     INACTIVE_MS_MAX,
     SEQUENCE_ID_MAX,
-    Numbered,
+    SequencedEntry,
     SequenceTable,
     decode_row,
     encode_row,
@@ -30,12 +30,12 @@ from snapshots.position import BEFORE_ALL, Position
 ON = EngineSettings(policies=TopicPolicies(deduplication=True))
 
 
-def ids(*numbers: int, producer: str = "p") -> list[Numbered]:
-    return [Numbered(producer, number, number) for number in numbers]
+def ids(*numbers: int, producer: str = "p") -> list[SequencedEntry]:
+    return [SequencedEntry(producer, number, number) for number in numbers]
 
 
-def chunk(number: int, at: int, of: int, uuid: str = "u") -> Numbered:
-    return Numbered("p", number, number, at, of, uuid)
+def chunk(number: int, at: int, of: int, uuid: str = "u") -> SequencedEntry:
+    return SequencedEntry("p", number, number, at, of, uuid)
 
 
 # The table.
@@ -55,9 +55,11 @@ def test_producers_are_told_apart() -> None:
 
 def test_a_batch_counts_up_to_its_highest_id() -> None:
     table = SequenceTable()
-    assert table.admit([Numbered("p", 3, 9)], 1) == [True]
-    assert table.admit([Numbered("p", 3, 9), Numbered("p", 9, 9), Numbered("p", 4, 6)], 1) == [False] * 3
-    assert table.admit([Numbered("p", 10, 12)], 1) == [True]
+    assert table.admit([SequencedEntry("p", 3, 9)], 1) == [True]
+    assert (
+        table.admit([SequencedEntry("p", 3, 9), SequencedEntry("p", 9, 9), SequencedEntry("p", 4, 6)], 1) == [False] * 3
+    )
+    assert table.admit([SequencedEntry("p", 10, 12)], 1) == [True]
 
 
 def test_a_batch_of_which_a_part_is_here_is_refused_and_the_whole_call_changes_nothing() -> None:
@@ -65,7 +67,7 @@ def test_a_batch_of_which_a_part_is_here_is_refused_and_the_whole_call_changes_n
     table.begin()
     table.admit(ids(5), 1)
     with pytest.raises(NotAllowedError, match="up to 7"):
-        table.admit([*ids(7), Numbered("p", 7, 9), *ids(20, producer="q")], 2)
+        table.admit([*ids(7), SequencedEntry("p", 7, 9), *ids(20, producer="q")], 2)
     assert table.highest("p") == 5
     assert table.highest("q") == -1
     assert [(producer, row and row.highest) for producer, row in table.take_changes()] == [("p", 5)]
@@ -154,7 +156,7 @@ def test_a_refused_call_brings_back_what_it_pushed_out() -> None:
     table = SequenceTable(rows_max=1)
     table.admit(ids(4, producer="a"), 1)
     with pytest.raises(NotAllowedError):
-        table.admit([*ids(1, producer="b"), Numbered("b", 0, 2)], 2)
+        table.admit([*ids(1, producer="b"), SequencedEntry("b", 0, 2)], 2)
     assert table.highest("a") == 4
     assert len(table) == 1
 

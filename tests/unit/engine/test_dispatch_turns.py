@@ -12,7 +12,7 @@ from engine_support import TOPIC, all_sent, eventually, message, opened, subscri
 from replicator.engine.engine import Engine
 from replicator.engine.subscriptions.consumer import EngineConsumer
 from replicator.engine.types import Delivery
-from replicator.running.turns import SAMPLED, TURN_SECONDS, Share, Turns
+from replicator.running.turns import SAMPLED, TURN_SECONDS, FairScheduler, LoopShare
 
 SUBSCRIPTIONS = 40
 
@@ -32,11 +32,11 @@ class TurnsOfLoop:
         self._counting.cancel()
 
 
-def turns_of(engine: Engine) -> Turns:
+def turns_of(engine: Engine) -> FairScheduler:
     return engine.loaded._dispatch_turns
 
 
-def long_runs(turns: Turns) -> None:
+def long_runs(turns: FairScheduler) -> None:
     """Have each dispatch take the time of a whole turn, whatever the machine does."""
     now = 0.0
 
@@ -110,7 +110,7 @@ def test_time_of_dispatch_counts_as_use_of_the_clients_that_get_the_messages(tmp
         async with opened(tmp_path) as engine:
             topic = await engine.topic(TOPIC)
             consumer, inbox = await subscribed(topic, permits=0)
-            consumer.share = Share("10.0.0.1:5")
+            consumer.share = LoopShare("10.0.0.1:5")
             engine.turns.opened(consumer.share)
             await topic.publish([message()] * 10)
             consumer.flow(1000)
@@ -132,7 +132,7 @@ def test_dispatch_that_is_postponed_while_it_waits_for_its_turn_delivers_once(tm
             turns, pump = turns_of(engine), topic.subscriptions["sub"].dispatching.pump
             await topic.publish([message()] * 3)
             consumer.redeliver()
-            turns.spend(Share(""), TURN_SECONDS, turns.clock())
+            turns.spend(LoopShare(""), TURN_SECONDS, turns.clock())
             pump._run()
             assert pump._waits
             pump.postpone()
@@ -142,7 +142,7 @@ def test_dispatch_that_is_postponed_while_it_waits_for_its_turn_delivers_once(tm
             await all_sent(consumer)
             assert len(inbox.positions) == len(set(inbox.positions)) or len(inbox.positions) == 6
             consumer.close()
-            turns.spend(Share(""), TURN_SECONDS, turns.clock())
+            turns.spend(LoopShare(""), TURN_SECONDS, turns.clock())
             pump._run()  # nobody is there any more
             assert not pump.scheduled
 

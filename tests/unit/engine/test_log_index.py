@@ -39,10 +39,10 @@ def test_a_position_between_trimmed_ledgers_was_not_here_and_the_last_one_before
     log.trim(Position(30, 1))
     lost = Position(20, 5)
     assert not log.had(lost)
-    assert log.last_had(lost) == Position(11, 2)
-    assert log.last_had(Position(30, 1)) == Position(30, 1)
-    assert log.last_had(Position(35, 0)) == Position(30, 2)
-    assert log.last_had(Position(10, 0)) == BEFORE_ALL
+    assert log.last_known(lost) == Position(11, 2)
+    assert log.last_known(Position(30, 1)) == Position(30, 1)
+    assert log.last_known(Position(35, 0)) == Position(30, 2)
+    assert log.last_known(Position(10, 0)) == BEFORE_ALL
     assert all(log.had(Position(ledger, entry)) for ledger in (11, 30) for entry in range(3))
     assert log.had(Position(10, 0)), "ends of older ledgers can be forgotten"
 

@@ -143,7 +143,7 @@ def test_duplicates_are_compared_once_by_each_version(tmp_path: Path, monkeypatc
             async with opened(tmp_path / "a", "us-east", ON) as east:
                 topic = await east.topic(TOPIC)
                 pairs = load_duplicates(east.store, topic.topic_id)
-                assert [len(chain) for chain in duplicate_check.chains_of(pairs)] == [2, 2, 2]
+                assert [len(chain) for chain in duplicate_check.group_duplicates(pairs)] == [2, 2, 2]
 
     asyncio.run(main())
     assert len(compared) == 2

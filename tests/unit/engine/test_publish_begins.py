@@ -13,7 +13,7 @@ from replicator.engine.errors import NotAllowedError
 from replicator.engine.log.entry import decode_entry
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.producers import EngineProducer
-from replicator.engine.producing.publish_order import PublishOrder, Turn
+from replicator.engine.producing.publish_order import OrderTicket, PublishOrder
 from replicator.engine.topic import Topic
 from replicator.engine.types import ProducerOptions
 from snapshots.position import BEFORE_ALL, Position
@@ -25,7 +25,7 @@ def stored(topic: Topic) -> list[int]:
     return [decode_entry(bytes(each.entry))[0].sequence_id for each in entries]
 
 
-def begun(producer: EngineProducer, entries: Sequence[bytes], turn: Turn) -> asyncio.Future[list[Position]]:
+def begun(producer: EngineProducer, entries: Sequence[bytes], turn: OrderTicket) -> asyncio.Future[list[Position]]:
     """Begin a publish, and return a future as its receiver."""
     answer: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
     producer.begin_publish(entries, turn, answer)

@@ -19,9 +19,9 @@ from replicator.engine.log.commit.request_queue import (
     SLOW_COMMIT_SECONDS,
     WAITING_BYTES_MAX,
     WAITING_REQUESTS_MIN,
-    Handover,
-    Patience,
+    CommitDelay,
     RequestQueue,
+    ThreadQueue,
 )
 from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
 
@@ -158,7 +158,7 @@ def test_a_message_that_is_sent_alone_or_is_large_waits_for_no_others(requests_a
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 300)), max_size=300))
 def test_groups_wait_for_more_only_while_that_pays(groups: list[tuple[int, int]]) -> None:
     """Each group has a number of requests, and a number that would come while it waits."""
-    patience = Patience()
+    patience = CommitDelay()
     assert not patience.waits(100, 100, commit_seconds=SLOW_COMMIT_SECONDS * 2)
     useless = passed = 0
     for requests, more in groups:
@@ -186,7 +186,7 @@ def test_a_group_of_rows_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_short_wait_ends_however_often_the_thread_is_interrupted_meanwhile() -> None:
     """`queue.SimpleQueue` fails this before Python 3.13, on most machines within a second."""
-    handover = Handover[int]()
+    handover = ThreadQueue[int]()
     waits = 0
 
     def run() -> None:
@@ -204,7 +204,7 @@ def test_a_short_wait_ends_however_often_the_thread_is_interrupted_meanwhile() -
 
 
 def test_all_that_one_thread_hands_over_is_taken_by_the_other_in_order() -> None:
-    handover = Handover[int]()
+    handover = ThreadQueue[int]()
     taken: list[int] = []
 
     def run() -> None:

@@ -352,7 +352,7 @@ def test_batches_of_tiny_messages_are_bounded_by_their_number(monkeypatch: pytes
     batches = [numbered_batch(number, number + 9, codec=LZ4) for number in range(0, 50, 10)]
     for each in batches:
         of_group.messages(each)
-    assert of_group.wants_too_much
+    assert of_group.exceeds_budget
     of_group.open_wanted()
     assert [of_group.messages(each) is not None for each in batches] == [True, True, False, False, False]
 

@@ -18,7 +18,7 @@ from replicator.engine.schemas.registry import RegisteredSchema
 from replicator.engine.schemas.schema import SchemaType, TopicSchema
 from replicator.running.byte_budget import SHARES, WaitingBudget
 from replicator.running.pacing import CLIENT
-from replicator.running.turns import Share
+from replicator.running.turns import LoopShare
 
 LARGE = 200_000
 OTHER = "persistent://public/default/other"
@@ -79,9 +79,9 @@ def test_large_schemas_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> No
 
 
 def test_a_client_that_waits_for_room_keeps_no_thread_from_other_clients(tmp_path: Path) -> None:
-    slow_client, other_client = Share("slow"), Share("other")
+    slow_client, other_client = LoopShare("slow"), LoopShare("other")
 
-    async def check_as(client: Share, schemas: registry.SchemaRegistry, number: int) -> None:
+    async def check_as(client: LoopShare, schemas: registry.SchemaRegistry, number: int) -> None:
         CLIENT.set(client)
         await schemas.check(TOPIC, schema(number))
 

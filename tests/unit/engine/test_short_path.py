@@ -314,9 +314,9 @@ def test_entries_that_are_taken_for_untouched_are_delivered_whole(
         position = Position(1, entry)
         return not cursor.passes_over(position) and cursor.acked_indexes(position) is None
 
-    assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_untouched_from(Position(1, at))
+    assert all(whole(entry) for entry in range(at, 12)) or not cursor.is_unconsumed_from(Position(1, at))
     if not any(indexes for _, indexes in acknowledged) and duplicates is None:
-        assert cursor.is_untouched_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
+        assert cursor.is_unconsumed_from(Position(1, at)) == all(whole(entry) for entry in range(at, 12))
 
 
 def delayed() -> bytes:

@@ -6,7 +6,7 @@ Invariant (DESIGN §3): 5.
 from __future__ import annotations
 
 from replicator.engine.subscriptions.cursor_state import CursorState
-from replicator.engine.subscriptions.putting_back import PutBackLog, Told, follow_put_back
+from replicator.engine.subscriptions.putting_back import PeerState, PutBackLog, follow_put_back
 from snapshots.ack_vector import OriginAcks
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
@@ -21,8 +21,8 @@ def test_a_start_at_the_end_of_what_another_cluster_has_of_an_earlier_life_says_
     messages.add_range(201, 0, 3)
     log = PutBackLog("us-east", 200, messages, messages, put_back, Position(101, 9))
     state = CursorState(mark_delete=Position(201, 3))
-    told = Told(state.generation, OriginAcks(200), Start(200, Position(101, 5)))
-    follow_put_back(state, log, told.merged(Told(state.generation, OriginAcks(100), Start(100, Position(101, 7)))))
+    told = PeerState(state.generation, OriginAcks(200), Start(200, Position(101, 5)))
+    follow_put_back(state, log, told.merged(PeerState(state.generation, OriginAcks(100), Start(100, Position(101, 7)))))
     left = messages.after(state.mark_delete)
     left.difference_update(state.individually_deleted)
     assert list(left.runs()) == [(Position(101, 6), Position(101, 9))]

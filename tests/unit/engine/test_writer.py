@@ -308,7 +308,7 @@ def test_a_store_that_cannot_be_looked_at_fails_the_writer_and_leaves_nobody_wai
             def unreadable() -> str | None:
                 raise OSError("Input/output error")
 
-            monkeypatch.setattr(engine.store, "displaced", unreadable)
+            monkeypatch.setattr(engine.store, "replaced_reason", unreadable)
             for _ in range(2):
                 with pytest.raises(StoreFailed, match="Input/output error"):
                     async with asyncio.timeout(10):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from replicator.failover.comparing import Unanswered, compare_topic, goals, mark, note_of_unreplicated, served
-from replicator.failover.planned import Goal
+from replicator.failover.comparing import StateUnavailable, compare_topic, goals, mark, note_of_unreplicated, served
+from replicator.failover.planned import RequiredEntries
 from snapshots.position import Position
 
 NAME = "persistent://public/default/t"
@@ -45,15 +45,15 @@ def compared(here: Any, there: Any, **given: Any) -> Any:
 
 def test_the_goal_is_the_sources_last_position_of_every_carried_topic() -> None:
     found = goals("A", {NAME: topic(), "u": topic()}, lambda name, _: name == NAME)
-    assert found == {NAME: Goal(7, Position(1, 9))}
+    assert found == {NAME: RequiredEntries(7, Position(1, 9))}
     assert mark({"has": {}}, "A") is None
 
 
 def test_what_the_brokers_beside_a_worker_lack_is_not_served_yet() -> None:
     behind = topic() | {"served_through": {"A": "1:4"}}
-    assert mark(behind, "A") == Goal(7, Position(1, 9))
-    assert served(behind, "A") == Goal(7, Position(1, 4))
-    assert served(topic(), "A") == Goal(7, Position(1, 9))
+    assert mark(behind, "A") == RequiredEntries(7, Position(1, 9))
+    assert served(behind, "A") == RequiredEntries(7, Position(1, 4))
+    assert served(topic(), "A") == RequiredEntries(7, Position(1, 9))
     assert served(behind, "C") is None
 
 
@@ -218,7 +218,7 @@ def test_an_origin_of_which_the_target_has_nothing_is_not_compared() -> None:
 def test_a_state_that_could_not_be_had_is_never_equal_whatever_the_backlogs_are(side: int, what: str) -> None:
     both = [digests("abc"), digests("abc")]
     if what == "no answer":
-        both[side] = {NAME: Unanswered("A: too many requests")}
+        both[side] = {NAME: StateUnavailable("A: too many requests")}
     else:
         del both[side][NAME]["subscriptions"]["s"]
     (subscription,) = compared(topic(backlog=3), topic(backlog=3), digests=(both[0], both[1])).subscriptions
@@ -335,7 +335,7 @@ def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_
 
 def test_messages_of_an_earlier_life_that_the_target_lacks_are_counted_as_missing() -> None:
     here = topic() | {"earlier": {"A": ["0:7"]}, "earlier_messages": {"A": 8}}
-    assert goals("A", {NAME: here}, lambda *_: True) == {NAME: Goal(7, Position(1, 9), (Position(0, 7),))}
+    assert goals("A", {NAME: here}, lambda *_: True) == {NAME: RequiredEntries(7, Position(1, 9), (Position(0, 7),))}
     report = compared(here, topic() | {"lacks": {"A": ["0:7"]}})
     assert (report.missing_messages, report.exact) == (8, False)
     report = compared(here, topic() | {"lacks": {}})

@@ -10,9 +10,9 @@ from replicator.failover.epochs import (
     FIRST,
     as_json,
     from_json,
-    homes_served,
     is_fenced,
     precedence,
+    served_homes,
     serving,
     switched,
 )
@@ -26,7 +26,7 @@ def move(current: FailoverEpoch, homes: str, target: str, *, keep: bool = False)
 
 def test_at_first_everybody_serves_himself() -> None:
     assert serving(FIRST, "A") == "A"
-    assert homes_served(FIRST, "A") == ("A",)
+    assert served_homes(FIRST, "A") == ("A",)
     assert not is_fenced(FIRST, "A")
 
 
@@ -34,7 +34,7 @@ def test_who_serves_nobody_is_fenced_until_its_home_comes_back() -> None:
     away = move(FIRST, "A", "B")
     assert (away.epoch, away.writer, away.source) == (1, "B", "A")
     assert is_fenced(away, "A")
-    assert homes_served(away, "B") == ("A", "B")
+    assert served_homes(away, "B") == ("A", "B")
     back = move(away, "A", "A")
     assert back.serving == {}
     assert not is_fenced(back, "A")
@@ -43,7 +43,7 @@ def test_who_serves_nobody_is_fenced_until_its_home_comes_back() -> None:
 
 def test_what_a_cluster_serves_for_others_moves_with_its_own() -> None:
     first = move(FIRST, "A", "B")
-    second = move(first, "".join(homes_served(first, "B")), "C")
+    second = move(first, "".join(served_homes(first, "B")), "C")
     assert second.serving == {"A": "C", "B": "C"}
     assert is_fenced(second, "A")
     assert is_fenced(second, "B")

@@ -11,15 +11,15 @@ from replicator.failover.planned import (
     AskTarget,
     Compare,
     FenceSource,
-    Goal,
     PlannedSwitch,
     Release,
+    RequiredEntries,
     Step,
     WriteEpoch,
 )
 from snapshots.position import Position
 
-GOAL = Goal(7, Position(1, 9))
+GOAL = RequiredEntries(7, Position(1, 9))
 
 
 def drained(switch: PlannedSwitch) -> None:
@@ -34,7 +34,7 @@ def test_each_step_waits_for_the_one_before_it() -> None:
     assert switch.on_fenced({"t": GOAL, "u": GOAL}, ["t"]) == [AskTarget(("t", "u"))]
     assert switch.on_copies({"t": GOAL}, 1) == [AskTarget(("u",))]
     assert "nothing of it" in switch.missing["u"]
-    assert switch.on_copies({"u": Goal(7, Position(2, 0))}, 2) == [Compare(("t",))]
+    assert switch.on_copies({"u": RequiredEntries(7, Position(2, 0))}, 2) == [Compare(("t",))]
     assert switch.on_compared({"t": "subscription s differs"}, 3) == [Compare(("t",))]
     assert switch.on_compared({}, 4) == [WriteEpoch()]
     assert switch.on_written() == [AnnounceEpoch()]
@@ -43,7 +43,7 @@ def test_each_step_waits_for_the_one_before_it() -> None:
 
 
 def test_a_copy_that_is_not_whole_or_of_another_incarnation_is_not_enough() -> None:
-    for copy in (Goal(7, Position(1, 8)), Goal(8, Position(1, 9))):
+    for copy in (RequiredEntries(7, Position(1, 8)), RequiredEntries(8, Position(1, 9))):
         switch = PlannedSwitch("A", "B", deadline_ms=100)
         switch.start()
         switch.on_fenced({"t": GOAL}, [])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replicator.gateway.arriving import Arrivals
 from replicator.gateway.outgoing import Outgoing
 from replicator.protocol.errors import OutOfOrder
-from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, Share, Turns
+from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 
 COMMAND_SECONDS = 0.00002
 A_SLICE = round(SLICE_SECONDS / COMMAND_SECONDS)
@@ -26,7 +26,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.calls: list[Callable[[], None]] = []
-        self.turns = Turns(lambda: self.now, self.calls.append)
+        self.turns = FairScheduler(lambda: self.now, self.calls.append)
 
     def turn(self) -> None:
         calls = self.calls[:]
@@ -40,7 +40,7 @@ class Client:
 
     def __init__(self, loop: Loop, name: str = "10.0.0.1:1") -> None:
         self.loop = loop
-        self.share = Share(name)
+        self.share = LoopShare(name)
         self.outgoing = Outgoing(cast(asyncio.AbstractEventLoop, loop), lambda: None)
         self.arrivals = Arrivals(self, self.outgoing, loop.turns, self.share)
         self.done: list[int] = []
@@ -57,14 +57,14 @@ class Client:
         self.done.append(command)
         return self.on_command(command)
 
-    def carried_out(self) -> None:
+    def on_commands_run(self) -> None:
         pass
 
     def fail(self, reason: str) -> None:
         self.failed.append(reason)
         self.arrivals.drop()
 
-    def behind_or_not(self) -> None:
+    def on_backlog_changed(self) -> None:
         self.reads = not self.arrivals.behind
 
     def over(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from aiohttp.base_protocol import BaseProtocol
 
 from replicator.gateway.counted import PIECE_BYTES, CountedConnection
-from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, Share, Turns
+from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 from replicator.security.client_limits import ClientLimits
 
 
@@ -17,7 +17,7 @@ class Loop:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.calls: list[Callable[[], None]] = []
-        self.turns = Turns(lambda: self.now, self.calls.append)
+        self.turns = FairScheduler(lambda: self.now, self.calls.append)
 
     def turn(self) -> None:
         calls = self.calls[:]
@@ -128,7 +128,7 @@ def test_a_client_that_used_much_waits_while_others_do() -> None:
     assert share is not None
     loop.turns.spend(share, 1.0, loop.now)
     loop.turn()
-    loop.turns.wait(Share("10.0.0.2:1"), lambda: False)
+    loop.turns.wait(LoopShare("10.0.0.2:1"), lambda: False)
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
     assert http.came == []
     assert not transport.reads

@@ -20,11 +20,11 @@ from replicator.engine.log.entry import decode_entry
 from replicator.engine.log.requests import Answer
 from replicator.engine.policies import QuotaPolicy, TopicPolicies
 from replicator.engine.producing.producers import EngineProducer
-from replicator.engine.producing.publish_order import Turn
+from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.topic import Topic
 from replicator.engine.types import ProducerOptions
 from replicator.gateway.producing import ProducerSession
-from replicator.gateway.wire import Unanswered
+from replicator.gateway.wire import PendingReceipts
 from replicator.protocol.commands_pb2 import BaseCommand
 from replicator.protocol.data_commands import Sends
 from snapshots.position import BEFORE_ALL, Position
@@ -36,7 +36,7 @@ class Connected:
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.writable = True
-        self.unanswered: set[Unanswered] = set()
+        self.unanswered: set[PendingReceipts] = set()
         self.held_bytes = 0
         self.frames: list[bytes] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -154,15 +154,15 @@ class WaitingEngine:
         self.on_closed: Callable[[str, str], None] | None = None
         self.by_task = False
         self.stored: list[bytes] = []
-        self._calls: deque[tuple[Sequence[bytes], Turn | None, Answer]] = deque()
+        self._calls: deque[tuple[Sequence[bytes], OrderTicket | None, Answer]] = deque()
 
     def begin_publish(
-        self, entries: Sequence[bytes], turn: Turn, answer: Answer
+        self, entries: Sequence[bytes], turn: OrderTicket, answer: Answer
     ) -> asyncio.Task[list[Position]] | None:
         self._calls.append((entries, turn, answer))
         return asyncio.get_running_loop().create_task(asyncio.sleep(0, [])) if self.by_task else None
 
-    async def publish(self, entries: Sequence[bytes], turn: Turn | None = None) -> list[Position]:
+    async def publish(self, entries: Sequence[bytes], turn: OrderTicket | None = None) -> list[Position]:
         answer: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
         self._calls.append((entries, turn, answer))
         return await answer

@@ -217,12 +217,12 @@ def test_invariant_2_what_was_in_flight_when_a_topic_started_again_does_not_coun
     copier.on_halted("a", "refused")
     copier.on_acknowledged()
     copier.on_resumed("a", start(at(1)))
-    assert copier.outdated("a")
+    assert copier.is_stale("a")
     assert copier.on_acknowledged() == {}
     assert copier.topics["a"].acknowledged == at(1)
     copier.on_read("a", at(9))
     copier.on_sent(10)
-    assert not copier.outdated("a")
+    assert not copier.is_stale("a")
     assert copier.on_acknowledged() == {"a": at(9)}
 
 
@@ -243,7 +243,7 @@ def test_what_was_in_flight_of_a_deleted_topic_says_nothing_of_the_one_made_anew
     copier = in_flight_past_a_refusal()
     copier.topic_gone("a")
     copier.topic_moved("a", at(2), OWN)
-    assert copier.outdated("a")
+    assert copier.is_stale("a")
     assert copier.on_acknowledged() == {}
     assert copier.on_acknowledged() == {}
     assert copier.topics["a"].acknowledged == BEFORE_ALL
@@ -270,7 +270,7 @@ def test_frames_acknowledged_out_of_order_count_only_once_those_before_them_are(
 def test_a_frame_that_is_given_up_takes_with_it_what_later_ones_say_of_its_topics() -> None:
     copier, (first, second, third) = in_flight(("a", 2), ("b", 3), ("a", 5))
     assert copier.on_given_up(first) == ["a"]
-    assert copier.outdated("a", third)
+    assert copier.is_stale("a", third)
     assert copier.on_acknowledged(third) == {}
     copier.on_resumed("a", start(at(1)))
     assert copier.next_read() == Read("a", at(1), FRAME_BYTES_TARGET, OWN)
@@ -281,7 +281,7 @@ def test_what_is_in_flight_of_a_topic_that_was_started_again_counts_no_more() ->
     copier, (first,) = in_flight(("a", 4))
     copier.on_halted("a", "refused")
     copier.on_resumed("a", start(at(1)))
-    assert copier.outdated("a", first)
+    assert copier.is_stale("a", first)
     assert copier.on_acknowledged(first) == {}
     assert copier.topics["a"].acknowledged == at(1)
 

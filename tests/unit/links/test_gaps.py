@@ -18,10 +18,10 @@ from replicator.links.gaps import (
     TRIMMED,
     Gap,
     GapPlace,
-    Here,
     Mark,
     Missing,
     PolicyRefused,
+    SourceState,
     find_gap,
     lives_to_raise,
 )
@@ -35,11 +35,15 @@ def at(entry: int) -> Position:
     return Position(8, entry)
 
 
-def source(*, trimmed: dict[str, Position], holes: dict[str, list[tuple[Position, Position]]], kept: bool) -> Here:
+def source(
+    *, trimmed: dict[str, Position], holes: dict[str, list[tuple[Position, Position]]], kept: bool
+) -> SourceState:
     """Return a source that has its own messages up to 9, and those of x up to 5:9; with ``kept`` the earlier lives,
     too."""
     marks = {"own": Mark(7, at(9)), "x": Mark(3, Position(5, 9))}
-    return Here("own", "there", 7, marks, Missing(trimmed, holes), lambda position: position <= at(9), lambda *_: kept)
+    return SourceState(
+        "own", "there", 7, marks, Missing(trimmed, holes), lambda position: position <= at(9), lambda *_: kept
+    )
 
 
 def gap(

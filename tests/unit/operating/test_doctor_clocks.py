@@ -21,7 +21,7 @@ def test_the_truth_is_never_left_out(ahead: float, answers: list[tuple[float, fl
         second = math.floor(1_000 + sent + there + ahead)
         offset = offset.narrowed(1_000 + sent, 1_000 + sent + there + back, second)
     assert offset.least - 1e-6 <= ahead <= offset.most + 1e-6
-    assert offset.surely <= abs(ahead) + 1e-6
+    assert offset.min_offset <= abs(ahead) + 1e-6
 
 
 def test_an_answer_at_the_turn_of_a_second_is_worth_the_most() -> None:

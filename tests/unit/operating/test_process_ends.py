@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from replicator.operating.processes import how_it_ended
+from replicator.operating.processes import exit_reason
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from replicator.operating.processes import how_it_ended
 )
 def test_a_process_that_a_signal_ended_is_told_by_its_name(program: str, told: str) -> None:
     ended = subprocess.run([sys.executable, "-c", program], check=False)
-    assert how_it_ended(ended.returncode) == told
+    assert exit_reason(ended.returncode) == told
 
 
 def test_a_real_time_signal_has_a_number_alone() -> None:
-    assert how_it_ended(-(signal.SIGRTMIN + 1)) == f"was ended by signal number {signal.SIGRTMIN + 1}"
+    assert exit_reason(-(signal.SIGRTMIN + 1)) == f"was ended by signal number {signal.SIGRTMIN + 1}"

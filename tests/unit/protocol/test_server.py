@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Admitted, Asked
-from replicator.protocol.client import Answered, ClientConnection
+from replicator.protocol.authentication import REFRESH, REFRESH_SECONDS_MAX, Admitted, Challenge
+from replicator.protocol.client import ClientConnection, Response
 from replicator.protocol.commands_pb2 import (
     AuthData,
     BaseCommand,
@@ -156,11 +156,11 @@ class TwoRounds:
     def __init__(self, seconds: float = 1_000_000.0) -> None:
         self.seconds = seconds
 
-    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Asked:
+    def authenticate(self, method: str, credentials: bytes, now: float) -> Admitted | Challenge:
         if method != "quiz":
             raise NotAuthenticated("only the quiz lets you in")
         if credentials == b"hello":
-            return Asked(b"2 + 2?")
+            return Challenge(b"2 + 2?")
         if credentials != b"4":
             raise NotAuthenticated("that is wrong")
         return Admitted("pupil", now + self.seconds)
@@ -372,12 +372,12 @@ def test_answers_find_their_requests_and_late_ones_are_dropped() -> None:
         for number in (second, first, first, 77)
     )
     (only,) = client.receive(answers, 0.0)
-    assert isinstance(only, Answered)
+    assert isinstance(only, Response)
     assert only.request_id == first
     refusal = BaseCommand(type=T.ERROR)
     refusal.error.request_id, refusal.error.error, refusal.error.message = third, ServerError.ConsumerBusy, "busy"
     (refused,) = client.receive(encode(refusal), 0.0)
-    assert isinstance(refused, Answered)
+    assert isinstance(refused, Response)
     assert isinstance(refused.answer, Refused)
     assert refused.answer.code == ServerError.ConsumerBusy
 
@@ -390,7 +390,7 @@ def test_a_producer_that_waits_has_not_been_answered() -> None:
     assert isinstance(news, Frame)
     ready = CommandProducerSuccess(request_id=number, producer_name="p")
     (final,) = client.receive(encode(BaseCommand(type=T.PRODUCER_SUCCESS, producer_success=ready)), 0.0)
-    assert isinstance(final, Answered)
+    assert isinstance(final, Response)
 
 
 def test_a_refused_client_is_told_why() -> None:
@@ -424,6 +424,6 @@ def test_whatever_a_server_sends_a_client_gets_something_named_or_a_protocol_err
     try:
         for piece in pieces:
             for step in client.receive(piece, 0.0):
-                assert isinstance(step, Frame | Answered | bytes)
+                assert isinstance(step, Frame | Response | bytes)
     except ProtocolError:
         assert list(client.receive(PING, 0.0)) == []

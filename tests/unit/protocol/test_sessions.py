@@ -64,12 +64,12 @@ class SessionsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(number=st.integers(0, 4), stale=st.booleans())
-    def let_go(self, number: int, stale: bool) -> None:
+    def forget(self, number: int, stale: bool) -> None:
         session = self.model.get(number, (None, None))[1]
         if session is None or stale:
-            assert not self.sessions.let_go(number, "somebody else")
+            assert not self.sessions.forget(number, "somebody else")
             return
-        assert self.sessions.let_go(number, session)
+        assert self.sessions.forget(number, session)
         del self.model[number]
         self.gone.add(number)
 
@@ -94,7 +94,7 @@ def test_ids_that_were_let_go_of_are_remembered_up_to_a_limit() -> None:
     sessions: Sessions[str] = Sessions("producer", 1)
     for number in range(GONE_MAX + 1):
         sessions.opened(sessions.begin(number), "s")
-        sessions.let_go(number, "s")
+        sessions.forget(number, "s")
     assert sessions.receiving(GONE_MAX) is None
     assert sessions.receiving(1) is None
     with pytest.raises(OutOfOrder):

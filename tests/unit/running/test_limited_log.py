@@ -13,9 +13,9 @@ from replicator.running.limited_log import (
     OTHERS,
     SOURCES_MAX,
     WINDOW_SECONDS,
-    LeftOut,
     LimitedLog,
     LineLimits,
+    SuppressedLines,
 )
 
 
@@ -24,7 +24,7 @@ def test_a_source_writes_some_lines_and_the_others_are_counted() -> None:
     written = [limits.take("bad", "10.0.0.1", now=0.0) for _ in range(LINES_MAX + 5)]
     assert written == [True] * LINES_MAX + [False] * 5
     assert limits.end(WINDOW_SECONDS - 0.1) == []
-    assert limits.end(WINDOW_SECONDS) == [LeftOut("bad", "10.0.0.1", 5)]
+    assert limits.end(WINDOW_SECONDS) == [SuppressedLines("bad", "10.0.0.1", 5)]
     assert limits.take("bad", "10.0.0.1", now=WINDOW_SECONDS)
 
 
@@ -40,7 +40,7 @@ def test_who_has_many_addresses_writes_no_more_than_the_sources_that_are_remembe
     limits = LineLimits()
     written = sum(limits.take("bad", str(number), now=0.0) for number in range(20 * SOURCES_MAX))
     assert written == SOURCES_MAX + LINES_MAX
-    assert limits.end(WINDOW_SECONDS) == [LeftOut("bad", OTHERS, 19 * SOURCES_MAX - LINES_MAX)]
+    assert limits.end(WINDOW_SECONDS) == [SuppressedLines("bad", OTHERS, 19 * SOURCES_MAX - LINES_MAX)]
     assert limits.next_end is None
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from replicator.running.pacing import CLIENT, Metered, Pace, metered
+from replicator.running.pacing import CLIENT, MeteredCoroutine, Pace, metered
 from replicator.running.short_tasks import awaited
-from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, Share, Turns
+from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 
 
 class Clock:
@@ -27,14 +27,14 @@ class Clock:
         self.now += seconds
 
 
-def turns_of_loop(clock: Callable[[], float]) -> Turns:
-    return Turns(clock, asyncio.get_running_loop().call_soon)
+def turns_of_loop(clock: Callable[[], float]) -> FairScheduler:
+    return FairScheduler(clock, asyncio.get_running_loop().call_soon)
 
 
 def test_the_steps_of_a_coroutine_are_counted_and_its_waiting_is_not() -> None:
     async def check() -> None:
         clock = Clock()
-        turns, share = turns_of_loop(clock), Share("10.0.0.1:1")
+        turns, share = turns_of_loop(clock), LoopShare("10.0.0.1:1")
         given: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def work() -> int:
@@ -43,21 +43,21 @@ def test_the_steps_of_a_coroutine_are_counted_and_its_waiting_is_not() -> None:
             clock.work(0.5)
             return value
 
-        task = awaited(Metered(work(), turns, share))
+        task = awaited(MeteredCoroutine(work(), turns, share))
         await asyncio.sleep(0)
         clock.work(100)
         given.set_result(7)
         assert await task == 7
         turns.opened(share)
         assert turns.busiest(1) == [(share, 0.5)]  # what was before the hundred seconds is out of the last minute
-        assert await Metered(work(), turns, share) == 7
+        assert await MeteredCoroutine(work(), turns, share) == 7
 
     asyncio.run(check())
 
 
 def test_a_metered_coroutine_ends_as_it_would_without() -> None:
     async def check() -> None:
-        turns, share = turns_of_loop(Clock()), Share("10.0.0.1:1")
+        turns, share = turns_of_loop(Clock()), LoopShare("10.0.0.1:1")
 
         async def fails() -> None:
             await asyncio.sleep(0)
@@ -72,13 +72,13 @@ def test_a_metered_coroutine_ends_as_it_would_without() -> None:
             return "slept"
 
         async def outer() -> str:
-            return await Metered(tidies(), turns, share)
+            return await MeteredCoroutine(tidies(), turns, share)
 
         with pytest.raises(ValueError, match="so not"):
-            await awaited(Metered(fails(), turns, share))
+            await awaited(MeteredCoroutine(fails(), turns, share))
         with pytest.raises(ValueError, match="so not"):
-            await Metered(fails(), turns, share)
-        for started in (awaited(Metered(tidies(), turns, share)), awaited(outer())):
+            await MeteredCoroutine(fails(), turns, share)
+        for started in (awaited(MeteredCoroutine(tidies(), turns, share)), awaited(outer())):
             await asyncio.sleep(0)
             started.cancel()
             assert await started == "tidied"
@@ -91,7 +91,7 @@ def test_a_metered_coroutine_that_is_cancelled_before_it_begins_leaves_nothing_u
         async def never() -> None:
             raise AssertionError("it runs")
 
-        task = awaited(Metered(never(), turns_of_loop(Clock()), Share("")))
+        task = awaited(MeteredCoroutine(never(), turns_of_loop(Clock()), LoopShare("")))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -119,14 +119,14 @@ async def _ten_at_once() -> None:
         if going:
             loop.call_soon(turn, clock.now)
 
-    async def long(share: Share) -> None:
+    async def long(share: LoopShare) -> None:
         pace = Pace(turns, share)
         for _ in range(200):
             clock.work(SLICE_SECONDS / 10)
             await pace.step()
 
-    shares = [Share(f"10.0.0.1:{number}") for number in range(10)]
-    tasks = [awaited(Metered(long(share), turns, share)) for share in shares]
+    shares = [LoopShare(f"10.0.0.1:{number}") for number in range(10)]
+    tasks = [awaited(MeteredCoroutine(long(share), turns, share)) for share in shares]
     loop.call_soon(turn, clock.now)
     await asyncio.gather(*tasks)
     going = False
@@ -137,7 +137,7 @@ async def _ten_at_once() -> None:
 def test_work_is_of_the_client_whose_request_is_served() -> None:
     async def check() -> None:
         clock = Clock()
-        turns, share = turns_of_loop(clock), Share("10.0.0.1:1")
+        turns, share = turns_of_loop(clock), LoopShare("10.0.0.1:1")
         turns.opened(share)
 
         async def work() -> None:

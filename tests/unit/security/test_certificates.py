@@ -9,11 +9,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from replicator.client.authentication import Showing
+from replicator.client.authentication import ConnectionSecurity
 from replicator.operating.start_checks import tls_context
 from replicator.security.access import Access
 from replicator.security.certificate_making import Authority
-from replicator.security.certificates import RoleFrom, identify_certificate
+from replicator.security.certificates import RoleSource, identify_certificate
 from replicator.security.errors import NotIdentified
 from replicator.security.identity import ROLE_CHARS_MAX
 from replicator.topology.fields import TlsSettings
@@ -25,11 +25,11 @@ SHOWN = {
 
 
 def test_the_role_is_the_last_common_name_or_the_first_name_among_the_others() -> None:
-    assert identify_certificate(SHOWN, RoleFrom.COMMON_NAME).role == "inner"
-    assert identify_certificate(SHOWN, RoleFrom.SAN).role == "orders.example"
+    assert identify_certificate(SHOWN, RoleSource.COMMON_NAME).role == "inner"
+    assert identify_certificate(SHOWN, RoleSource.SAN).role == "orders.example"
     for kind in ("DNS", "email", "URI"):
         shown = {"subjectAltName": (("IP Address", "127.0.0.1"), (kind, "orders"))}
-        assert identify_certificate(shown, RoleFrom.SAN).role == "orders"
+        assert identify_certificate(shown, RoleSource.SAN).role == "orders"
 
 
 @pytest.mark.parametrize("rsa", [False, True])
@@ -42,16 +42,16 @@ def test_an_authority_gives_keys_of_either_kind(rsa: bool, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("shown", "role_from"),
     [
-        (None, RoleFrom.COMMON_NAME),
-        ({}, RoleFrom.SAN),
-        ({"subject": ((("organizationName", "acme"),),)}, RoleFrom.COMMON_NAME),
-        ({"subject": ((("commonName", ""),),)}, RoleFrom.COMMON_NAME),
-        ({"subject": ((("commonName", "x" * (ROLE_CHARS_MAX + 1)),),)}, RoleFrom.COMMON_NAME),
-        ({"subject": SHOWN["subject"]}, RoleFrom.SAN),
-        ({"subjectAltName": (("IP Address", "127.0.0.1"),)}, RoleFrom.SAN),
+        (None, RoleSource.COMMON_NAME),
+        ({}, RoleSource.SAN),
+        ({"subject": ((("organizationName", "acme"),),)}, RoleSource.COMMON_NAME),
+        ({"subject": ((("commonName", ""),),)}, RoleSource.COMMON_NAME),
+        ({"subject": ((("commonName", "x" * (ROLE_CHARS_MAX + 1)),),)}, RoleSource.COMMON_NAME),
+        ({"subject": SHOWN["subject"]}, RoleSource.SAN),
+        ({"subjectAltName": (("IP Address", "127.0.0.1"),)}, RoleSource.SAN),
     ],
 )
-def test_a_certificate_without_the_name_is_nobodys(shown: dict[str, object] | None, role_from: RoleFrom) -> None:
+def test_a_certificate_without_the_name_is_nobodys(shown: dict[str, object] | None, role_from: RoleSource) -> None:
     with pytest.raises(NotIdentified):
         identify_certificate(shown, role_from)
 
@@ -64,4 +64,4 @@ def test_a_worker_speaks_nothing_older_than_tls_1_2(tmp_path: Path) -> None:
 
 def test_who_asks_a_worker_speaks_nothing_older_either() -> None:
     assert Access(tls=True).make_ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
-    assert Showing().ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
+    assert ConnectionSecurity().ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 
 from replicator.security import client_limits
-from replicator.security.client_limits import ClientLimits, Limits, Shares, limits_of_process
+from replicator.security.client_limits import ClientLimits, HolderCounts, Limits, limits_of_process
 
 
 def test_a_holder_has_so_many_and_no_more_and_others_have_their_own() -> None:
-    shares = Shares("connections from", 2)
+    shares = HolderCounts("connections from", 2)
     assert [shares.take("a"), shares.take("a"), shares.take("b")] == [None, None, None]
     assert shares.take("a") == "2 connections from a are open, the limit"
     shares.give_back("a")
@@ -20,7 +20,7 @@ def test_a_holder_has_so_many_and_no_more_and_others_have_their_own() -> None:
 
 
 def test_what_was_given_back_takes_no_memory_and_nothing_is_given_back_twice() -> None:
-    shares = Shares("requests from", 1)
+    shares = HolderCounts("requests from", 1)
     for number in range(1_000):
         shares.take(str(number))
         shares.give_back(str(number))

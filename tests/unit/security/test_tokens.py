@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from replicator.security.errors import NotIdentified, SecurityError
 from replicator.security.key_sets import read_key_set
 from replicator.security.tokens import (
-    OneKey,
+    SingleKey,
     Tokens,
     TokenSettings,
     create_token,
@@ -34,7 +34,7 @@ NOW = 1_000_000.0
 
 
 def tokens(key: Any, **settings: Any) -> Tokens:
-    return Tokens(OneKey(key), TokenSettings(**settings), clock=lambda: NOW)
+    return Tokens(SingleKey(key), TokenSettings(**settings), clock=lambda: NOW)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_a_key_set_gives_its_public_keys_by_their_ids_and_no_secrets(keys: Path)
     found = read_key_set(json.dumps({"keys": jwks}).encode(), "https://idp")
     assert sorted(found) == ["ES256", "RS256"]
     token = create_token(read_private_key(keys / "RS256.private"), "app")
-    assert Tokens(OneKey(found["RS256"])).identify(token).role == "app"
+    assert Tokens(SingleKey(found["RS256"])).identify(token).role == "app"
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from snapshots.actions import (
     WriteUpdate,
 )
 from snapshots.announcing import UPDATES_PER_MARKER_MAX
-from snapshots.asking import MESSAGES_MAX, PENDING_REQUESTS_MAX
 from snapshots.controller import WAITING_ANSWERS_MAX, SnapshotController
 from snapshots.mapping import SnapshotMapping
 from snapshots.markers import LocalSnapshot, SnapshotRequest, SnapshotResponse, SubscriptionsUpdate, SubscriptionUpdate
 from snapshots.position import BEFORE_ALL, Position
+from snapshots.scheduling import MESSAGES_MAX, PENDING_REQUESTS_MAX
 
 A: Final = "us-east"
 B: Final = "eu-west"

@@ -79,10 +79,10 @@ def test_what_topics_begin_together_is_bounded_and_none_waits_longer_than_it_gat
 def test_never_more_than_the_budget_in_any_time(wanted: list[tuple[int, int]]) -> None:
     """Invariant 11. (Pause before it is wanted, how long it may wait): who gets a turn keeps to the rate."""
     budget, now_ms, turns = UpdateBudget(), 0, []
-    for pause_ms, patience_ms in wanted:
+    for pause_ms, request_delay_ms in wanted:
         now_ms += pause_ms
-        latest_ms = now_ms + patience_ms
-        has_turn = budget.wait_ms(now_ms) < patience_ms
+        latest_ms = now_ms + request_delay_ms
+        has_turn = budget.wait_ms(now_ms) < request_delay_ms
         at_ms = budget.reserve(now_ms, latest_ms)
         assert now_ms <= at_ms <= latest_ms
         if has_turn:

@@ -22,7 +22,7 @@ from replicator.tracing.context import TraceContext, traceparent
 from replicator.tracing.notes import CarriedNotes, Note, NoteTable, decode_notes
 from replicator.tracing.sampling import Sampler
 from replicator.tracing.spans import Span
-from replicator.tracing.tracing import AWAITED_MAX, Chosen, Tracing
+from replicator.tracing.tracing import AWAITED_MAX, TracedMessage, Tracing
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -84,16 +84,16 @@ def test_a_producers_context_decides() -> None:
             {"note": f"traceparent is {traceparent(PRODUCED)}"}, b"traceparent\x127" + traceparent(PRODUCED).encode()
         ),
     ]
-    assert choose(made, entries, [1, 1, 1, 4, 1]) == [Chosen(0, 0, PRODUCED), Chosen(3, 1, PRODUCED)]
+    assert choose(made, entries, [1, 1, 1, 4, 1]) == [TracedMessage(0, 0, PRODUCED), TracedMessage(3, 1, PRODUCED)]
 
 
 def test_the_sampler_picks_among_the_others() -> None:
     made, _ = traced(1.0)
     entries = [single({"traceparent": UNSAMPLED}), single({}), batched(None, UNSAMPLED, traceparent(PRODUCED))]
     assert choose(made, entries, [1, 1, 3]) == [
-        Chosen(2, 2, PRODUCED),
-        Chosen(1, 0, None),
-        Chosen(2, 0, None),
+        TracedMessage(2, 2, PRODUCED),
+        TracedMessage(1, 0, None),
+        TracedMessage(2, 0, None),
     ]
 
 
@@ -112,10 +112,10 @@ def test_a_large_batch_is_looked_through_when_its_beginning_or_the_batch_itself_
     late = (None, None, traceparent(PRODUCED))
     assert choose(made, [batched(*late, payload=payload)], [3]) == ()
     assert choose(made, [batched(*late, payload=payload, beside=traceparent(PRODUCED))], [3]) == [
-        Chosen(0, 2, PRODUCED)
+        TracedMessage(0, 2, PRODUCED)
     ]
     early = (UNSAMPLED, None, traceparent(PRODUCED))
-    assert choose(made, [batched(*early, payload=payload)], [3]) == [Chosen(0, 2, PRODUCED)]
+    assert choose(made, [batched(*early, payload=payload)], [3]) == [TracedMessage(0, 2, PRODUCED)]
 
 
 def test_a_compressed_batch_is_looked_through_when_the_batch_itself_has_a_context() -> None:
@@ -123,7 +123,7 @@ def test_a_compressed_batch_is_looked_through_when_the_batch_itself_has_a_contex
     contexts = [None] * 50 + [traceparent(PRODUCED)]
     assert choose(made, [batched(*contexts, compressed=True)], [51]) == ()
     with_hint = batched(*contexts, compressed=True, beside=traceparent(PRODUCED))
-    assert choose(made, [with_hint], [51]) == [Chosen(0, 50, PRODUCED)]
+    assert choose(made, [with_hint], [51]) == [TracedMessage(0, 50, PRODUCED)]
 
 
 def test_no_more_are_traced_than_may_be() -> None:
@@ -134,7 +134,7 @@ def test_no_more_are_traced_than_may_be() -> None:
 
 def test_what_deduplication_dropped_has_a_span_and_no_note() -> None:
     made, sink = traced()
-    made.publication(T, [Chosen(0, 0, PRODUCED), Chosen(1, 2, None)]).durable([DUPLICATE, Position(5, 1)])
+    made.publication(T, [TracedMessage(0, 0, PRODUCED), TracedMessage(1, 2, None)]).durable([DUPLICATE, Position(5, 1)])
     duplicate, stored = sink.named("publish")
     assert duplicate.attributes["replicator.duplicate"] is True
     assert (duplicate.context.trace_id, duplicate.parent, stored.parent) == (PRODUCED.trace_id, PRODUCED, None)
@@ -157,7 +157,9 @@ def test_an_append_that_is_refused_is_a_span_with_the_reason() -> None:
 
 def test_a_links_blocks_end_when_their_frame_is_answered() -> None:
     made, sink = traced()
-    made.publication(T, [Chosen(0, 0, None), Chosen(1, 0, None)]).durable([Position(5, 1), Position(6, 0)])
+    made.publication(T, [TracedMessage(0, 0, None), TracedMessage(1, 0, None)]).durable(
+        [Position(5, 1), Position(6, 0)]
+    )
     link = made.link("us-east>eu-west", "eu-west")
     link.block(T, "us-east", Position(5, 0), Position(5, 9))
     link.block(T, "us-east", Position(5, 10), Position(5, 19))  # nothing in it is traced
@@ -180,7 +182,7 @@ def test_a_links_blocks_end_when_their_frame_is_answered() -> None:
 
 def test_what_was_in_flight_on_a_lost_connection_is_an_error_and_travels_again() -> None:
     made, sink = traced()
-    made.publication(T, [Chosen(0, 0, None)]).durable([Position(5, 1)])
+    made.publication(T, [TracedMessage(0, 0, None)]).durable([Position(5, 1)])
     link = made.link("us-east>eu-west", "eu-west")
     for error in ("the connection was lost", None):
         link.block(T, "us-east", Position(5, 0), Position(5, 9))

@@ -11,7 +11,7 @@ from engine_support import TOPIC, eventually, message, opened
 from replicator.engine.errors import BlockCorrupt
 from replicator.running.supervisor import Supervisor
 from replicator.worker import mending
-from replicator.worker.mending import Mending
+from replicator.worker.mending import BlockRepair
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -27,7 +27,7 @@ def test_a_block_that_nobody_has_is_said_with_the_reason_and_forgotten_when_its_
             with engine.store.env.begin(write=True, db=engine.store.tables["blocks"]) as txn:
                 ((key, value),) = list(txn.cursor())
                 txn.put(key, value[:-1] + b"!")
-            mends = Mending(engine, Supervisor(), lambda _: None)
+            mends = BlockRepair(engine, Supervisor(), lambda _: None)
             mends.change({"elsewhere": "http://127.0.0.1:1"})
             mends.start()
             for _ in range(3):
@@ -49,7 +49,7 @@ def test_invariant_11_so_many_are_remembered_at_most(tmp_path: Path, monkeypatch
 
     async def main() -> None:
         async with opened(tmp_path) as engine:
-            mends = Mending(engine, Supervisor(), lambda _: None)
+            mends = BlockRepair(engine, Supervisor(), lambda _: None)
             for entry in range(20):
                 mends._damaged(1, Position(1, entry))
             await asyncio.sleep(0)

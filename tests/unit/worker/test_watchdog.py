@@ -9,11 +9,11 @@ import pytest
 from engine_support import eventually
 
 from replicator.topology import WatchdogSettings
-from replicator.worker.watchdog import MAX_WINDOW_SECONDS, TICK_SECONDS, LoopLag, Standstill, Watchdog
+from replicator.worker.watchdog import MAX_WINDOW_SECONDS, TICK_SECONDS, LoopLag, StallCounter, Watchdog
 
 
 def test_a_loop_stands_still_for_as_many_ticks_as_came_without_a_beat() -> None:
-    standstill = Standstill()
+    standstill = StallCounter()
     assert [standstill.on_tick(beats) for beats in (1, 1, 1, 2, 2)] == [0, TICK_SECONDS, 2 * TICK_SECONDS, 0, 1]
 
 

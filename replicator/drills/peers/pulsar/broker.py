@@ -101,7 +101,7 @@ class PulsarBroker(PulsarProcess):
                 self._start_container()
             try:
                 self._wait_until_ready()
-                if not again or not self._registers_for_ever():
+                if not again or not self._is_registration_flapping():
                     return
             except BaseException:
                 self.kill()
@@ -143,7 +143,7 @@ class PulsarBroker(PulsarProcess):
         container.with_command(["bin/pulsar", "standalone", *_arguments("/peer/data")])
         self._container = container.start()
 
-    def _registers_for_ever(self) -> bool:
+    def _is_registration_flapping(self) -> bool:
         """Return whether the bookie comes and goes a hundred times a second, which happens after some kills: the
         metadata still name the former one. Then some topics are not loaded until the next start.
         """

@@ -27,7 +27,7 @@ from replicator.engine.errors import IncarnationMismatch, NotAllowedError
 from replicator.engine.log import store_tables as tables
 from replicator.engine.log.block import BlockHeader, BlockKind, BlockView
 from replicator.engine.log.commit.block_writing import BlockWriting
-from replicator.engine.log.commit.deduplicating import FoundInBlock
+from replicator.engine.log.commit.deduplicating import DeduplicationResult
 from replicator.engine.log.commit.holes import put_hole
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.left_out import LeftOutNote
@@ -35,7 +35,7 @@ from replicator.engine.log.requests import CopyRequest, Extent, KeepBothRequest,
 from replicator.engine.log.store_tables import HighWater, PartsRow
 from snapshots.position import BEFORE_ALL, Position
 
-_NOTHING_FOUND: Final = FoundInBlock((), ())
+_NOTHING_FOUND: Final = DeduplicationResult((), ())
 
 
 class BlockCopies(BlockWriting):

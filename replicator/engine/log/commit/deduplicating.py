@@ -32,15 +32,15 @@ from replicator.engine.log.requests import (
 )
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.producing.contents import Contents
-from replicator.engine.producing.deduplication import NONE_YET, Copied, Numbered, SequenceTable
+from replicator.engine.producing.deduplication import NONE_YET, Copied, SequencedEntry, SequenceTable
 from replicator.engine.producing.duplicate_chains import Pair
-from replicator.engine.producing.numbered_blocks import Comparing, ReadBlock, numbered_of
+from replicator.engine.producing.numbered_blocks import ContentComparison, ReadBlock, numbered_of
 from replicator.engine.producing.sequence_index import SequenceIndex
 from replicator.engine.producing.sequence_rows import load_sequences, write_sequences
 from snapshots.position import Position
 
 
-class FoundInBlock(NamedTuple):
+class DeduplicationResult(NamedTuple):
     """Result of deduplication for a copied block.
 
     ``duplicates`` are pairs of a stored entry and an entry of the block that hold the same message. ``connected`` names
@@ -66,7 +66,7 @@ class GroupDeduplication:
         contents: Contents,
     ) -> None:
         self._block = block
-        self.comparing = Comparing(contents)
+        self.comparing = ContentComparison(contents)
         self._dbs = dbs
         self._cluster = cluster
         self._now_ms = now_ms
@@ -93,12 +93,12 @@ class GroupDeduplication:
         tail.numbered = True
         request.stored = None if all(stored) else stored
 
-    def record(self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered]) -> None:
+    def record(self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[SequencedEntry]) -> None:
         """Note that a block of this cluster's own has these sequence ids, from the position ``first`` on."""
         self._index(txn, tail).rows.record(txn, self._dbs, self._cluster, first, numbered)
 
     def reclaimed(
-        self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[Numbered | None]
+        self, txn: lmdb.Transaction, tail: Tail, first: Position, numbered: Sequence[SequencedEntry | None]
     ) -> None:
         """Note the sequence ids of a block of this cluster's own that was lost here, and came back from another."""
         self._switch_index(txn, tail, on=True)
@@ -106,19 +106,21 @@ class GroupDeduplication:
         self._table(txn, tail).note(complete, self._now_ms)
         tail.numbered = True
 
-    def look_up(self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position) -> FoundInBlock:
+    def look_up(
+        self, txn: lmdb.Transaction, request: CopyRequest, new: NewBlock, first: Position
+    ) -> DeduplicationResult:
         """Note the sequence ids of a copied block, and find which of its messages came by another way before."""
         tail, header = request.tail, new.header
         self._switch_index(txn, tail, on=request.numbered)
         if not request.numbered:
-            return FoundInBlock((), ())
+            return DeduplicationResult((), ())
         view = BlockView(new.block, header)
         numbered = [numbered_of(entry) for entry in view.entries()]
         index = self._index(txn, tail)
         pairs = index.duplicates_of_block(txn, self._dbs, view, first, numbered, tail.high_water, self.comparing)
         complete = index.rows.record(txn, self._dbs, header.origin, first, numbered)
         self._copied_table(txn, tail).note(complete, self._now_ms)
-        return FoundInBlock(pairs, tuple(name for name in complete if name in tail.connected))
+        return DeduplicationResult(pairs, tuple(name for name in complete if name in tail.connected))
 
     def open_producer(self, txn: lmdb.Transaction, request: OpenProducerRequest) -> int:
         """Save the topic's epoch. Return the producer's highest sequence id, over all ways; -1 if there is none."""
@@ -199,10 +201,10 @@ class _TopicCopies:
     index: SequenceIndex
     origins: Mapping[str, HighWater]
     entries: Sequence[Buffer]
-    comparing: Comparing
+    comparing: ContentComparison
 
     def highest(self, producer: str) -> int:
         return self.index.highest_copied(self.txn, self.tables, producer, self.origins)
 
-    def of(self, index: int, sent: Numbered) -> Copied:
+    def of(self, index: int, sent: SequencedEntry) -> Copied:
         return self.index.copied(self.txn, self.tables, sent, self.entries[index], self.origins, self.comparing)

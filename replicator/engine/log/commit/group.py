@@ -28,7 +28,7 @@ from replicator.engine.log.commit.compacting import compact_segments
 from replicator.engine.log.commit.copying import BlockCopies
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.commit.publishing import PublishRuns, topic_deleted
-from replicator.engine.log.commit.putting_back import PutsBack, recount
+from replicator.engine.log.commit.putting_back import PutBackWriter, recount
 from replicator.engine.log.commit.reclaiming import Reclaims
 from replicator.engine.log.commit.topic_records import begin_life, create_topic, delete_topics, terminate_topic
 from replicator.engine.log.requests import (
@@ -179,7 +179,7 @@ class CommitGroup:
             reclaims = Reclaims(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
             return reclaims.reclaim(txn, request)
         if isinstance(request, PutBackRequest):
-            puts_back = PutsBack(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
+            puts_back = PutBackWriter(self._dbs, self._cluster, self._appender, self._deduplication, self.committed)
             return puts_back.put_back(txn, request)
         if isinstance(request, RecountRequest):
             return recount(txn, self._dbs, request, self._appender)

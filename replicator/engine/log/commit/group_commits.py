@@ -93,7 +93,7 @@ class GroupCommits:
         contents.
         """
         if self.broken is None:
-            self.broken = self._store.displaced()
+            self.broken = self._store.replaced_reason()
         if self.broken is not None:
             return refused(group, StoreFailed(self.broken))
         appends = [request for request in group if isinstance(request, APPENDS)]
@@ -113,7 +113,7 @@ class GroupCommits:
                 batch.write(txn, group)
         except ContentsNeeded:
             batch.roll_back()
-            if len(group) > 1 and contents.wants_too_much:
+            if len(group) > 1 and contents.exceeds_budget:
                 contents.settle()
                 return self._commit_in_halves(group)
             if openings < OPENINGS_MAX:

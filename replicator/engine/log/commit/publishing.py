@@ -35,7 +35,7 @@ from replicator.engine.log.commit.appending import LogAppender
 from replicator.engine.log.commit.deduplicating import GroupDeduplication
 from replicator.engine.log.requests import Committed, PublishRequest, PublishStagedRequest, StagedPart, Tail
 from replicator.engine.log.store_tables import HighWater
-from replicator.engine.producing.deduplication import Numbered
+from replicator.engine.producing.deduplication import SequencedEntry
 from replicator.engine.types import DUPLICATE
 from snapshots.position import Position
 
@@ -275,6 +275,6 @@ def _stored(run: Iterable[PublishRequest]) -> tuple[list[Buffer], list[int]]:
     return entries, sizes
 
 
-def _numbered_stored(request: PublishRequest) -> Iterable[Numbered]:
+def _numbered_stored(request: PublishRequest) -> Iterable[SequencedEntry]:
     assert request.numbered is not None
     return request.numbered if request.stored is None else compress(request.numbered, request.stored)

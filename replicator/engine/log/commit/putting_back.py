@@ -100,7 +100,7 @@ def put_back_between(store: Store, topic_id: int) -> list[Position]:
     return sorted({Position.parse(each) for each in (*(ledgers or ()), *(() if last is None else (last,)))})
 
 
-class PutsBack(BlockWriting):
+class PutBackWriter(BlockWriting):
     """Writes :class:`PutBackRequest`s within one transaction."""
 
     __slots__ = ()

@@ -51,7 +51,7 @@ class Reclaims(BlockWriting):
         for hole in request.holes:
             put_hole(txn, self._dbs, tail, self._cluster, hole)
         for header, block in request.blocks:
-            self._go_to(txn, tail, header.origin_first, header.publish_time_ms)
+            self._fill_up_to(txn, tail, header.origin_first, header.publish_time_ms)
             first = self._appender.next_position(tail)
             assert first == header.origin_first, f"{header.origin_first} would be at {first}"
             self._appender.append(txn, tail, header, block)
@@ -59,7 +59,7 @@ class Reclaims(BlockWriting):
                 numbered = [numbered_of(entry) for entry in BlockView(block, header).entries()]
                 self._deduplication.reclaimed(txn, tail, first, numbered)
         if (tail.ledger, tail.next_entry) <= request.upto:
-            self._go_to(txn, tail, request.upto, 0)
+            self._fill_up_to(txn, tail, request.upto, 0)
             self._fill(txn, tail, 1, 0)  # nobody has what was there, but others know that there was something
         tail.ledger = None
         own = tail.high_water.get(self._cluster)
@@ -88,7 +88,7 @@ class Reclaims(BlockWriting):
                 )
             next_at = Position(header.origin_last.ledger, header.origin_last.entry + 1)
 
-    def _go_to(self, txn: lmdb.Transaction, tail: Tail, at: Position, publish_time_ms: int) -> None:
+    def _fill_up_to(self, txn: lmdb.Transaction, tail: Tail, at: Position, publish_time_ms: int) -> None:
         """Make ``at`` the next position, with fillers before it. A new ledger need not begin at entry 0."""
         if tail.ledger != at.ledger:
             tail.ledger, tail.next_entry = at

@@ -8,7 +8,7 @@ for room; 11, the queue is bounded in bytes.
 2. While the queue is full, callers wait, and whoever comes later waits behind them.
 3. The thread takes a group: what was handed over, up to a limit. If all of it writes rows only, the thread waits a
    moment: these rows often cause appends, which follow at once.
-4. A group of many small requests waits a moment, too, while that pays (:class:`Patience`). Each commit has a price,
+4. A group of many small requests waits a moment, too, while that pays (:class:`CommitDelay`). Each commit has a price,
    whatever it holds, so clients of many topics are served faster by fewer commits.
 """
 
@@ -50,7 +50,7 @@ PASSES_MAX: Final = 64
 groups."""
 
 
-class Patience:
+class CommitDelay:
     """Decision whether a group waits a moment for more requests, by what such waits brought before. Pure.
 
     1. Only a group of many small requests waits: then many clients are at work. A message that is sent alone never
@@ -88,7 +88,7 @@ class Patience:
 _T = TypeVar("_T")
 
 
-class Handover(Generic[_T]):
+class ThreadQueue(Generic[_T]):
     """Queue from one thread to one other thread.
 
     Not :class:`queue.SimpleQueue`: before Python 3.13 its ``get`` with a short timeout can wait for ever, if the
@@ -141,14 +141,14 @@ class RequestQueue:
         self._turn: list[Request] = []
         """Requests of this turn of the event loop that are not handed over yet."""
         self._turn_bytes = 0
-        self._handed_over: Handover[list[Request] | None] = Handover()
+        self._handed_over: ThreadQueue[list[Request] | None] = ThreadQueue()
         self._bytes = 0
         self._room = asyncio.Event()
         self._room.set()
         self._entrance = asyncio.Lock()
         self._entering = 0
         """Number of callers that wait for room. Later callers must wait behind them."""
-        self._patience = Patience()
+        self._patience = CommitDelay()
         self._arrived: deque[Request] = deque()
         """Requests that the thread has fetched and not taken into a group yet."""
         self._ended = False

@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"([0-9]{10})\.segment")
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
+class WriteMethod:
     """How segments are written in a directory. ``reason`` says why they are not written past the page cache, if they
     are not."""
 
@@ -41,7 +41,7 @@ class Medium:
     reason: str = ""
 
 
-def probe(directory: Path) -> Medium:
+def probe(directory: Path) -> WriteMethod:
     """Find out how segments can be written in ``directory``. No file stays behind."""
     name = directory / "probe"
     alignment = max(PAGE_BYTES, os.statvfs(directory).f_bsize)
@@ -49,15 +49,15 @@ def probe(directory: Path) -> Medium:
     try:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
     except OSError as error:
-        return Medium(False, PAGE_BYTES, f"O_DIRECT is refused: {error.strerror}")
+        return WriteMethod(False, PAGE_BYTES, f"O_DIRECT is refused: {error.strerror}")
     try:
         with mmap.mmap(-1, alignment) as page:
             os.pwrite(file, page, 0)
-        return Medium(True, alignment)
+        return WriteMethod(True, alignment)
     except OSError as error:
         if is_full(error):  # it would be taken if there were room: that is no reason to be slow later
-            return Medium(True, alignment)
-        return Medium(False, PAGE_BYTES, f"a write by O_DIRECT is refused: {error.strerror}")
+            return WriteMethod(True, alignment)
+        return WriteMethod(False, PAGE_BYTES, f"a write by O_DIRECT is refused: {error.strerror}")
     finally:
         os.close(file)
         with contextlib.suppress(OSError):

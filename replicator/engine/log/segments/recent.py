@@ -44,7 +44,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class _OfSegment:
+class _SegmentBytes:
     starts: list[int] = field(default_factory=list)
     spans: dict[int, Span] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class RecentBytes:
         self._lock = threading.Lock()
         self._bytes = 0
         self._order: deque[Span] = deque()
-        self._segments: dict[int, _OfSegment] = {}
+        self._segments: dict[int, _SegmentBytes] = {}
         self._buffers = Buffers(SPARE_BYTES_MAX)
         self._lent: list[tuple[weakref.ref[Any], int]] = []
         """Evicted buffers that may still be alive, each with its size."""
@@ -77,7 +77,7 @@ class RecentBytes:
 
     def _add(self, span: Span) -> None:
         with self._lock:
-            found = self._segments.setdefault(span.segment, _OfSegment())
+            found = self._segments.setdefault(span.segment, _SegmentBytes())
             if span.start in found.spans:
                 self._drop(found.spans[span.start])
                 found = self._segments.setdefault(span.segment, found)
@@ -113,10 +113,10 @@ class RecentBytes:
             if begin + place.size > span.filled:
                 return None
             slice_ = span.memory[begin : begin + place.size].toreadonly()
-            lends = self._may_lend()
+            lends = self._can_lend()
         return slice_ if lends else memoryview(bytes(slice_))
 
-    def _may_lend(self) -> bool:
+    def _can_lend(self) -> bool:
         if self._lent_bytes > self._bytes_max // 2:
             self._count_lent()
         return self._lent_bytes <= self._bytes_max // 2

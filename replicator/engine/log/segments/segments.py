@@ -54,7 +54,7 @@ class NoRoom(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class SpaceShortage:
     """The last body that could not be stored, because the disk had no room to make a segment or to write into one."""
 
     size: int
@@ -75,7 +75,7 @@ class Segments:
         self.settings = settings
         self.readers = Readers()
         self.recent = RecentBytes(settings.recent_bytes_max)
-        self.medium = files.Medium(True, files.PAGE_BYTES)
+        self.medium = files.WriteMethod(True, files.PAGE_BYTES)
         self._probed = False
         self._files = OpenFiles(directory)
         self._buffers = Buffers(READ_SPARE_BYTES_MAX)
@@ -90,7 +90,7 @@ class Segments:
         self._maker: ThreadPoolExecutor | None = None
         self._deleted: Future[None] | None = None
         """Deletion of the most recently deleted file. Deletions run in order, so all earlier ones end before it."""
-        self._lacking: Lacking | None = None
+        self._lacking: SpaceShortage | None = None
         """The last body for which the disk had no room. None once a body of that size was stored, or would fit."""
         if directory.is_dir():
             self._probe()
@@ -136,7 +136,7 @@ class Segments:
             self.recent.forget(segment.number)
             space.open_next(segment)
             if self._written:  # one transaction fills more than a segment: it will not be the last
-                self._make_ahead(used_from=0)
+                self._preallocate_next(used_from=0)
         now = space.open
         assert now is not None
         whole = max(BUFFER_BYTES, -(-size // space.alignment) * space.alignment)
@@ -153,7 +153,7 @@ class Segments:
             self._wait_for_one()
         for file in self._touched.values():
             file.sync()
-        self._touch_no_more()
+        self._stop_touching()
         self.space.align()
         assert self._span is not None
         self._span.filled = self._span.pending
@@ -167,15 +167,15 @@ class Segments:
             if taken >= self._lacking.size or self.space.takes(self._lacking.size):
                 self._lacking = None
         self._written.clear()
-        for segment in self.space.superfluous(self.settings.free_kept):
+        for segment in self.space.surplus(self.settings.free_kept):
             self._delete(segment)
-        self._make_ahead()
+        self._preallocate_next()
 
     def roll_back(self) -> None:
         """Forget the bodies of the transaction, which failed."""
         while self._on_their_way:
             self._on_their_way.popleft().exception()
-        self._touch_no_more()
+        self._stop_touching()
         first: dict[int, int] = {}
         for place in self._written:
             first.setdefault(place.segment, place.offset)
@@ -227,7 +227,7 @@ class Segments:
         except OSError as error:
             if not is_full(error):
                 raise
-            self._lacking = Lacking(size, capacity, denied=self._disk().takes_segment(capacity))
+            self._lacking = SpaceShortage(size, capacity, denied=self._disk().takes_segment(capacity))
             raise NoRoom(self._full(self._lacking)) from None
 
     def full(self) -> str | None:
@@ -237,7 +237,7 @@ class Segments:
             return None
         return self._full(lacking)
 
-    def _full(self, lacking: Lacking) -> str:
+    def _full(self, lacking: SpaceShortage) -> str:
         disk = self._disk()
         return (
             f"the disk below {self._directory} is full for large messages: one of {lacking.size} bytes was refused "
@@ -250,7 +250,7 @@ class Segments:
 
     # Files.
 
-    def _touch_no_more(self) -> None:
+    def _stop_touching(self) -> None:
         self._touched.clear()
         self._touching.close()
 
@@ -290,7 +290,7 @@ class Segments:
     def _aligned(self, wanted: int) -> int:
         return -(-wanted // self.medium.alignment) * self.medium.alignment
 
-    def _make_ahead(self, used_from: float = 0.5) -> None:
+    def _preallocate_next(self, used_from: float = 0.5) -> None:
         """Begin to make the next segment once the share ``used_from`` of the open one is used, unless a free segment is
         there."""
         now = self.space.open

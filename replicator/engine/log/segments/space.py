@@ -200,7 +200,7 @@ class SegmentSpace:
             segment.used = used
         self.begin()
 
-    def superfluous(self, kept: int) -> list[Segment]:
+    def surplus(self, kept: int) -> list[Segment]:
         """Return free segments that may be deleted: all but the ``kept`` largest, and those whose files are gone."""
         unread = sorted(self._unread(), key=lambda each: -each.capacity)
         return [each for each in unread if each.capacity][kept:] + [each for each in unread if not each.capacity]

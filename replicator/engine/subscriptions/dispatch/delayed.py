@@ -80,12 +80,12 @@ class DelayedEntries:
         if not self._kept:
             return
         self._waiting.discard_through(position)
-        self._sweep_if_worth_it()
+        self._sweep_if_worthwhile()
 
     def discard_all(self, positions: PositionSet) -> None:
         """Forget the entries at ``positions``, which are consumed."""
         self._waiting.difference_update(positions)
-        self._sweep_if_worth_it()
+        self._sweep_if_worthwhile()
 
     def clear(self) -> None:
         self._by_tick.clear()
@@ -93,7 +93,7 @@ class DelayedEntries:
         self._waiting = PositionSet()
         self._kept = 0
 
-    def _sweep_if_worth_it(self) -> None:
+    def _sweep_if_worthwhile(self) -> None:
         # Ticks are swept once they hold more entries that have gone than that wait. So each entry costs little.
         if self._kept > 2 * len(self._waiting) + TICKS_AT_ONCE:
             self._sweep()

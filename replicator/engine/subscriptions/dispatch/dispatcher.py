@@ -120,7 +120,7 @@ class Dispatcher(ABC):
         return None
 
     @property
-    def sends_again(self) -> bool:
+    def may_redeliver(self) -> bool:
         """Return whether an entry before :attr:`read_position` may have to be sent.
 
         Entries with a delayed delivery do not count before their time.

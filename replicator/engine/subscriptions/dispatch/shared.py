@@ -102,7 +102,7 @@ class SharedDispatcher(ManyActiveDispatcher):
         return state.id
 
     @property
-    def sends_again(self) -> bool:
+    def may_redeliver(self) -> bool:
         return bool(self._replay)
 
     def acknowledged(self, position: Position) -> None:

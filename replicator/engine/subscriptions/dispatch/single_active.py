@@ -106,7 +106,7 @@ class SingleActiveDispatcher(Dispatcher):
         return state.id
 
     @property
-    def sends_again(self) -> bool:
+    def may_redeliver(self) -> bool:
         return bool(self._replay)
 
     @property

@@ -58,7 +58,7 @@ class ConsistentHashSelector:
         for point in _points(name):
             index = bisect_left(self._points, point)
             if index < len(self._points) and self._points[index] == point:
-                self._stand_beside(index, consumer_id)
+                self._add_owner(index, consumer_id)
             else:
                 fresh.append(point)
                 at.append(index)
@@ -116,7 +116,7 @@ class ConsistentHashSelector:
         if self._points and start < HASH_SPACE:
             yield HashRange(start, HASH_SPACE - 1), self._owners[0]
 
-    def _stand_beside(self, index: int, consumer_id: int) -> None:
+    def _add_owner(self, index: int, consumer_id: int) -> None:
         standing = self._owners[index]
         others = (standing,) if isinstance(standing, int) else standing
         self._owners[index] = tuple(sorted((*others, consumer_id), key=lambda other: (self._names[other], other)))

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from replicator.engine.errors import InvalidHashRanges
 from replicator.engine.subscriptions.key_shared.hashing import SLOTS
-from replicator.engine.subscriptions.key_shared.tiling import Tiling, refuse_sticky_ranges
+from replicator.engine.subscriptions.key_shared.tiling import RangeMap, refuse_sticky_ranges
 from replicator.engine.types import KeySharedPolicy
 
 
-class HashRangeSelector(Tiling):
+class HashRangeSelector(RangeMap):
     """Implements :class:`~replicator.engine.subscriptions.key_shared.selector.KeySelector`."""
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:

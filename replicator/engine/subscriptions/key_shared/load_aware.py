@@ -26,7 +26,7 @@ from typing import Final
 
 from replicator.engine.errors import InvalidHashRanges
 from replicator.engine.subscriptions.key_shared.hashing import SLOTS
-from replicator.engine.subscriptions.key_shared.tiling import Tiling, refuse_sticky_ranges
+from replicator.engine.subscriptions.key_shared.tiling import RangeMap, refuse_sticky_ranges
 from replicator.engine.types import KeySharedPolicy
 
 BUCKET_SECONDS: Final = 1.0
@@ -37,7 +37,7 @@ WINDOW_SECONDS: Final = BUCKET_SECONDS * BUCKETS
 short that in a rolling deployment, with a join every few seconds, each join sees the effect of the joins before."""
 
 
-class LoadAwareSelector(Tiling):
+class LoadAwareSelector(RangeMap):
     """Implements :class:`~replicator.engine.subscriptions.key_shared.selector.KeySelector`."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class LoadAwareSelector(Tiling):
             self._first(consumer_id)
             self._sent[consumer_id] = [0] * BUCKETS
             return
-        index = max(range(len(self._owners)), key=self._relief)
+        index = max(range(len(self._owners)), key=self._load_key)
         if self._size(index) == 1:
             raise InvalidHashRanges(
                 f"consumer {name!r} cannot get hash slots of this Key_Shared subscription, because each of its {SLOTS} "
@@ -86,7 +86,7 @@ class LoadAwareSelector(Tiling):
         """Return each consumer's dispatch rate over the window, in messages per second."""
         return {consumer_id: sum(sent) / WINDOW_SECONDS for consumer_id, sent in self._sent.items()}
 
-    def _relief(self, index: int) -> tuple[bool, int, int]:
+    def _load_key(self, index: int) -> tuple[bool, int, int]:
         """Return a sort key: the consumer at ``index`` with the highest one needs relief most."""
         size = self._size(index)
         return size > 1, self._load(index), size

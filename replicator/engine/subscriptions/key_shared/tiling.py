@@ -25,7 +25,7 @@ def refuse_sticky_ranges(name: str, policy: KeySharedPolicy) -> None:
         )
 
 
-class Tiling:
+class RangeMap:
     """Ranges and their owners. A consumer takes a few dozen bytes. A look-up is a binary search."""
 
     hash_space: Final = SLOTS

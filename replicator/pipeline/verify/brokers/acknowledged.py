@@ -13,7 +13,7 @@ import numpy.typing as npt
 from replicator.apache.broker_cursor import BrokerCursor
 from replicator.peering.comparing import SubscriptionState
 from replicator.pipeline.verify.brokers.comparison import EXAMPLES_MAX
-from replicator.pipeline.verify.brokers.differences import Difference, Where, identity_at
+from replicator.pipeline.verify.brokers.differences import Difference, EntryLocation, identity_at
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
 from replicator.pipeline.verify.comparison.acked import Acked
 from snapshots.position import Position
@@ -22,7 +22,7 @@ _CODE_BITS = 33
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class SharedEntries:
     """Entries that both of two copies have: their first places in each log."""
 
     source: EntryLog
@@ -31,7 +31,7 @@ class Common:
     at_destination: Int64s
 
 
-def common_of(source: EntryLog, destination: EntryLog) -> Common:
+def common_of(source: EntryLog, destination: EntryLog) -> SharedEntries:
     """Return the common entries, ordered by life, and within a life by entry."""
     here: list[Int64s] = [np.zeros(0, np.int64)]
     there: list[Int64s] = [np.zeros(0, np.int64)]
@@ -44,7 +44,7 @@ def common_of(source: EntryLog, destination: EntryLog) -> Common:
         _, first, second = np.intersect1d(*codes, return_indices=True)
         here.append(rows[0][first])
         there.append(rows[1][second])
-    return Common(source, destination, np.concatenate(here), np.concatenate(there))
+    return SharedEntries(source, destination, np.concatenate(here), np.concatenate(there))
 
 
 def _codes(log: EntryLog, rows: npt.NDArray[np.intp], ledgers: Int64s) -> Int64s:
@@ -57,7 +57,7 @@ def acked_at_broker(name: str, cursor: BrokerCursor) -> Acked:
     return Acked.of(SubscriptionState(name, True, 0, cursor.mark_delete, ranges, {}))
 
 
-def only_acked_at_source(common: Common, source: Acked, destination: Acked | None) -> Int64s:
+def only_acked_at_source(common: SharedEntries, source: Acked, destination: Acked | None) -> Int64s:
     """Return the indexes in ``common`` of entries that are acknowledged at the source only.
 
     A destination without the subscription has acknowledged nothing. An entry that lacks messages at the source, and has
@@ -72,7 +72,7 @@ def only_acked_at_source(common: Common, source: Acked, destination: Acked | Non
     return np.flatnonzero(acked)
 
 
-def difference(common: Common, found: Int64s, subscription: str, source: str, destination: str) -> Difference:
+def difference(common: SharedEntries, found: Int64s, subscription: str, source: str, destination: str) -> Difference:
     """Return a difference for the entries at indexes ``found`` of ``common``; ``source`` and ``destination`` name the
     copies."""
     log, rows = common.source, common.at_source[found]
@@ -89,5 +89,5 @@ def difference(common: Common, found: Int64s, subscription: str, source: str, de
 
     messages = int(log.messages[rows].sum(dtype=np.int64))
     shown = tuple(text(at, at + 1) for at in range(min(len(found), EXAMPLES_MAX)))
-    where = Where(log, rows, text, source, subscription)
+    where = EntryLocation(log, rows, text, source, subscription)
     return Difference("ack_mismatch", destination, len(found), messages, shown, where)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
-from replicator.pipeline.verify.brokers.acknowledged import Common, common_of, difference, only_acked_at_source
+from replicator.pipeline.verify.brokers.acknowledged import SharedEntries, common_of, difference, only_acked_at_source
 from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
 from replicator.pipeline.verify.comparison.acked import Acked
@@ -68,7 +68,7 @@ async def compare_acknowledgements(
     ], subscriptions
 
 
-def _lacking(common: Common, first: Acked, here: Acked, there: Acked | None) -> Int64s:
+def _lacking(common: SharedEntries, first: Acked, here: Acked, there: Acked | None) -> Int64s:
     found = only_acked_at_source(common, first, there)
     log = common.source
     rows = common.at_source[found]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replicator.apache.broker_lives import BrokerLives
-from replicator.pipeline.data_plane import _promised
+from replicator.pipeline.data_plane import _checked_answer
 from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.brokers.entry_log import Life
-from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.comparison.scope import ReplicaState
 from replicator.pipeline.verify.plane import VerifyPlane
 from snapshots.position import BEFORE_ALL, Position
 
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRange:
     """Range of one life that a bridge has published, and found again at the brokers."""
 
     first: Position
@@ -34,7 +34,7 @@ class BridgedTopic:
     """One topic at the brokers of one cluster, as the worker beside them sees it."""
 
     read_through: Position
-    published: Mapping[Life, Published]
+    published: Mapping[Life, PublishedRange]
     waits: bool
     """Whether entries wait to be published."""
     halted: str
@@ -67,7 +67,7 @@ def read_bridge(url: str) -> BridgeState:
     """Ask a worker for its bridge's state. Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`."""
     with VerifyPlane(url) as worker:
         answer = worker.call("GET", "/replication/v1/status", topics="false")
-        with _promised(url, "status"):
+        with _checked_answer(url, "status"):
             shown = answer.get("apache")
             if not shown:
                 raise UnexpectedAnswer(
@@ -112,7 +112,7 @@ class Progress:
             if first.waits and now.waits and now.published == first.published:
                 self.unpublished.add((name, topic))
 
-    def unpublished_origins(self, name: str, topic: str, standing: Standing) -> set[str]:
+    def unpublished_origins(self, name: str, topic: str, standing: ReplicaState) -> set[str]:
         """Return the origins in the worker's log, which has this ``standing``, if the bridge publishes nothing."""
         return set(standing.high_water or ()) if (name, topic) in self.unpublished else set()
 
@@ -122,7 +122,7 @@ def _topic(shown: Mapping[str, Any]) -> BridgedTopic:
     return BridgedTopic(
         BEFORE_ALL if read_through is None else Position.parse(read_through),
         {
-            Life(str(origin), int(each["incarnation"])): Published(
+            Life(str(origin), int(each["incarnation"])): PublishedRange(
                 *(Position.parse(each[end][side]) for end in ("first", "last") for side in (0, 1))
             )
             for origin, each in shown["published"].items()

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from replicator.pipeline.verify.brokers.differences import Difference, Where, identity_at, runs
+from replicator.pipeline.verify.brokers.differences import Difference, EntryLocation, identity_at, runs
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s, Life
 from snapshots.position import Position
 
@@ -82,13 +82,13 @@ def compare(copies: Sequence[Copy], pairs: Iterable[Pair]) -> Iterator[Differenc
     for copy, of_copy in zip(copies, views, strict=True):
         for view in of_copy.values():
             yield from _within(copy, view)
-    found: dict[tuple[int, Life, str], _Lack] = {}
+    found: dict[tuple[int, Life, str], _MissingEntries] = {}
     for pair in pairs:
         for life, having in views[pair.having].items():
             if life.origin == pair.origin:
                 there = views[pair.lacking].get(life)
                 for kind, at in _between(copies[pair.lacking], life, having, there, codes, pair):
-                    lack = found.setdefault((pair.lacking, life, kind), _Lack())
+                    lack = found.setdefault((pair.lacking, life, kind), _MissingEntries())
                     lack.add(pair.having, having, at)
     for (number, life, kind), lack in found.items():
         yield from lack.differences(kind, copies, number, views[number].get(life))
@@ -156,7 +156,7 @@ def _within(copy: Copy, view: _View) -> Iterator[Difference]:
 
     def found(kind: str, rows: Int64s, messages: int, what: Callable[[int], str]) -> Difference:
         shown = tuple(text(rows, at, at + 1, what) for at in range(min(len(rows), EXAMPLES_MAX)))
-        where = Where(log, rows, lambda start, stop: text(rows, start, stop, what))
+        where = EntryLocation(log, rows, lambda start, stop: text(rows, start, stop, what))
         return Difference(kind, copy.name, len(rows), messages, shown, where)
 
     if len(view.again):
@@ -213,7 +213,7 @@ def _wanted_in(cluster: str, life: Life, log: EntryLog) -> npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class _Lack:
+class _MissingEntries:
     """Entries of one kind, in one life and copy, that several pairs found."""
 
     parts: list[tuple[int, _View, npt.NDArray[np.intp]]] = field(default_factory=list)
@@ -230,7 +230,7 @@ class _Lack:
             rows = having.at[at]
             text = self._text(kind, copies[other], copies[number], having, at, there)
             shown = tuple(text(*run) for run in islice(runs(having.log, rows), EXAMPLES_MAX))
-            where = Where(having.log, rows, text, copies[other].name)
+            where = EntryLocation(having.log, rows, text, copies[other].name)
             yield Difference(kind, copies[number].name, len(at), _messages(having.log, rows), shown, where)
 
     @staticmethod

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Int64s
-from replicator.pipeline.verify.comparison.rows import Found
+from replicator.pipeline.verify.comparison.rows import FindingRow
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class EntryLocation:
     """Entries of a difference: ``rows`` of a ``log``, in the order of the report."""
 
     log: EntryLog
@@ -37,20 +37,20 @@ class Difference:
     entries: int
     messages: int
     examples: tuple[str, ...]
-    where: Where | None = None
+    where: EntryLocation | None = None
     """Entries of the difference; None if it is not about entries."""
 
-    def rows(self, topic: str) -> Iterator[Found]:
+    def rows(self, topic: str) -> Iterator[FindingRow]:
         """Yield one row for each run of consecutive entries."""
         if self.where is None:
-            yield Found(self.kind, topic, self.messages, cluster=self.copy, detail="; ".join(self.examples))
+            yield FindingRow(self.kind, topic, self.messages, cluster=self.copy, detail="; ".join(self.examples))
             return
         log, rows = self.where.log, self.where.rows
         counted = log.messages[rows].astype(np.int64) if self.kind != "reordered" else np.ones(len(rows), np.int64)
         for start, stop in runs(log, rows):
             first, last = int(rows[start]), int(rows[stop - 1])
             life = log.lives[int(log.life[first])]
-            yield Found(
+            yield FindingRow(
                 self.kind,
                 topic,
                 int(counted[start:stop].sum()),

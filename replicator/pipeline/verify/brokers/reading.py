@@ -21,7 +21,7 @@ from replicator.pipeline.errors import UnexpectedAnswer
 from replicator.pipeline.verify.brokers.acknowledged import acked_at_broker
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, EntryRows, Life, content_of, schema_version_of
 from replicator.pipeline.verify.comparison.acked import Acked
-from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.comparison.scope import ReplicaState
 from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.topology.apache import ApacheSettings
 from snapshots.position import Position
@@ -133,7 +133,7 @@ class _BrokerLog:
         self._versions[version] = b"" if schema is None else schema.version
 
 
-def read_worker(url: str, topic: str, standing: Standing, since_ms: int) -> EntryLog:
+def read_worker(url: str, topic: str, standing: ReplicaState, since_ms: int) -> EntryLog:
     """Return the entries in a worker's log up to the ends in ``standing``. Blocks the caller.
 
     Raises :class:`PeerUnavailable`, :class:`UnexpectedAnswer`, :class:`BlockUnreadable`, :class:`TooManyEntries`.

@@ -36,9 +36,9 @@ from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 from replicator.pipeline.verify.brokers.found import BrokersFound, brokers_of, spool_of
 from replicator.pipeline.verify.brokers.reading import Brokers, read_worker
-from replicator.pipeline.verify.cluster_state import Picture, Wanted, allowed_clusters, read_picture
+from replicator.pipeline.verify.cluster_state import ClusterStates, Wanted, allowed_clusters, read_picture
 from replicator.pipeline.verify.comparison.acked import Acked
-from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.comparison.scope import ReplicaState
 from replicator.pipeline.verify.difference_files import DifferenceRows
 from replicator.pipeline.verify.plane import VerifyPlane
 from replicator.pipeline.verify.reachability import Reachability, reachability_of
@@ -186,8 +186,8 @@ class _Verification:
                 self._lose(name, error)
         return None
 
-    async def _standings(self) -> dict[str, dict[str, Standing]]:
-        found: dict[str, dict[str, Standing]] = {}
+    async def _standings(self) -> dict[str, dict[str, ReplicaState]]:
+        found: dict[str, dict[str, ReplicaState]] = {}
         for name, url in self._urls.items():
             try:
                 found[name] = await asyncio.to_thread(_standings_of, url)
@@ -195,7 +195,7 @@ class _Verification:
                 continue  # the reader of the picture reports it
         return found
 
-    def _goals(self, standings: Mapping[str, Mapping[str, Standing]]) -> dict[tuple[str, str], Position]:
+    def _goals(self, standings: Mapping[str, Mapping[str, ReplicaState]]) -> dict[tuple[str, str], Position]:
         """Return the positions that the origins at brokers have reached, by topic and origin."""
         return {
             (topic, origin): standing.high_water[origin][1]
@@ -206,11 +206,11 @@ class _Verification:
         }
 
     def _level(
-        self, goals: Mapping[tuple[str, str], Position], standings: Mapping[str, Mapping[str, Standing]]
+        self, goals: Mapping[tuple[str, str], Position], standings: Mapping[str, Mapping[str, ReplicaState]]
     ) -> bool:
         for (topic, origin), goal in goals.items():
             for name in self._topology.reached_from(origin.partition(".")[0], topic):
-                marks = standings.get(name, {}).get(topic, Standing()).high_water or {}
+                marks = standings.get(name, {}).get(topic, ReplicaState()).high_water or {}
                 if origin not in marks or marks[origin][1] < goal:
                     return False
         return True
@@ -229,7 +229,7 @@ class _Verification:
 
     # One topic.
 
-    async def _topic(self, topic: str, picture: Picture) -> None:
+    async def _topic(self, topic: str, picture: ClusterStates) -> None:
         names = tuple(state.name for state in picture.clusters)
         links = [link for link in self._topology.links if link.source in names and link.destination in names]
         ways = reachability_of(topic, links, allowed_clusters(picture, topic))
@@ -239,7 +239,7 @@ class _Verification:
             else await self._states(state.name, topic) or {}
             for state in picture.clusters
         }
-        standings = {state.name: state.standings.get(topic, Standing()) for state in picture.clusters}
+        standings = {state.name: state.standings.get(topic, ReplicaState()) for state in picture.clusters}
         ends = {name: await self._internals(name, topic) for name in tuple(self._brokers)}
         results = await asyncio.gather(
             *(self._at_brokers(name, topic, ends[name], standings[name]) for name in tuple(self._brokers)),
@@ -250,7 +250,7 @@ class _Verification:
         places = {name: (where, copies[where].log) for name in names if (where := self._served_at(name)) in copies}
         await self._acknowledgements(topic, ways, places, acknowledged)
 
-    def _has_log(self, name: str, topic: str, standings: Mapping[str, Standing]) -> bool:
+    def _has_log(self, name: str, topic: str, standings: Mapping[str, ReplicaState]) -> bool:
         """Return whether a worker's log has entries, or should have them because the bridge stands still."""
         return bool(standings[name].runs) or (name, topic) in self._progress.unread
 
@@ -295,7 +295,7 @@ class _Verification:
         return brokers_of(name) if name in self._settings else name
 
     async def _at_brokers(
-        self, name: str, topic: str, internals: TopicInternals | None, standing: Standing
+        self, name: str, topic: str, internals: TopicInternals | None, standing: ReplicaState
     ) -> Copy | None:
         brokers = self._brokers.get(name)
         if brokers is None:
@@ -339,7 +339,7 @@ class _Verification:
             still=self._progress.unpublished_origins(name, topic, standing) - {origin},
         )
 
-    async def _at_worker(self, name: str, topic: str, standing: Standing) -> Copy | None:
+    async def _at_worker(self, name: str, topic: str, standing: ReplicaState) -> Copy | None:
         url, place = self._urls[name], self._spool_or_log(name)
         try:
             log = await asyncio.to_thread(read_worker, url, topic, standing, self._since_ms)
@@ -403,7 +403,7 @@ class _Verification:
                 self._found.add(topic, [replace(each, where=None)])  # the logs go
 
 
-def _standings_of(url: str) -> dict[str, Standing]:
+def _standings_of(url: str) -> dict[str, ReplicaState]:
     with VerifyPlane(url) as worker:
         return worker.standings()
 

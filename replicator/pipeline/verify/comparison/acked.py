@@ -118,7 +118,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class OnlyAcked:
+class AckDifference:
     """Run of entries that is acknowledged at the source and not, or not as much, at the destination."""
 
     run: int
@@ -142,7 +142,7 @@ class OnlyAcked:
         )
 
 
-def only_acked(source: Acked, destination: Acked | None, runs: Runs) -> Iterator[OnlyAcked]:
+def only_acked(source: Acked, destination: Acked | None, runs: Runs) -> Iterator[AckDifference]:
     """Yield the parts of ``runs`` that ``source`` has acknowledged and ``destination`` has not.
 
     ``destination`` is None if the subscription does not exist there."""
@@ -177,7 +177,7 @@ def only_acked(source: Acked, destination: Acked | None, runs: Runs) -> Iterator
         place = int(at_destination[0][index]), int(at_destination[1][index])
         of_destination = parts_there.get(place, frozenset()) if count[index] == 1 else frozenset()
         if of_source is None or of_source - of_destination:
-            yield OnlyAcked(int(run[index]), int(offset[index]), int(count[index]), of_source, of_destination)
+            yield AckDifference(int(run[index]), int(offset[index]), int(count[index]), of_source, of_destination)
 
 
 def _partly(acked: Acked, ledgers: Int64s, entries: Int64s, counts: Int64s) -> Bools:

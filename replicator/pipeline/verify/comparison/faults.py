@@ -29,11 +29,11 @@ import pyarrow as pa
 from replicator.pipeline.verify.comparison.acked import Acked, Runs, only_acked
 from replicator.pipeline.verify.comparison.contents import ReadEntries, differing_messages
 from replicator.pipeline.verify.comparison.overlaps import Bools, Int64s, Overlaps, Pieces, messages_in, overlaps
-from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, MESSAGES, NOTE, PROBE, Found
+from replicator.pipeline.verify.comparison.rows import BEHIND, COMPARED, MESSAGES, NOTE, PROBE, FindingRow
 from replicator.pipeline.verify.comparison.scope import (
     ENTRY_ABOVE_ALL,
+    ReplicaState,
     Scope,
-    Standing,
     TopicScope,
     home_of,
     within,
@@ -67,7 +67,7 @@ class _Cells:
         return kinds
 
 
-def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]:
+def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[FindingRow]:
     """Compare the clusters' copies of the same entries; yield the faults, and how much was compared.
 
     ``table`` has sorted rows of :data:`~replicator.pipeline.verify.comparison.rows.PIECES`, with all rows of each cell
@@ -76,7 +76,7 @@ def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]
     """
     is_note = table.column("kind").to_numpy() == NOTE
     for note in table.filter(pa.array(is_note)).column("note").to_pylist() if is_note.any() else ():
-        yield Found(**json.loads(note))
+        yield FindingRow(**json.loads(note))
     if is_note.all():
         return
     cells = _cells_of(table.filter(pa.array(~is_note)) if is_note.any() else table, scope)
@@ -86,7 +86,7 @@ def compare(table: pa.Table, scope: Scope, read: ReadEntries) -> Iterator[Found]
         yield found if number > EXAMPLES_SHOWN else replace(found, shown=True)
 
 
-def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[Found]:
+def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[FindingRow]:
     cut = cells.cut
     kind = cells.interval_kind
     weight = np.where(kind == MESSAGES, cut.messages, cut.count)
@@ -102,11 +102,11 @@ def _faults(cells: _Cells, scope: Scope, read: ReadEntries) -> Iterator[Found]:
     numbers, starts = np.unique(topic_of[of_messages], return_index=True)
     intervals = dict(zip(numbers.tolist(), np.split(of_messages, starts[1:]), strict=True)) if len(numbers) else {}
     places = [cut.at(cells.pieces, cluster) for cluster in range(len(scope.clusters))]
-    gone = cache(lambda cluster: _excused(cells, scope, cluster)[0])
+    gone = cache(lambda cluster: _exempt_intervals(cells, scope, cluster)[0])
     for number in np.unique(topic_of).tolist():
         topic = scope.topics[number]
         of_topic = intervals.get(number, of_messages[:0])
-        yield Found(COMPARED, topic.name, int(cut.messages[of_topic].sum()))
+        yield FindingRow(COMPARED, topic.name, int(cut.messages[of_topic].sum()))
         yield from _acknowledged(cells, topic, scope, of_topic, text, places)
         yield from _mismapped(cells, topic, scope, of_topic, places, gone)
         yield from _probes(cells, topic, scope, of_topic)
@@ -169,7 +169,7 @@ def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int
             ends = (end_before(acked.begins, origin) for acked in of_clusters.values())
             yield from ((group, end.entry + 1) for end in ends if end.ledger == ledger)
         for number, standing in scope.topics[topic].standings.items():
-            positions = [standing.gone_upto(scope.clusters[number], origin)]
+            positions = [standing.trimmed_upto(scope.clusters[number], origin)]
             positions += standing.deleted.get(origin, {}).values()
             if standing.high_water is not None and origin in standing.high_water:
                 positions.append(standing.high_water[origin][1])
@@ -177,7 +177,7 @@ def _bounds(scope: Scope, topics: Int64s, origins: tuple[str, ...], ledgers: Int
             yield from ((group, at.entry + 1) for at in positions if at.ledger == ledger)
 
 
-def _excused(cells: _Cells, scope: Scope, cluster: int, *, kept: bool = False) -> tuple[Bools, Bools]:
+def _exempt_intervals(cells: _Cells, scope: Scope, cluster: int, *, kept: bool = False) -> tuple[Bools, Bools]:
     """Return which intervals a cluster need not have: those that are gone or left out, and those that are still to
     come. With ``kept``, the cluster must have lives that their origin deleted, because a link forwards them."""
     cut = cells.cut
@@ -188,13 +188,13 @@ def _excused(cells: _Cells, scope: Scope, cluster: int, *, kept: bool = False) -
     name = scope.clusters[cluster]
     for group in range(groups):
         topic = scope.topics[int(cells.topics[group])]
-        standing = topic.standings.get(cluster, Standing())
+        standing = topic.standings.get(cluster, ReplicaState())
         origin, ledger = cells.origins[group], int(cells.ledgers[group])
         incarnation = int(cells.incarnations[group])
-        gone_upto = standing.gone_upto(name, origin)
+        trimmed_upto = standing.trimmed_upto(name, origin)
         if not kept:
-            gone_upto = max(gone_upto, topic.deleted_upto(origin, incarnation))
-        gone_below[group] = within(ledger, gone_upto)
+            trimmed_upto = max(trimmed_upto, topic.deleted_upto(origin, incarnation))
+        gone_below[group] = within(ledger, trimmed_upto)
         if standing.is_without(name, origin, incarnation) or topic.deleted_at(cluster, name):
             gone_below[group] = ENTRY_ABOVE_ALL
         reached = standing.reached(name, origin, incarnation)
@@ -216,9 +216,9 @@ def _begins(cells: _Cells, acked: Acked) -> Int64s:
     )
 
 
-def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
+def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[FindingRow]:
     cut = cells.cut
-    excused = [_excused(cells, scope, cluster) for cluster in range(len(scope.clusters))]
+    excused = [_exempt_intervals(cells, scope, cluster) for cluster in range(len(scope.clusters))]
     here = cut.first_cover >= 0
     topic_of = cells.topics[cut.group]
     ways = {number: scope.topics[number].reachability.messages for number in np.unique(topic_of).tolist()}
@@ -236,7 +236,7 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
     yield from _missing_of_kept(cells, scope, weight, text)
 
 
-def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[Found]:
+def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterator[FindingRow]:
     """Yield messages that are missing of lives that their origin does not have any more: a link that forwards carries
     them. Markers of such a life say nothing to anybody."""
     cut = cells.cut
@@ -247,14 +247,14 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
         origin, source, destination = (scope.clusters.index(name) for name in way)
         kept = np.zeros(len(cells.topics), bool)
         for group, number in enumerate(cells.topics.tolist()):
-            standing = scope.topics[number].standings.get(origin, Standing())
+            standing = scope.topics[number].standings.get(origin, ReplicaState())
             of_life = cells.origins[group], int(cells.incarnations[group])
             kept[group] = (
                 way in ways[number] and home_of(of_life[0]) == way[0] and standing.is_without(way[0], *of_life)
             )
         if not kept.any():
             continue
-        gone, behind = _excused(cells, scope, destination, kept=True)
+        gone, behind = _exempt_intervals(cells, scope, destination, kept=True)
         lacks = kept[cut.group] & here[:, source] & ~here[:, destination] & ~gone
         for index in np.flatnonzero(lacks).tolist():
             if (index, destination) not in named:
@@ -263,7 +263,7 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
                 yield text.found(kind, index, int(weight[index]), cluster=destination, other=source)
 
 
-def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[Found]:
+def _corrupted(cells: _Cells, weight: Int64s, text: _Text, read: ReadEntries) -> Iterator[FindingRow]:
     cut = cells.cut
     of_cover = cells.checksums[cut.cover_piece]
     starts = np.searchsorted(cut.cover_interval, np.arange(len(cut)))
@@ -288,7 +288,7 @@ _Places = tuple[Bools, Int64s, Int64s]
 
 def _acknowledged(
     cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s, text: _Text, places: Sequence[_Places]
-) -> Iterator[Found]:
+) -> Iterator[FindingRow]:
     cut = cells.cut
     if not topic.subscriptions:
         return
@@ -335,7 +335,7 @@ def _mismapped(
     of_topic: Int64s,
     places: Sequence[_Places],
     gone: Callable[[int], Bools],
-) -> Iterator[Found]:
+) -> Iterator[FindingRow]:
     cut = cells.cut
     for (home, peer), promises in topic.promises.items():
         at_peer, at_home = places[peer], places[home]
@@ -348,7 +348,7 @@ def _mismapped(
         )
         for index in broken:
             mapping = promises.mappings[index]
-            yield Found(
+            yield FindingRow(
                 "mismapped",
                 topic.name,
                 1,
@@ -361,7 +361,7 @@ def _mismapped(
             )
 
 
-def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[Found]:
+def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) -> Iterator[FindingRow]:
     """Yield one copied entry for each origin and cluster, to check its place in the exact mapping."""
     cut = cells.cut
     seen: set[tuple[str, int]] = set()
@@ -372,7 +372,7 @@ def _probes(cells: _Cells, topic: TopicScope, scope: Scope, of_topic: Int64s) ->
             if name != origin and cut.first_cover[index, cluster] >= 0 and (origin, cluster) not in seen:
                 seen.add((origin, cluster))
                 cover = int(cut.first_cover[index, cluster])
-                yield Found(
+                yield FindingRow(
                     PROBE,
                     topic.name,
                     0,
@@ -404,7 +404,7 @@ class _Text:
         subscription: str | None = None,
         entries: tuple[int, int] | None = None,
         remark: str = "",
-    ) -> Found:
+    ) -> FindingRow:
         """Return a finding about an interval. ``entries`` are the offset and the number of the entries meant, if not
         all are."""
         cells, cut, scope = self._cells, self._cells.cut, self._scope
@@ -421,7 +421,7 @@ class _Text:
         detail = f"{what} of {range_text} ({named})"
         if subscription is not None and cluster is not None and other is not None:
             detail += f" {subscription}: acknowledged in {scope.clusters[other]}, not in {scope.clusters[cluster]}"
-        return Found(
+        return FindingRow(
             kind,
             topic.name,
             count,

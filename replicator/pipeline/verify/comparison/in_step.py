@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from replicator.engine.topic_digest import OriginKey, TopicDigest
-from replicator.pipeline.verify.comparison.rows import COMPARED, PROBE, READ, Found
+from replicator.pipeline.verify.comparison.rows import COMPARED, PROBE, READ, FindingRow
 from replicator.pipeline.verify.comparison.scope import home_of
 from replicator.pipeline.verify.reachability import Reachability
 from replicator.pipeline.verify.report import marker_name
@@ -68,7 +68,7 @@ def is_in_step(answers: TopicAnswers, ways: Reachability) -> bool:
     )
 
 
-def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[Found]:
+def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[FindingRow]:
     """Yield the findings on a topic that is in step: how much was compared, and some messages for a probe of the
     mapping."""
     messages: dict[OriginKey, int] = {}
@@ -77,18 +77,18 @@ def found_in_step(topic: str, answers: TopicAnswers) -> Iterator[Found]:
             continue
         here = {each.key: each.messages for each in digest.origins}
         messages |= here
-        yield Found(READ, topic, sum(here.values()), cluster=cluster)
+        yield FindingRow(READ, topic, sum(here.values()), cluster=cluster)
         for kind, count in digest.markers.items():
-            yield Found(READ, topic, count, cluster=cluster, other=marker_name(kind))
+            yield FindingRow(READ, topic, count, cluster=cluster, other=marker_name(kind))
         for each in digest.origins:
             if each.origin != cluster:
                 for there, place in each.places[:1]:
                     yield _probe(topic, cluster, each.key, there, place)
-    yield Found(COMPARED, topic, sum(messages.values()))
+    yield FindingRow(COMPARED, topic, sum(messages.values()))
 
 
-def _probe(topic: str, cluster: str, key: OriginKey, there: Position, here: Position) -> Found:
-    return Found(
+def _probe(topic: str, cluster: str, key: OriginKey, there: Position, here: Position) -> FindingRow:
+    return FindingRow(
         PROBE,
         topic,
         0,

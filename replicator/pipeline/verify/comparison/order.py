@@ -5,7 +5,7 @@ Logs are read range by range, and each range's reader follows the order by itsel
 1. :func:`out_of_order` puts the ranges of a log together: an origin's entries ascend in each, and from each to the
    next, or the log is suspect. Nothing is sorted, and a log in order needs no more steps.
 2. A suspect log may only have entries twice: copies after the first do not count. :func:`first_copies` leaves them
-   out, cell by cell, and :func:`descents` goes through the rest in the order of the log.
+   out, cell by cell, and :func:`order_violations` goes through the rest in the order of the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from replicator.pipeline.verify.comparison.overlaps import Pieces, overlaps
-from replicator.pipeline.verify.comparison.rows import DESCENT, NOTE, RUN, Found
+from replicator.pipeline.verify.comparison.rows import DESCENT, NOTE, RUN, FindingRow
 from snapshots.position import Position
 
 COPIES: Final = pa.schema(
@@ -37,7 +37,7 @@ COPIES: Final = pa.schema(
 LOG_KEY: Final = ("topic", "cluster")
 
 
-def out_of_order(notes: Iterable[Found]) -> set[tuple[str, str]]:
+def out_of_order(notes: Iterable[FindingRow]) -> set[tuple[str, str]]:
     """Return the suspect logs (topic, cluster), by the notes of all ranges."""
     suspect: set[tuple[str, str]] = set()
     ranges: dict[tuple[str, str, str | None, int | None], list[tuple[int, Position, Position]]] = {}
@@ -86,7 +86,9 @@ def first_copies(table: pa.Table, clusters: int, suspect: set[tuple[int, int]]) 
     return pa.RecordBatch.from_arrays([pa.array(found[field.name], field.type) for field in COPIES], schema=COPIES)
 
 
-def descents(tables: Iterable[pa.Table], topics: tuple[str, ...], clusters: tuple[str, ...]) -> Iterator[Found]:
+def order_violations(
+    tables: Iterable[pa.Table], topics: tuple[str, ...], clusters: tuple[str, ...]
+) -> Iterator[FindingRow]:
     """Yield the entries that stand after a later one of their origin, from logs sorted by topic, cluster and
     position."""
     log: tuple[int, int] | None = None
@@ -100,7 +102,7 @@ def descents(tables: Iterable[pa.Table], topics: tuple[str, ...], clusters: tupl
             last = reached.get((origin, incarnation))
             reached[origin, incarnation] = Position(origin_ledger, start + count - 1)
             if last is not None and last > here:
-                yield Found(
+                yield FindingRow(
                     "reordered",
                     topics[topic],
                     1,

@@ -73,7 +73,7 @@ BEHIND: Final = "behind"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindingRow:
     """One row of :data:`FINDINGS`; ``count`` is in the unit of the kind: messages, mostly."""
 
     kind: str
@@ -93,7 +93,7 @@ class Found:
     shown: bool = False
 
 
-def findings_table(found: Iterable[Found]) -> pa.RecordBatch:
+def findings_table(found: Iterable[FindingRow]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([asdict(each) for each in found], schema=FINDINGS)
 
 

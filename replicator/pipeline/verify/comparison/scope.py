@@ -25,7 +25,7 @@ ENTRY_ABOVE_ALL: Final = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaState:
     """State of one topic in one cluster, by origin: what it has, what it trimmed, and what links left out.
 
     ``high_water`` is None if the cluster does not report it: then nothing counts as being on its way.
@@ -49,7 +49,7 @@ class Standing:
     It is read before any log's end, so that an origin's log has all that is compared of its copies.
     """
 
-    def gone_upto(self, cluster: str, origin: str) -> Position:
+    def trimmed_upto(self, cluster: str, origin: str) -> Position:
         """Return the position of ``origin`` up to which ``cluster`` has trimmed its entries, included."""
         return self.trimmed if cluster == origin else self.trimmed_of.get(origin, BEFORE_ALL)
 
@@ -90,7 +90,7 @@ class TopicScope:
 
     name: str
     reachability: Reachability
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, ReplicaState]
     subscriptions: Mapping[str, Mapping[int, Acked]]
     """Replicated subscriptions, in their present state."""
     promises: Mapping[tuple[int, int], Promises]
@@ -110,7 +110,7 @@ class TopicScope:
     def deleted_at(self, number: int, name: str) -> bool:
         """Return whether the cluster ``name``, whose number is ``number``, deleted the topic and has not made it
         anew."""
-        absent = self.standings.get(number, Standing(absent=True)).absent
+        absent = self.standings.get(number, ReplicaState(absent=True)).absent
         return absent and any(name in map(home_of, each.deleted) for each in self.standings.values())
 
     def is_deleted_alone(self, name: str, generation: int, way: tuple[str, str], destination: int) -> bool:

@@ -9,6 +9,7 @@ from replicator.pipeline.backfill.phases import (
     STALL_SECONDS_MAX,
     TELL_AGAIN_SECONDS,
     Action,
+    AnnounceStates,
     AskCopies,
     AskStates,
     Backfill,
@@ -16,15 +17,14 @@ from replicator.pipeline.backfill.phases import (
     MakePlan,
     Pause,
     Phase,
-    Planned,
+    PlanResult,
     Release,
     RunJob,
-    Tell,
     sizes_of,
 )
 
-LARGE = Planned("backfilling", "", (SMALL_BYTES, 1))
-NOTHING = Planned("backfilling", "")
+LARGE = PlanResult("backfilling", "", (SMALL_BYTES, 1))
+NOTHING = PlanResult("backfilling", "")
 
 
 def begun(*topics: str, subscribed: tuple[str, ...] = ()) -> Backfill:
@@ -50,15 +50,17 @@ def test_history_is_carried_until_little_is_left_and_then_all_is_compared() -> N
     backfill = begun("a", "b", subscribed=("b",))
     assert backfill.on_plan(LARGE, 1) == RunJob()
     assert backfill.on_job(None, 2, moved=True) == MakePlan()
-    assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == RunJob(), "Spark runs already"
+    assert backfill.on_plan(PlanResult("backfilling", "", (100,)), 3) == RunJob(), "Spark runs already"
     assert backfill.on_job(None, 3, moved=True) == MakePlan()
-    assert backfill.on_plan(Planned("backfilling", "", (100,)), 3) == Release(), "what is published now is the link's"
+    assert backfill.on_plan(PlanResult("backfilling", "", (100,)), 3) == Release(), (
+        "what is published now is the link's"
+    )
     assert backfill.phase is Phase.HAND_OVER
     assert backfill.on_released(4) == AskCopies(("a", "b"))
     assert backfill.phase is Phase.CATCH_UP
     waited(backfill.on_copies({"a": "it has less"}, {}, 5), AskCopies(("a",)))
-    assert backfill.on_copies({}, {}, 6) == Tell(("b",))
-    assert backfill.on_told(7) == AskStates(("b",))
+    assert backfill.on_copies({}, {}, 6) == AnnounceStates(("b",))
+    assert backfill.on_states_announced(7) == AskStates(("b",))
     waited(backfill.on_states({"b": {"sub": "not yet"}}, 8), AskStates(("b",)))
     assert backfill.on_states({"b": {}}, 9) == Finish()
     assert (backfill.phase, backfill.reason) == (Phase.DONE, "")
@@ -99,17 +101,17 @@ def test_a_link_that_waits_for_its_driver_is_given_longer() -> None:
 def test_a_segment_as_large_as_may_be_means_that_there_is_more() -> None:
     assert sizes_of([{"bytes": 900}, None, {"bytes": 1}], bytes_max=1000) == ((900, 1), True)
     assert sizes_of([{"bytes": 400}], bytes_max=1000) == ((400,), False)
-    assert begun("a").on_plan(Planned("backfilling", "", (900, 1), full=True), 1) == RunJob()
-    assert begun("a").on_plan(Planned("backfilling", "", (400,)), 1) == Release()
+    assert begun("a").on_plan(PlanResult("backfilling", "", (900, 1), full=True), 1) == RunJob()
+    assert begun("a").on_plan(PlanResult("backfilling", "", (400,)), 1) == Release()
 
 
 def test_a_link_that_plans_nothing_yet_is_asked_again_for_a_moment() -> None:
     backfill = begun("a")
-    waited(backfill.on_plan(Planned("backfilling", "", opened=False), 1), MakePlan())
-    nothing = Planned("backfilling", "", bytes_left=SMALL_BYTES + 1)
+    waited(backfill.on_plan(PlanResult("backfilling", "", opened=False), 1), MakePlan())
+    nothing = PlanResult("backfilling", "", bytes_left=SMALL_BYTES + 1)
     waited(backfill.on_plan(nothing, 2), MakePlan())
     assert backfill.on_plan(nothing, EMPTY_SECONDS_MAX) == Release(), "the topics that are left have stopped"
-    assert begun("a").on_plan(Planned("backfilling", "", bytes_left=SMALL_BYTES), 1) == Release()
+    assert begun("a").on_plan(PlanResult("backfilling", "", bytes_left=SMALL_BYTES), 1) == Release()
 
 
 def test_without_replicated_subscriptions_it_is_done_when_the_messages_are_there() -> None:
@@ -142,8 +144,8 @@ def test_it_gives_up_where_nothing_moves_for_a_minute_and_says_what_it_waited_fo
 
 def test_a_destination_that_takes_nothing_is_waited_for_and_not_carried_to() -> None:
     backfill = begun("a")
-    waited(backfill.on_plan(Planned("connecting", "west is away"), 1), MakePlan())
-    assert backfill.on_plan(Planned("connecting", "west is away"), STALL_SECONDS_MAX) == Finish()
+    waited(backfill.on_plan(PlanResult("connecting", "west is away"), 1), MakePlan())
+    assert backfill.on_plan(PlanResult("connecting", "west is away"), STALL_SECONDS_MAX) == Finish()
     assert backfill.reason == "the link is not connected to its destination: west is away"
     backfill = begun("a")
     waited(backfill.on_job(None, 1, moved=False), MakePlan())
@@ -151,7 +153,7 @@ def test_a_destination_that_takes_nothing_is_waited_for_and_not_carried_to() -> 
 
 def test_a_link_that_an_operator_paused_is_left_alone() -> None:
     backfill = begun("a")
-    assert backfill.on_plan(Planned("paused", ""), 1) == Finish()
+    assert backfill.on_plan(PlanResult("paused", ""), 1) == Finish()
     assert "replicator links resume" in backfill.reason
 
 
@@ -167,8 +169,8 @@ def test_topics_that_the_link_cannot_go_on_with_are_not_waited_for_and_not_forgo
     backfill.on_plan(NOTHING, 1)
     backfill.on_released(1)
     missing = {"a": "it has nothing of east"}
-    assert backfill.on_copies(missing, {"a": "trimmed", "c": "of no matter"}, 2) == Tell(("b",))
-    assert backfill.on_told(3) == AskStates(("b",))
+    assert backfill.on_copies(missing, {"a": "trimmed", "c": "of no matter"}, 2) == AnnounceStates(("b",))
+    assert backfill.on_states_announced(3) == AskStates(("b",))
     assert backfill.on_states({}, 4) == Finish()
     assert backfill.phase is Phase.GAVE_UP
     assert backfill.reason == "the link cannot go on with a (it has nothing of east)"
@@ -188,18 +190,18 @@ def test_what_comes_slowly_is_waited_for_as_long_as_it_comes() -> None:
 
 def test_states_are_told_again_now_and_then_and_given_up_in_the_end() -> None:
     backfill, action = caught_up("a", subscribed=("a",))
-    assert action == Tell(("a",))
+    assert action == AnnounceStates(("a",))
     now = 2.0
-    assert backfill.on_told(now) == AskStates(("a",))
+    assert backfill.on_states_announced(now) == AskStates(("a",))
     told, action = 0, AskStates(("a",))
     while not isinstance(action, Finish):
         now += 1
         assert now < 10 * STALL_SECONDS_MAX
         action = backfill.on_states({"a": {"sub": "it is not there yet"}}, now)
-        if isinstance(action, Tell):
-            assert action == Tell(("a",), again=True)
+        if isinstance(action, AnnounceStates):
+            assert action == AnnounceStates(("a",), again=True)
             told += 1
-            action = backfill.on_told(now)
+            action = backfill.on_states_announced(now)
     assert told == STALL_SECONDS_MAX // TELL_AGAIN_SECONDS
     assert now <= STALL_SECONDS_MAX + 3
     assert backfill.reason == "subscription states did not come: a (sub: it is not there yet)"
@@ -207,8 +209,8 @@ def test_states_are_told_again_now_and_then_and_given_up_in_the_end() -> None:
 
 def test_a_worker_that_is_away_while_it_is_waited_for_is_asked_the_same_again() -> None:
     backfill, _ = caught_up("a", subscribed=("a",))
-    waited(backfill.on_unreachable("away", 3), Tell(("a",)))
-    backfill.on_told(4)
+    waited(backfill.on_unreachable("away", 3), AnnounceStates(("a",)))
+    backfill.on_states_announced(4)
     waited(backfill.on_unreachable("away", 5), AskStates(("a",)))
     backfill = begun("a")
     backfill.on_plan(NOTHING, 1)

@@ -20,7 +20,7 @@ from replicator.pipeline.source.planning import (
     narrowed_spans,
     plan_ranges,
 )
-from replicator.pipeline.source.topic_positions import Measured, Standings, TopicPositions
+from replicator.pipeline.source.topic_positions import ClusterTopics, Measured, TopicPositions
 from snapshots.position import BEFORE_ALL, Position
 
 URL = "http://127.0.0.1:1"
@@ -30,8 +30,8 @@ def topic(name: str, *runs: tuple[int, int, int], trimmed: Position = BEFORE_ALL
     return TopicPositions(name, 1, trimmed, runs)
 
 
-def standings(*topics: TopicPositions) -> dict[str, Standings]:
-    return {URL: Standings("us", "", {each.name: each for each in topics})}
+def standings(*topics: TopicPositions) -> dict[str, ClusterTopics]:
+    return {URL: ClusterTopics("us", "", {each.name: each for each in topics})}
 
 
 def options(**given: Any) -> SourceOptions:

@@ -21,7 +21,7 @@ from replicator.pipeline.verify.brokers.entry_log import Content, EntryLog, Entr
 from replicator.pipeline.verify.brokers.found import BrokersFound
 from replicator.pipeline.verify.brokers.verification import _Verification
 from replicator.pipeline.verify.cluster_state import read_picture
-from replicator.pipeline.verify.comparison.scope import Standing
+from replicator.pipeline.verify.comparison.scope import ReplicaState
 from replicator.topology import load_topology
 from snapshots.position import Position
 
@@ -155,7 +155,7 @@ def test_a_log_that_cannot_be_read_is_named_as_not_compared(tmp_path: Path) -> N
     path.write_text(TOPOLOGY)
     run = _Verification(load_topology(path), lambda _: True, 0, 0, None)
     run._urls = {"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:1"}
-    standing = Standing(runs=((3, 0, 4),), high_water={"a.pulsar": (7, Position(1, 4))})
+    standing = ReplicaState(runs=((3, 0, 4),), high_water={"a.pulsar": (7, Position(1, 4))})
     assert asyncio.run(run._at_worker("b", TOPIC, standing)) is None
     assert asyncio.run(run._at_worker("a", TOPIC, standing)) is None
     assert asyncio.run(run._states("b", TOPIC)) is None

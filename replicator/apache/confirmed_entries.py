@@ -38,7 +38,7 @@ class Confirmation(NamedTuple):
     messages: int
 
 
-class Confirmed:
+class ConfirmedEntries:
     """Confirmed entries of one topic. The bridge's publisher adds them, and its reader takes them."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from replicator.apache.shared_room import SharedRoom, TopicShare
+from replicator.apache.shared_budget import SharedBudget, TopicShare
 from replicator.engine.types import Delivery
 
 SHARED_BYTES: Final = 256 * 1024 * 1024
@@ -27,15 +27,15 @@ GROWTH: Final = 4
 """Factor by which the permits grow if at least a quarter of them was used at once."""
 
 
-def read_room() -> SharedRoom:
+def read_budget() -> SharedBudget:
     """Return the room for received messages that all topics of a worker share."""
-    return SharedRoom(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
+    return SharedBudget(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
 
 
-class Permits:
+class FlowControl:
     """Permits of one consumer that has begun. ``flow`` grants it more messages."""
 
-    def __init__(self, flow: Callable[[int], None], room: SharedRoom) -> None:
+    def __init__(self, flow: Callable[[int], None], room: SharedBudget) -> None:
         self._flow = flow
         self._share = TopicShare(room)
         self._left = PERMITS_FIRST

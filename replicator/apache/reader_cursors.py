@@ -15,17 +15,17 @@ KNOWN_SECONDS: Final = 10.0
 """One request in this time for each topic with readers; a subscription that takes a reader's name waits so long."""
 
 
-class Lasting(Protocol):
-    """Interface of the brokers, as :class:`PassingCursors` uses it."""
+class DurableLookup(Protocol):
+    """Interface of the brokers, as :class:`ReaderCursors` uses it."""
 
     async def durable_subscriptions(self, topic: str) -> list[str]:
         """Return the names of the durable subscriptions of ``topic``."""
 
 
-class PassingCursors:
+class ReaderCursors:
     """Readers' cursors of one topic at the brokers."""
 
-    def __init__(self, admin: Lasting, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, admin: DurableLookup, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
         self._topic = topic
         self._clock = clock

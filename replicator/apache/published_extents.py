@@ -20,8 +20,8 @@ from typing import Final
 from replicator.apache import ledger_ends
 from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.entry_map import EntryMap, ReadEntry
-from replicator.apache.ledger_ends import MayBeMissing
-from replicator.apache.left_out import LeftOut
+from replicator.apache.ledger_ends import PossibleGap
+from replicator.apache.left_out import RefusedEntry
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -57,7 +57,7 @@ def removal_of(topic_id: int, identity: Identity, run: Extent) -> RowWrite:
     return "published", extent_row(topic_id, identity.origin, identity.incarnation, run)[0], None
 
 
-def left_out_row(topic_id: int, left_out: LeftOut) -> RowWrite:
+def left_out_row(topic_id: int, left_out: RefusedEntry) -> RowWrite:
     """Return the row that records an entry as left out at the brokers."""
     origin, incarnation, position = left_out.identity
     tail = origin.encode() + b"\0" + EXTENT_KEY_TAIL.pack(incarnation, *position)
@@ -76,12 +76,12 @@ def read_row(topic_id: int, ledger: int, read: ReadEntry | None, kind: bytes = R
     return "broker_notes", TOPIC_KEY.pack(topic_id) + kind + LEDGER.pack(ledger), value
 
 
-def may_be_missing_row(topic_id: int, places: Sequence[MayBeMissing]) -> RowWrite:
+def may_be_missing_row(topic_id: int, places: Sequence[PossibleGap]) -> RowWrite:
     """Return the row of the places where messages may be missing."""
     return "broker_notes", TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING, ledger_ends.to_json(places)
 
 
-def load_may_be_missing(store: Store, topic_id: int) -> list[MayBeMissing]:
+def load_may_be_missing(store: Store, topic_id: int) -> list[PossibleGap]:
     """Return the places where messages of a topic may be missing."""
     with store.env.begin(db=store.tables["broker_notes"]) as txn:
         row = txn.get(TOPIC_KEY.pack(topic_id) + MAY_BE_MISSING)
@@ -115,7 +115,7 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         incarnation, ledger, entry = EXTENT_KEY_TAIL.unpack(key[-EXTENT_KEY_TAIL.size :])
         identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
         row = json.loads(value)
-        found.leave_out(LeftOut(identity, row["bytes"], row["reason"], row["at_ms"]))
+        found.leave_out(RefusedEntry(identity, row["bytes"], row["reason"], row["at_ms"]))
     # Rows are in the order of origins. Nearly always that is the brokers' order, too.
     late: set[str] = set()
     for identity, run in _published(store, topic_id):

@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from replicator.api.errors import BadRequest
 from replicator.api.guarding import ROLE, Guarding, canonical, is_dashboard, shown_with
-from replicator.dashboard.asking import Answer
+from replicator.dashboard.fan_out import Answer
 from replicator.dashboard.rendering import render
 from replicator.dashboard.sessions import Sessions, is_id
 from replicator.engine.errors import EngineError
@@ -47,7 +47,7 @@ MORE_PAGES: Final[tuple[tuple[str, str], ...]] = (
     ("/dashboard/audit", "Audit log"),
 )
 """Address and name of those that stand behind the first three."""
-_VISIT: Final[web.RequestKey[Visit]] = web.RequestKey("visit")
+_VISIT: Final[web.RequestKey[BrowserRequest]] = web.RequestKey("visit")
 
 
 class FormRefused(EngineError):
@@ -57,7 +57,7 @@ class FormRefused(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class BrowserRequest:
     """One request of a browser."""
 
     session_id: str
@@ -70,7 +70,7 @@ class Visit:
     """Whether this worker asks who somebody is."""
 
 
-class Doors:
+class AccessControl:
     """Access to the dashboard of one worker."""
 
     def __init__(self, cluster: str, sessions: Sessions, guarding: Guarding | None) -> None:
@@ -81,11 +81,11 @@ class Doors:
     def shown_by_browser(self, request: web.Request) -> str | None:
         return self._sessions.authorization(self._session_id(request))
 
-    def visit(self, request: web.Request) -> Visit:
+    def visit(self, request: web.Request) -> BrowserRequest:
         """Return the visit that sends this request; a browser without a cookie gets one with the answer."""
         if _VISIT not in request:
             session_id = self._session_id(request) or Sessions.new_id()
-            request[_VISIT] = Visit(
+            request[_VISIT] = BrowserRequest(
                 session_id,
                 self._sessions.form_token(session_id),
                 request.get(ROLE, ""),
@@ -146,12 +146,12 @@ class Doors:
                     raise
                 response = self._error_page(request, error.status, str(error))
             if not response.prepared:
-                self.dress(request, response)
+                self.add_headers(request, response)
             return response
 
         return paged
 
-    def dress(self, request: web.Request, response: web.StreamResponse) -> None:
+    def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add to an answer the headers and the cookie that every answer of the dashboard has. A stream needs them
         before it begins.
         """
@@ -173,7 +173,7 @@ class Doors:
         )
         return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)
 
-    def may_still_look(self, request: web.Request) -> bool:
+    def is_still_allowed(self, request: web.Request) -> bool:
         """Return whether whoever opened a long answer may get more of it: not after signing out, for example."""
         visit = self.visit(request)
         if visit.signed_in and not self._sessions.is_signed_in(visit.session_id):

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class RequestTurns:
+class RateLimiter:
     """Turns of the requests to one admin API."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class RequestTurns:
             log.info("the brokers' admin API limits requests no more")
 
 
-def tells_to_wait(status: int, said_seconds: float | None) -> bool:
+def is_rate_limited(status: int, said_seconds: float | None) -> bool:
     """Return whether an answer limits all requests, and not only this one."""
     unavailable = status == HTTPStatus.SERVICE_UNAVAILABLE and said_seconds is not None
     return status == HTTPStatus.TOO_MANY_REQUESTS or unavailable

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from replicator.dashboard.asking import Answer, Asking
-from replicator.dashboard.doors import Doors
+from replicator.dashboard.access_control import AccessControl
+from replicator.dashboard.fan_out import Answer, FanOut
 
 CHOOSE: Final = "Nothing was changed: choose a cluster."
 NOTHING_CHANGED: Final = "Nothing was changed: not every cluster that you chose can be asked."
@@ -22,7 +22,7 @@ BY_CERTIFICATE: Final = "You came in by a certificate, which cannot be passed on
 
 
 @dataclass(slots=True)
-class Attempt:
+class FormState:
     """Content of a form that was not carried out in full: what its fields held, and what is wrong."""
 
     filled: Mapping[str, Any]
@@ -63,7 +63,7 @@ def chosen_in(form: Mapping[str, str], clusters: Sequence[str]) -> list[str]:
     return [name for name in clusters if f"in.{name}" in form]
 
 
-def told_of(request: web.Request, clusters: Sequence[str], said: Mapping[str, str]) -> str:
+def change_message(request: web.Request, clusters: Sequence[str], said: Mapping[str, str]) -> str:
     """Return a page's text about the change that led to it. From the address it takes only known clusters and a key of
     ``said``.
     """
@@ -72,7 +72,7 @@ def told_of(request: web.Request, clusters: Sequence[str], said: Mapping[str, st
 
 
 def check_unchanged(
-    attempt: Attempt,
+    attempt: FormState,
     form: Mapping[str, str],
     silent: Mapping[str, str],
     mark_of: Callable[[str], str],
@@ -89,18 +89,18 @@ def check_unchanged(
 
 async def carried_out(
     request: web.Request,
-    doors: Doors,
-    asking: Asking,
+    access_control: AccessControl,
+    fan_out: FanOut,
     change: Change,
-    attempt: Attempt,
+    attempt: FormState,
     field_of: Callable[[Answer], str | None],
 ) -> bool:
     """Ask the chosen clusters to change; return whether all did. If not, ``attempt`` has their errors, beside the field
     that ``field_of`` names for an answer.
     """
-    visit, chosen = doors.visit(request), attempt.chosen
+    visit, chosen = access_control.visit(request), attempt.chosen
     answers = await asyncio.gather(
-        *(asking.change(visit.shown, name, change.method, change.path, change.body) for name in chosen)
+        *(fan_out.change(visit.shown, name, change.method, change.path, change.body) for name in chosen)
     )
     done = [name for name, answer in zip(chosen, answers, strict=True) if answer.good]
     if len(done) == len(chosen):
@@ -116,7 +116,7 @@ async def carried_out(
     return False
 
 
-def _note(attempt: Attempt, answer: Answer, name: str | None) -> None:
+def _note(attempt: FormState, answer: Answer, name: str | None) -> None:
     """Add an error beside its field, or as a reason."""
     if name is None:
         attempt.reasons.append(answer.error)

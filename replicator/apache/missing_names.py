@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 
-class AwaitedNames:
+class MissingNames:
     """Decides how long to wait for missing names: at most ``seconds_max`` for each."""
 
     __slots__ = ("_missing_since", "_seconds_max")

@@ -9,7 +9,7 @@ are not shared, so that no topic blocks another.
 from __future__ import annotations
 
 
-class SharedRoom:
+class SharedBudget:
     """Bytes that all topics of a worker share."""
 
     def __init__(self, shared: int, *, topic_max: int, topic_min: int) -> None:
@@ -23,7 +23,7 @@ class SharedRoom:
 class TopicShare:
     """Share of one topic in ``room``."""
 
-    def __init__(self, room: SharedRoom) -> None:
+    def __init__(self, room: SharedBudget) -> None:
         self._room = room
         self.bytes = 0
 

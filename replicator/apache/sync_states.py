@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from replicator.apache.broker_cursor import BrokerCursor
-from replicator.apache.reconciling import Seen
+from replicator.apache.reconciling import SyncState
 from replicator.engine.log.store import Store
 from replicator.engine.log.store_tables import TOPIC_KEY
 from replicator.engine.subscriptions.cursor_rows import RowWrite
@@ -22,7 +22,7 @@ from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import Start
 
 
-def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
+def write_of(topic_id: int, subscription: str, seen: SyncState | None) -> RowWrite:
     """Return the row of a subscription's state, for :meth:`Writer.put_many`. With None it deletes the row."""
     value = None
     if seen is not None:
@@ -37,10 +37,10 @@ def write_of(topic_id: int, subscription: str, seen: Seen | None) -> RowWrite:
     return "broker_cursors", TOPIC_KEY.pack(topic_id) + subscription.encode(), value
 
 
-def load_seen(store: Store, topic_id: int) -> dict[str, Seen]:
+def load_sync_states(store: Store, topic_id: int) -> dict[str, SyncState]:
     """Return the stored states of a topic's subscriptions, by name."""
     prefix = TOPIC_KEY.pack(topic_id)
-    found: dict[str, Seen] = {}
+    found: dict[str, SyncState] = {}
     with store.env.begin(db=store.tables["broker_cursors"]) as txn:
         cursor = txn.cursor()
         more = cursor.set_range(prefix)
@@ -50,9 +50,9 @@ def load_seen(store: Store, topic_id: int) -> dict[str, Seen]:
     return found
 
 
-def _seen_of(row: Mapping[str, Any]) -> Seen:
+def _seen_of(row: Mapping[str, Any]) -> SyncState:
     starts: Mapping[str, list[int]] = row.get("starts", {})
-    return Seen(
+    return SyncState(
         row["generation"],
         BrokerCursor.from_json(row["broker"]),
         row["load"],
@@ -62,12 +62,12 @@ def _seen_of(row: Mapping[str, Any]) -> Seen:
     )
 
 
-class SeenStates:
+class SyncStateTable:
     """States of one topic's subscriptions at their last comparison, and their rows in the store."""
 
     def __init__(self, store: Store, topic: Topic) -> None:
         self._topic = topic
-        self.by_name = load_seen(store, topic.topic_id)
+        self.by_name = load_sync_states(store, topic.topic_id)
         self._stored = dict(self.by_name)
         """The states whose rows are in the store. After a failed write they differ from those in memory."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicator.apache.shared_room import SharedRoom, TopicShare
+from replicator.apache.shared_budget import SharedBudget, TopicShare
 
 SHARED_BYTES: Final = 128 * 1024 * 1024
 TOPIC_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -18,15 +18,15 @@ TOPIC_ENTRIES_MAX: Final = 1_000
 """Most entries of a topic on their way: the default of the brokers' ``maxPendingPublishRequestsPerConnection``."""
 
 
-def publish_room() -> SharedRoom:
+def publish_budget() -> SharedBudget:
     """Return the room for entries on their way to the brokers that all topics of a worker share."""
-    return SharedRoom(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
+    return SharedBudget(SHARED_BYTES, topic_max=TOPIC_BYTES_MAX, topic_min=TOPIC_BYTES_MIN)
 
 
-class UnderWay:
+class InFlightEntries:
     """Entries that one producer of one topic has on their way."""
 
-    def __init__(self, room: SharedRoom) -> None:
+    def __init__(self, room: SharedBudget) -> None:
         self._share = TopicShare(room)
         self.entries = 0
 

@@ -54,12 +54,12 @@ class Answer:
         return self.status == 404
 
 
-def silent_ones(answers: Mapping[str, Answer]) -> list[str]:
+def unreachable_reasons(answers: Mapping[str, Answer]) -> list[str]:
     """Return why the answers of some clusters are missing."""
     return [answer.error for answer in answers.values() if not answer.good]
 
 
-class Asking:
+class FanOut:
     """Asks the workers of the topology that runs, which ``topology`` returns. It is made and closed on the event loop,
     where :func:`replicator.security.access.access` has this worker's credentials.
     """
@@ -77,15 +77,15 @@ class Asking:
     def clusters(self) -> list[str]:
         return list(self._topology().names)
 
-    def in_own_name(self) -> None:
+    def use_own_credentials(self) -> None:
         """Let other code send requests with this worker's credentials from here on in this task."""
         use_in_context(self._access)
 
-    def in_name_of(self, shown: str | None) -> None:
+    def use_credentials(self, shown: str | None) -> None:
         """Let other code send requests with the credentials ``shown`` from here on in this task, and without this
         worker's.
         """
-        use_in_context(self._access.for_somebody(shown))
+        use_in_context(self._access.with_credentials(shown))
 
     def environment_of(self, shown: str | None) -> dict[str, str]:
         """Return environment variables for a process that asks workers with the credentials ``shown``: a token, or
@@ -93,7 +93,7 @@ class Asking:
         """
         ours = {name: value for name, value in os.environ.items() if name not in SECRETS}
         token = {TOKEN: shown.removeprefix(BEARER)} if shown is not None and shown.startswith(BEARER) else {}
-        return {**ours, **self._access.for_somebody(None).as_environment(), **token}
+        return {**ours, **self._access.with_credentials(None).as_environment(), **token}
 
     async def close(self) -> None:
         await self._session.close()
@@ -127,7 +127,7 @@ class Asking:
         """Request a change, or something that only some may see, with the credentials ``shown``."""
 
         async def changed() -> Answer:
-            self.in_name_of(shown)
+            self.use_credentials(shown)
             async with worker_session() as session:
                 return await self._ask(session, cluster, method, path, None, body, CHANGED_SECONDS_MAX)
 

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from replicator.engine.cluster_settings.state import Told
+from replicator.engine.cluster_settings.state import SettingsMessage
 from replicator.engine.errors import EngineError, NotAllowedError
 from replicator.engine.lineage import StoreLine
 from replicator.engine.log.store_tables import HighWater
@@ -64,7 +64,7 @@ class ClaimNotChecked(EngineError):
     status = 503
 
 
-class AskingBack:
+class ClaimChecker:
     """Asks the workers of the other clusters about claims. ``own`` is this cluster. All methods run on one event loop.
 
     Make it in the context that has the worker's credentials. Questions that a request causes then use these, too, and
@@ -121,7 +121,7 @@ class AskingBack:
             )
         return line
 
-    async def settings(self, cluster: str, known: Mapping[str, str]) -> Told | None:
+    async def settings(self, cluster: str, known: Mapping[str, str]) -> SettingsMessage | None:
         """Ask the worker of ``cluster`` for its settings, and return them; None if nothing was ever set there.
 
         ``known`` has, for each store of that cluster, the digest of the settings that are kept here. The answer may

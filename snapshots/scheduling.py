@@ -7,8 +7,8 @@ It serves invariants 7 (an idle topic gets no markers) and 8 (whoever does not a
    for its turn, but no longer than :meth:`~snapshots.pacing.SnapshotBudget.age_ms_max`, and no longer than
    :data:`MESSAGES_MAX` messages.
 2. Messages of a peer that asks by itself are *uncovered* until an answer of each cluster that we could ask covers them.
-   We wait for these answers. If the peer does not ask in time (:func:`patience_ms`), or not all have answered in time
-   after it asked, we ask.
+   We wait for these answers. If the peer does not ask in time (:func:`request_delay_ms`), or not all have answered in
+   time after it asked, we ask.
 3. A cluster's answer covers all messages here until the next message comes. So no cluster asks for what all know.
 """
 
@@ -32,12 +32,12 @@ PENDING_REQUESTS_MAX: Final = 256
 as timed out."""
 
 
-def patience_ms(budget: SnapshotBudget, interval_ms: int) -> int:
+def request_delay_ms(budget: SnapshotBudget, interval_ms: int) -> int:
     """Return how long to wait for a peer that asks by itself: its longest wait in its budget, and some intervals."""
     return budget.age_ms_max(interval_ms) + PATIENCE_INTERVALS * interval_ms
 
 
-class Asking:
+class SnapshotScheduler:
     """Decision whether and when one topic requests snapshots. All topics of the worker share ``budget``."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Asking:
             self._moved = True
             self._messages += count
         elif not self._uncovered:
-            self._waiting_since_ms, self._patience_ms = now_ms, now_ms + patience_ms(self._budget, interval_ms)
+            self._waiting_since_ms, self._patience_ms = now_ms, now_ms + request_delay_ms(self._budget, interval_ms)
         self._uncovered = asked
 
     def on_peers(self, asked: frozenset[str], *, ask: bool) -> None:
@@ -109,7 +109,7 @@ class Asking:
         self._uncovered &= asked
         self._moved |= ask
 
-    def on_asked(self, now_ms: int, timeout_ms: int) -> None:
+    def on_peer_request(self, now_ms: int, timeout_ms: int) -> None:
         """Record that a peer requested a snapshot. Wait for the answers for at most ``timeout_ms``."""
         self._patience_ms = min(now_ms + timeout_ms, self._waiting_since_ms + TIMEOUTS_WAITED_MAX * timeout_ms)
 
