@@ -91,7 +91,10 @@ async def plan_reclaim(
 async def _counted(
     engine: Engine | None, topology: Topology, name: str, peers: Sequence[Peer], without: frozenset[str]
 ) -> ReclaimPlan:
-    """Return a plan with counts that hold for it. See the algorithm of this module."""
+    """Return the plan of the reclaim, and count the messages that each topic of it would bring back.
+
+    Peers may trim or delete messages meanwhile, so ask them again after the count: see the algorithm of this module.
+    """
     plan, known = _planned(engine, topology, name, peers, without), _Counts()
     for _ in range(COUNTS_MAX):
         try:

@@ -121,8 +121,8 @@ class Timeline:
         return ids
 
     def lost_with_disk(self) -> Column:
-        """Return ids that a cluster confirmed before it lost its disk, and that nobody saw in another cluster: no other
-        cluster had them."""
+        """Return the ids of messages that a cluster confirmed before it lost its disk, and that no client saw
+        in another cluster."""
         lost = np.zeros(len(self.confirm_id), bool)
         for cluster, before in self._lost_disks():
             lost |= before & self._nowhere_else(cluster)

@@ -139,8 +139,11 @@ def taken_back_row(topics: Iterable[Topic], cluster: str) -> dict[str, Any]:
 
 
 def taken_back_of(rows: Mapping[str, Any] | None, topic: Topic) -> dict[str, str]:
-    """Return the field ``taken_back`` of the status of ``topic``, if it has one. ``rows`` is the row
-    :data:`TAKEN_BACK`."""
+    """Return the field ``taken_back`` for the status of ``topic``: its newest own message that came back.
+
+    Return an empty dict for a topic of which nothing came back. ``rows`` is the stored value of :data:`TAKEN_BACK`, by
+    topic.
+    """
     incarnation, newest = (rows or {}).get(topic.name, (None, ""))
     return {"taken_back": newest} if incarnation == topic.incarnation else {}
 

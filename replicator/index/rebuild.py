@@ -74,7 +74,7 @@ class IndexRebuild:
     def __init__(
         self, engine: Engine, writer: IndexWriter, *, mappings: Callable[[str], Iterable[SnapshotMapping]]
     ) -> None:
-        """Make the rebuild. ``mappings`` gives those of a topic that sync keeps."""
+        """Prepare a rebuild of the index. ``mappings`` returns the snapshot mappings that the sync keeps of a topic."""
         self._engine = engine
         self._writer = writer
         self._mappings = mappings
@@ -157,7 +157,7 @@ class IndexRebuild:
     # Steps 1 and 2.
 
     async def _scan(self, topic: Topic) -> None:
-        """Write the segments of a topic."""
+        """Read the headers of all blocks of a topic, and write the rows of its extents."""
         stretches: dict[ExtentKey, _ExtentRange] = {}
         for origin in list(topic.tail.open_extents):  # so that the writer lengthens none that is being looked at
             topic.tail.open_extents.pop(origin, None)

@@ -212,8 +212,10 @@ class Gap:
         return ways if self.reclaim_only else [*ways, f"The other way loses data: {skip}"]
 
     def _copy_anew_remark(self, then: str) -> str:
-        """Return a remark about ``copy-anew``; "" if the destination has refused it, or does not say what it would
-        delete."""
+        """Return the sentence that offers an operator ``--policy copy-anew`` and says how much it deletes.
+
+        Return "" if the destination has refused that policy, or does not say how many messages its copy has.
+        """
         if self.held is None or (self.refused is not None and self.refused.policy == COPY_ANEW):
             return ""
         return (

@@ -147,8 +147,8 @@ class MarkerLog:
         return first, min(markers.run_end(first), upto)
 
     def page(self, first: Position, last: Position) -> tuple[list[StoredBlock], Position]:
-        """Return the first blocks of a run of markers, which are read in about a millisecond, and the last position in
-        them. If the first block is damaged, return none, and the last position in that block."""
+        """Return as many blocks of a run of markers as are read in about a millisecond, and the last position in them.
+        If the first block is damaged, return no blocks, and the last position in that block."""
         pages = self._topic.reading.pages(
             Position(first.ledger, first.entry - 1),
             last,

@@ -216,9 +216,9 @@ class PipelineDriver:
             self._last_words, self._spoke_at = line[:LAST_WORDS_CHARS_MAX], time.monotonic()
 
     def _listen(self, seconds: float | None, *, again: bool = True) -> None:
-        """Kill the driver unless it gives a sign of life within ``seconds``. With ``again``, it has a bit longer.
+        """Set the timer that kills the driver unless a sign of life comes within ``seconds``. None sets no timer.
 
-        ``seconds`` None ends the wait.
+        With ``again``, the first expiry sets the timer once more, for :data:`SILENCE_MORE_SECONDS`.
         """
         if self._until_silent is not None:
             self._until_silent.cancel()

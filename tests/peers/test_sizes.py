@@ -19,7 +19,7 @@ SIZES = (*TAKEN, *range(MESSAGE_BYTES_MAX - 50, MESSAGE_BYTES_MAX + 51, 10), MES
 
 
 def taken(url: str, *, batched: bool) -> list[int]:
-    """Return the sizes of properties with which a message is confirmed."""
+    """Publish messages with larger and larger properties. Return the sizes, in bytes, that the broker confirmed."""
     topic, confirmed = f"{TOPIC}-{batched}", []
     with official_client(url) as client:
         for size in SIZES:

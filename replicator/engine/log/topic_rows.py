@@ -302,7 +302,8 @@ class TopicRows:
 
     @contextmanager
     def naming(self, topic_id: int, cursor: lmdb.Cursor) -> Iterator[None]:
-        """Raise :class:`BlockCorrupt` of the row at ``cursor`` as :meth:`damaged` gives it."""
+        """Turn a :class:`BlockCorrupt` of the block into one that names its topic and the position of the row at
+        ``cursor``."""
         try:
             yield
         except BlockCorrupt as error:

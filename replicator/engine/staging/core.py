@@ -464,7 +464,7 @@ class StagingCore:
     def sweep(self, now_ms: int, clock_seconds: float) -> tuple[list[AttemptKey], list[str]]:
         """Return abandoned attempts, whose files can be deleted, and writers that need not be remembered.
 
-        ``clock_seconds`` is the time of a clock that nobody sets.
+        ``clock_seconds`` is the time of a monotonic clock.
 
         Attempts of a done epoch are abandoned at once. Those of other epochs are abandoned if none was touched for a
         time, which is shorter if the area was found full. Aborted attempts are found here only after a crash between

@@ -467,8 +467,8 @@ class StagingService:
     # Upkeep.
 
     async def sweep(self) -> None:
-        """Drop abandoned attempts, and forget writers that are not needed any more. Go on with decided commits that
-        nobody publishes."""
+        """Drop abandoned attempts, and forget writers that are not needed any more. Publish decided commits that
+        nobody publishes now."""
         for commit in self.core.pending():
             if commit.key not in self._publishing:
                 self._publish_in_background(commit)

@@ -148,8 +148,8 @@ class Maintenance(TopicListener["Topic"]):
         """Keep retention from deleting anything for :data:`HELD_BACK_SECONDS`, while the cluster ``whose`` takes back
         messages. Do so only in the topics for whose names ``covers`` returns True.
 
-        ``role`` asks for it; None stands for a hold of all topics. A role has one hold at a time, so its last call
-        counts. Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
+        ``role`` is the role that asks for the hold; None if the hold is of all topics. A role has one hold at a time,
+        so its last call counts. Wait for the end of a deletion that had begun. If the store is nearly full, do nothing.
         """
         if not self._has_room():
             return

@@ -21,7 +21,8 @@ SHARED, HIDDEN = "ReplicatorProducerInTwoClusters", "ReplicatorHiddenDuplicatesD
 
 
 async def told(both: Pair, cluster: str) -> tuple[int, int, set[str]]:
-    """Return a worker's shared names, its hidden entries that differ, and which alerts of these two are true."""
+    """Return what a worker's metrics say: the number of producer names that two clusters use, the number of hidden
+    duplicates whose content differs, and which of the alerts about these two fire."""
     url = f"http://{both.topology.cluster(cluster).address}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         scraped = await answer.text()

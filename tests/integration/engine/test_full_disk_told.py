@@ -54,7 +54,7 @@ async def worker_on(data: Path, database: str, store: str) -> AsyncIterator[tupl
 
 
 async def told_by(topology: Topology) -> set[str]:
-    """Return who says that messages are refused."""
+    """Return the places that say that messages are refused: the metric, ``/readyz``, the status and so on."""
     url = f"http://{topology.cluster('solo').address}"
     async with aiohttp.ClientSession() as session:
 

@@ -243,8 +243,8 @@ def test_a_reader_that_begins_after_the_end_is_refused_at_once(official: Any, to
 def test_a_client_comes_back_only_after_the_answer_to_its_seek(
     gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At that answer, the Java client drops all that it has, and would drop what it got since it came back. It is let
-    go when the seek is durable: one that the store refuses changes nothing."""
+    """At the answer, the Java client drops all messages that it holds. If it were connected again before the answer, it
+    would drop messages that it got after the seek. It is disconnected once the seek is durable."""
     gathered, may_be_saved = gateway.engine.writer.gathered, asyncio.Event()
     put_many = gathered._put_many
 

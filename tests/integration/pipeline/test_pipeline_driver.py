@@ -150,7 +150,7 @@ def test_one_that_is_killed_carries_nothing_from_then_on_and_its_words_of_long_a
 def test_one_that_hangs_is_killed_and_started_again_and_one_that_lives_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver whose JVM does not answer any more listens to no signal, and never ends by itself."""
+    """A driver whose JVM does not answer handles no SIGTERM, and never ends by itself."""
 
     async def main() -> None:
         monkeypatch.setattr(pipeline_driver, "SILENCE_SECONDS_MAX", 0.5)

@@ -238,7 +238,7 @@ def test_a_new_store_takes_back_its_own_and_nothing_of_another_cluster(tmp_path:
 
 
 def test_the_worker_at_the_configured_address_alone_is_asked_and_believed(tmp_path: Path) -> None:
-    """An impostor announces settings in the name of another cluster. Another one answers at the address of a peer."""
+    """One impostor announces settings in the name of ``us``. A second one answers at the address of a peer."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:

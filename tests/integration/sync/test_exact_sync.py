@@ -250,7 +250,7 @@ def test_acknowledgements_of_a_third_clusters_messages_wait_for_them_also_over_a
 
 @asynccontextmanager
 async def alone(path: Path) -> AsyncIterator[Node]:
-    """Yield cluster ``b``, which gets what ``a`` and ``c`` say from the test."""
+    """Yield cluster ``b`` alone. The test plays its peers ``a`` and ``c``."""
     async with opened(path, "b") as engine, serving(engine, ["a"]) as server:
         node = Node(engine, server, ["a", "b", "c"])
         await node.start({})

@@ -91,7 +91,7 @@ def first_part(request: _Request, at: Position | None) -> tuple[_Request, _Reque
 
 
 async def in_parts(request: ReclaimRequest | PutBackRequest, submit: Callable[[Request], Awaitable[Any]]) -> None:
-    """Carry out ``request`` in parts, one transaction each, with a limited number of fillers.
+    """Carry out ``request`` in parts. Each part is one transaction, with at most :data:`FILLED_MAX` filled positions.
 
     ``submit`` gives a part to the writer, and returns the rest of its request, or None.
     """
