@@ -163,7 +163,7 @@ def test_invariant_7_a_start_that_takes_many_turns_announces_nothing_that_was_to
             await eventually(lambda: not any(map(backlogs, nodes.values())), "all that was acknowledged, everywhere")
             await eventually(lambda: all(map(at_rest, nodes.values())), "rest")
         sent = []
-        for starting in (start, paced):  # the first restart may tell what had no mapping before
+        for starting in (start, paced):  # the first one tells the positions that only the other moved
             monkeypatch.setattr(Node, "start", starting)
             async with mesh(tmp_path, "us-east", "eu-west", settings=SETTINGS) as nodes:
                 await eventually(lambda: all(map(at_rest, nodes.values())), "rest after a restart")
