@@ -46,6 +46,7 @@ async def read_block_list(request: web.Request) -> web.StreamResponse:
     wanted, notes = await _wanted(engine, await _body(request, pace), lambda topic: may(request, READING, topic), pace)
     # Checksums are left to whoever stores the blocks: they are checked there in any case, before anything is written.
     found = await asyncio.to_thread(_gathered, engine, wanted, notes)
+    check_room_for_page(request.app)  # again: many requests may have waited for the thread
     return await send_page(request, found, {})
 
 

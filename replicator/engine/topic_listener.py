@@ -49,7 +49,8 @@ class TopicListener(Generic[_Topic]):
         """Note that the policies of the topic's namespace have changed. This is called for one topic after another."""
 
     def on_namespace_policies(self, namespace: str) -> None:
-        """Note that the policies of ``tenant/namespace`` have changed, and that all its topics were told."""
+        """Note that the policies of ``tenant/namespace`` have changed. Its topics follow:
+        :meth:`on_inherited_policies`."""
 
     def on_topic_created(self, topic_name: str) -> None:
         """Note that consumers can subscribe to the name ``topic_name`` from now on; see ``Catalog.subscribable``."""

@@ -28,7 +28,7 @@ from replicator.links.memory import LinkMemory
 from replicator.links.refusals import Refusals
 from replicator.links.route import Route, TopicSelection
 from replicator.links.start_positions import StartPositions
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 
 DELETED_SHOWN_MAX: Final = 1_000
 INDEXED_AT_ONCE: Final = 200
@@ -125,6 +125,8 @@ class LinkTopics:
                 return False
             self._left_alone.discard(topic.name)
             self._take_up(topic)
+            if self.memory.mark(topic.topic_id) > BEFORE_ALL:  # carried before: the destination says how far
+                self.ask([topic.name])
             return True
         self.backlogs.moved(topic.name)
         copy, origins = self.copier.topics[topic.name], self._route.origins

@@ -152,12 +152,17 @@ async def _put_back(
             read.refused.append(f"{Kind.POLICIES} {name}")
             del read.policies[name]
     written = await asyncio.to_thread(_writes, read, rows)
-    for name in [each for each in read.partitioned if each in engine.loaded.by_name]:
+    plain = [name for name in read.partitioned if name in engine.loaded.by_name or engine.making.is_being_made(name)]
+    for name in plain:
         read.refused.append(f"{Kind.PARTITIONED} {name}")
         del read.partitioned[name]
     index, grants = engine.catalog.index, engine.catalog.grants
-    here = {each.name: each.partitions for each in index.all_partitioned()}
-    grown = [each for each in read.partitioned.values() if each.partitions > here.get(each.name, 0)]
+    here = {each.name: each for each in index.all_partitioned()}
+    grown = [
+        each
+        for each in read.partitioned.values()
+        if each.name not in here or each.partitions > here[each.name].partitions
+    ]
     own = engine.cluster_settings
     set_since = unless_set_since != (own.set_at, own.set_in) or any(
         kind in SET_BY_OPERATORS for kind, _ in own.changed.keys
@@ -187,17 +192,27 @@ async def _put_back(
         earlier[store] = max(version, earlier.get(store, -1))
     count_from = max(own.version, head.version), earlier, note["set_at"], note["set_in"]
     writes.append(own.version_row(*count_from, of_set=None))
-    await engine.writer.put_many(writes)
+    # From here on nobody makes a plain topic of such a name: a store with both could not be opened.
+    changes = [change for each in grown for change in index.set_partitioned(each)]
+    try:
+        await engine.writer.put_many(writes)
+    except EngineError:
+        for each in grown:
+            if each.name in here:
+                index.set_partitioned(here[each.name])
+            else:
+                index.remove_partitioned(each.name)
+        raise
     for tenant in read.tenants:
         index.add_tenant(tenant)
-    for name, policies in read.namespaces.items():
-        await engine.loaded.namespace_changed(index.add_namespace(name, policies))
-    for each in grown:
-        engine.loaded.tell(index.set_partitioned(each))
+    spaces = [index.add_namespace(name, policies) for name, policies in read.namespaces.items()]
+    engine.loaded.tell(changes)
     grants.replace_all(read.grants)
     for name, topic in engine.loaded.by_name.items():
         topic.policies.take_over(read.policies.get(name))
     own.begin_at(*count_from)
+    for space in spaces:  # clients have their turn meanwhile, so all else is done
+        await engine.loaded.namespace_changed(space)
     return note
 
 

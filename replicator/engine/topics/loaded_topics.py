@@ -135,6 +135,8 @@ class LoadedTopics:
     async def namespace_changed(self, namespace: Namespace) -> None:
         """Apply changed policies of a namespace to its topics. Clients have their turn meanwhile."""
         pace = Pace(self._turns)
+        for listener in list(self.listeners):  # first: a link must announce schemas before it copies a topic anew
+            listener.on_namespace_policies(namespace.name)
         for name in list(namespace.topics):
             if (topic := self.by_name.get(name)) is None:
                 continue  # deleted meanwhile
@@ -142,8 +144,6 @@ class LoadedTopics:
             for listener in list(self.listeners):
                 listener.on_inherited_policies(topic)
             await pace.step()
-        for listener in list(self.listeners):
-            listener.on_namespace_policies(namespace.name)
 
     def tell(self, changes: Iterable[Change]) -> None:
         """Tell listeners which topics consumers can subscribe to now, and which not any more."""

@@ -55,6 +55,10 @@ class TopicMaking:
         check_plain(name, {} if namespace is None else namespace.partitioned)
         return await self._changes.made_by(full_name, self._make(full_name))
 
+    def is_being_made(self, name: str) -> bool:
+        """Return whether a topic of that name is being created now."""
+        return name in self._changes.being_made
+
     async def make_again(self, name: TopicName, incarnation: int) -> Topic:
         """Create a topic again that this cluster lost by a restore, in the life ``incarnation``. Nobody else may use it
         yet."""

@@ -33,7 +33,7 @@ from replicator.engine.cluster_settings.state import (
     taken_back,
 )
 from replicator.engine.engine import Engine
-from replicator.engine.errors import NotAllowedError
+from replicator.engine.errors import NotAllowedError, StoreFull
 from replicator.engine.lineage import Deletion
 from replicator.engine.policies import PolicyOverrides
 from replicator.engine.topic import Topic
@@ -509,6 +509,32 @@ async def test_a_partitioned_topic_that_was_made_after_its_deletion_is_put_back(
         await keep(found.eu, "first", 100, {("partitioned", PARTED): row, ("tenants", "shop"): ""})
         await found.take("eu")
         assert found.us.partitioned.count(PARTED) == 2
+
+
+@asynchronous
+async def test_no_plain_topic_is_made_of_a_name_whose_partitioned_topic_is_being_put_back(tmp_path: Path) -> None:
+    """A store with both could not be opened."""
+    async with mesh(tmp_path) as found:
+        await keep(found.eu, "first", 100, {("partitioned", PARTED): '{"partitions": 2}', ("tenants", "shop"): ""})
+        put_many, tried = found.us.writer.put_many, list[str]()
+
+        async def held(writes: Any, *arguments: Any, **more: Any) -> None:
+            if any(table == "partitioned" for table, *_ in writes):
+                with pytest.raises(NotAllowedError):
+                    await found.us.topic(PARTED)
+                tried.append("while it is written")
+                if len(tried) == 1:
+                    raise StoreFull("no room")
+            await put_many(writes, *arguments, **more)
+
+        found.us.writer.put_many = held  # type: ignore[method-assign]
+        with pytest.raises(StoreFull):
+            await found.take("eu")
+        assert found.us.partitioned.count(PARTED) == 0, "nothing is left of what the store refused"
+        await found.take("eu")
+        assert (found.us.partitioned.count(PARTED), len(tried)) == (2, 2)
+    async with opened(tmp_path / "us", "us") as us:
+        assert us.partitioned.count(PARTED) == 2
 
 
 @asynchronous

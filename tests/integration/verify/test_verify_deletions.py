@@ -15,6 +15,7 @@ from sync_support import Cluster, acknowledged, clusters, having, taking
 from verify_support import LINKS, change_block, copied, served
 from wire_worker import batch_entry
 
+from replicator.api.data_plane import ENGINE
 from replicator.engine.errors import TopicNotFound
 from replicator.peering.comparing import DIGESTS_ROUTE, STATES_ROUTE
 from replicator.pipeline.verify.verify import VerifySettings, verify
@@ -53,7 +54,9 @@ def test_a_topic_that_is_deleted_while_it_is_compared_is_left_out_and_named(
         async with filled(tmp_path) as (us, eu):
 
             async def delete(request: web.Request) -> None:
-                if request.path == path and request.query.get("topic") in (None, DOOMED):
+                """Delete the topic when its cluster, which has listed it then, is asked. Both are asked at once."""
+                at_us = request.app[ENGINE] is us.engine
+                if at_us and request.path == path and request.query.get("topic") in (None, DOOMED):
                     await deleted(DOOMED, us, *([eu] if both else []))
 
             async with served(us, eu, before=delete) as urls:

@@ -52,6 +52,9 @@ class Heard(TopicListener[Topic]):
     def on_namespace_policies(self, namespace: str) -> None:
         self.events.append(f"{namespace}!")
 
+    def on_inherited_policies(self, topic: Topic) -> None:
+        self.events.append(f"{topic.name.removeprefix('persistent://')}!")
+
 
 def full(*names: str) -> list[str]:
     return [f"persistent://{name}" for name in names]
@@ -337,7 +340,9 @@ def test_each_policy_is_the_topics_own_or_else_its_namespaces_or_else_the_engine
             events = listening(engine)
             await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(topic_policies=of_namespace))
             assert (with_own.policies.effective, without.policies.effective) == (both, namespaces)
-            assert events == [f"{NAMESPACE}!"]
+            assert events[0] == f"{NAMESPACE}!", "a link announces schemas before it copies a topic anew"
+            assert all(event.startswith(f"{NAMESPACE}/") for event in events[1:])
+            assert len(events) > 1
             await with_own.policies.set(None)
             assert with_own.policies.effective == namespaces
             assert (await engine.topic("later")).policies.effective == namespaces
