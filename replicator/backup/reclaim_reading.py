@@ -176,7 +176,7 @@ class PeerReading:
     def _count(self) -> None:
         """Count what the peer answered since the last call, and wait until it may be asked again.
 
-        Questions for heads and marks count, and so do pages of which only the begin is used because of a damaged block.
+        Answers with heads and marks count, too, and so do pages that are used only up to a damaged block.
         """
         answered_bytes = self._plane.answered_bytes
         self._pace.took(answered_bytes - self._counted_bytes)

@@ -508,7 +508,7 @@ def test_a_damaged_block_that_a_run_met_before_it_was_cut_off_counts_for_the_sta
 def test_invariant_11_no_more_than_the_limit_leaves_the_peers_though_blocks_are_damaged_there(
     tmp_path: Path, head: bool | None
 ) -> None:
-    """The limit counts all that peers send: also answers with heads, and pages of which a part is thrown away."""
+    """The limit counts all that peers send: also answers with heads, and pages that are thrown away in part."""
     rate, at_once_max = 500, 6_000
 
     async def main() -> None:

@@ -105,7 +105,7 @@ class OwnSystem:
     async def _named_lost(self, name: str) -> Sequence[Position]:
         """Return, for each topic, the position after which the status of ``name`` says that all is lost.
 
-        A topic of which nothing came back has no such position: all of it is lost.
+        The status names no position if nothing of the topic came back: all of it is lost.
         """
         async with _session(HIGH_WATER_SECONDS_MAX) as session:
             status = await fetch(session, self._topology.cluster(name).address)

@@ -1,7 +1,7 @@
 """Number of unconsumed messages of a subscription: counted once, then updated by acknowledgements.
 
-Counting looks up a few rows for each run of acknowledged entries. So it is done when somebody asks, and again only
-after a change of which the number of messages is not known.
+Counting looks up a few rows for each run of acknowledged entries. So the messages are counted when somebody
+asks, and again only after a change by an unknown number of messages.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def test_a_driver_whose_jvm_is_gone_while_its_queries_run_says_so_in_one_line(
 def test_a_query_that_fails_again_and_again_leaves_no_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They lie in memory, of which a pod has 64 MB for this: full, it would stop the other links too."""
+    """They lie in /dev/shm, which has 64 MB in a pod. If it is full, the other links stop, too."""
     ways: list[bool | Exception] = [False, _OfPy4j("no"), False, BadOption("where", "no"), True]
 
     def failing() -> _Query:
