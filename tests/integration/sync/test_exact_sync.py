@@ -312,7 +312,7 @@ def test_invariant_6_waiting_acknowledgements_are_in_the_stored_cursor_before_th
 def test_acknowledgements_that_waited_are_placed_at_a_start_if_a_worker_ended_right_after_their_messages_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages and the row of waiting acknowledgements are durable. No block and no update comes after the start."""
+    """The messages and the row of waiting acknowledgements are durable. No block or update comes after the start."""
 
     async def main() -> None:
         copied = tmp_path / "killed"
