@@ -117,9 +117,10 @@ class StoreGrants:
 class HttpListener:
     """Server of one application on a bound socket, by HTTP alone. Make it with :meth:`start`."""
 
-    def __init__(self, runner: web.AppRunner, server: asyncio.Server | MixedPort) -> None:
+    def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner
-        self._server: asyncio.Server | MixedPort | None = server
+        self._server: asyncio.Server | MixedPort | None = None
+        self._ended = False
 
     @classmethod
     async def start(
@@ -135,25 +136,32 @@ class HttpListener:
         runner = web.AppRunner(app, shutdown_timeout=STOP_SECONDS_MAX)
         await runner.setup()
         http = http_connections(runner)
-        own = bound.dup()
+        listener, own = cls(runner), bound.dup()
+
+        def by_http() -> asyncio.Protocol:
+            # Its first byte may come after the end of the listener, which then knows nothing of the connection: this
+            # application would answer there for as long as the client keeps it open.
+            return _RejectedConnection() if listener._ended else http()
+
+        def made() -> FirstByte:
+            return FirstByte(by_http, _RejectedConnection, limits)
+
         try:
             own.setblocking(False)
-
-            def made() -> FirstByte:
-                return FirstByte(http, _RejectedConnection, limits)
-
             if tls is not None:
-                return cls(runner, MixedPort(own, BACKLOG, tls, made, limits, tls_alone=tls_alone))
-            loop = asyncio.get_running_loop()
-            return cls(runner, await loop.create_server(made, sock=own, backlog=BACKLOG))
+                listener._server = MixedPort(own, BACKLOG, tls, made, limits, tls_alone=tls_alone)
+            else:
+                loop = asyncio.get_running_loop()
+                listener._server = await loop.create_server(made, sock=own, backlog=BACKLOG)
         except BaseException:
             own.close()
             await runner.cleanup()
             raise
+        return listener
 
     async def stop(self) -> None:
         """Accept nobody any more, and end the connections. May be called again."""
-        server, self._server = self._server, None
+        server, self._server, self._ended = self._server, None, True
         if server is not None:
             server.close()
             await self._runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -95,6 +96,32 @@ async def test_a_worker_that_starts_says_at_this_port_that_it_lives_and_tells_no
         for path in ("/readyz", "/metrics", *ELSEWHERE):
             assert (await status_of(url, path))[0] == 503, path
         assert "topics" not in (await status_of(url, "/replication/v1/store-of/solo"))[1]
+    finally:
+        await listener.stop()
+        bound.close()
+
+
+@asynchronous
+async def test_who_speaks_only_after_the_start_is_not_served_by_the_starting_worker_for_ever() -> None:
+    """A connection was accepted before the worker was ready, and its first request comes later. Kept open, it would get
+    "not ready" again and again."""
+    bound = take_place("127.0.0.1:0", listening=True)
+    app: web.Application = make_early_app(Opening("solo", has_store=False), None)
+    listener = await HttpListener.start(bound, app, ClientLimits(), None, tls_alone=False)
+    try:
+        other = await asyncio.open_connection(*bound.getsockname()[:2])
+        other[1].write(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert b"503" in await other[0].readline(), "so the listener has accepted those before this one"
+        early = await asyncio.open_connection(*bound.getsockname()[:2])
+        third = await asyncio.open_connection(*bound.getsockname()[:2])
+        third[1].write(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert b"503" in await third[0].readline()
+        await listener.stop()
+        early[1].write(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n")
+        with suppress(ConnectionError):
+            assert await early[0].read() == b"", "it connects again, and reaches the worker"
+        for _, writer in (other, early, third):
+            writer.close()
     finally:
         await listener.stop()
         bound.close()
