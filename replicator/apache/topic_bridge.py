@@ -319,9 +319,7 @@ class TopicBridge:
         if "reading" in self._work.halted:
             return await self._renewing.plan()
         why = next(iter(self._work.errors.values()), "")
-        return Renewal(
-            ResumeMode.NOTHING, "reading has not halted" + (f", but there is an error: {why}" if why else "")
-        )
+        return Renewal(ResumeMode.NOTHING, f"reading has not halted{f', but there is an error: {why}' if why else ''}")
 
     async def renew(self, renewal: Renewal) -> None:
         """Carry out a renewal, after :meth:`stop`. A new bridge of the topic must follow.

@@ -206,6 +206,7 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
     life on purpose.
     """
     stores, messages = engine.origin_stores, topic.origins.message_vector()
+    held = topic.reading.messages_stored()
     found: dict[str, Any] = {}
     for origin in origins:
         mark = topic.origins.high_water(origin)
@@ -215,7 +216,7 @@ def _marks(engine: Engine, topic: Topic, origins: Sequence[str]) -> dict[str, An
             "incarnation": mark.incarnation,
             "position": str(mark.position),
             "messages": str(messages.get(origin, BEFORE_ALL)),
-            "held": topic.reading.messages_stored(),
+            "held": held,
         }
         if (store := stores.store_of(topic, origin, mark.incarnation)) is not None:
             row["store"] = store

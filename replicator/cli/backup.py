@@ -281,9 +281,8 @@ def restore(
     assert data is not None
     left = remaining_step(data) if if_empty else RemainingStep.ALL
     if left is not RemainingStep.ALL:
-        return _restored_before(
-            file if left is RemainingStep.RECLAIM and not no_reclaim else None, cluster, data, without
-        )
+        reclaims = left is RemainingStep.RECLAIM and not no_reclaim
+        return _restored_before(file if reclaims else None, cluster, data, without)
     manifest, _, aside = put_back(
         Destination(at), cluster, data, backup=backup, replace=replace, progress=megabytes_told("restored")
     )
@@ -294,8 +293,7 @@ def restore(
             f"`{reclaim_command(cluster)} --from-directory {shlex.quote(str(aside))}` takes that over, before the "
             "worker starts"
         )
-    lines.append(GONE)
-    lines.append(TAKES_PLACE.format(cluster=cluster))
+    lines += [GONE, TAKES_PLACE.format(cluster=cluster)]
     value: RestoreAnswer = {
         "cluster": cluster,
         "into": str(data),

@@ -244,10 +244,9 @@ class ActionQueue:
 
         So the last subscription of a marker does not wait for the others' commits.
         """
-        pace, saving = (
-            Pace(self._shared.engine.turns, self._shared.engine.turns.own),
-            list[asyncio.Future[None] | None](),
-        )
+        turns = self._shared.engine.turns
+        pace = Pace(turns, turns.own)
+        saving: list[asyncio.Future[None] | None] = []
         for update in updates:
             await pace.step()
             saving.append(await self._applier.apply(update, repeating=self._repeating))

@@ -30,7 +30,7 @@ The caller supplies clock and files: see :mod:`replicator.engine.staging.service
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from replicator.engine.errors import CommitPending, InvalidWriter, StagedMissing, StagingFull, TooBusy, WriterMoved
@@ -39,13 +39,14 @@ from replicator.engine.staging.values import (
     AttemptKey,
     CommitRequest,
     EpochKey,
-    Origin,
+    Finished,
+    Opened,
     PendingCommit,
     Progress,
     RunState,
-    SourceMark,
     StagedFile,
     WriterFacts,
+    WriterState,
 )
 
 STAGED_BYTES_MAX: Final = 4 * 1024**3
@@ -99,48 +100,6 @@ class Attempt:
     sealed: bool = False
     recovered: bool = False
     busy: bool = False
-
-
-@dataclass(slots=True)
-class WriterState:
-    """Published state of one writer, and the commit that is being published."""
-
-    facts: WriterFacts = field(default_factory=WriterFacts)
-    runs: dict[str, RunState] = field(default_factory=dict)
-    marks: dict[Origin, SourceMark] = field(default_factory=dict)
-    pending: PendingCommit | None = None
-    progress: Progress = field(default_factory=Progress)
-
-    def is_done(self, key: EpochKey) -> bool:
-        run = self.runs.get(key.run)
-        return run is not None and key.epoch <= run.epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Answer to a task that begins an attempt. With ``done`` its epoch is published already, so there is nothing to do.
-
-    ``epoch`` is the highest published epoch of its run, -1 for none.
-    """
-
-    done: bool
-    commits: int
-    sequence_from: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """State that the last step of a commit writes and deletes.
-
-    ``dropped_runs`` are runs that are not remembered any longer. ``files`` are attempts that are not needed any more.
-    """
-
-    key: EpochKey
-    facts: WriterFacts
-    run: RunState
-    dropped_runs: tuple[str, ...]
-    marks: Mapping[Origin, SourceMark]
 
 
 @dataclass(frozen=True, slots=True)

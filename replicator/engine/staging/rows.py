@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Final
 
-from replicator.engine.staging.core import Finished, WriterState
 from replicator.engine.staging.fences import Fence
 from replicator.engine.staging.values import (
     EpochKey,
+    Finished,
     Origin,
     PendingCommit,
     Progress,
@@ -31,6 +31,7 @@ from replicator.engine.staging.values import (
     RunState,
     SourceMark,
     WriterFacts,
+    WriterState,
 )
 
 TABLE: Final = "staging"

@@ -42,13 +42,14 @@ from replicator.engine.producing.deduplication import SequencedEntry
 from replicator.engine.producing.publishing import PUBLISH_ENTRIES_MAX, check_entries
 from replicator.engine.staging import rows
 from replicator.engine.staging.area import StagedRun, StagingFiles, Step, check_frames
-from replicator.engine.staging.core import Opened, StagingCore, StagingLimits
+from replicator.engine.staging.core import StagingCore, StagingLimits
 from replicator.engine.staging.figures import StagingCounters, figures
 from replicator.engine.staging.values import (
     WRITE_ELSEWHERE,
     AttemptKey,
     CommitRequest,
     EpochKey,
+    Opened,
     PendingCommit,
     Progress,
     SourceMark,

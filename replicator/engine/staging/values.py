@@ -159,6 +159,48 @@ class WriterFacts:
     kept: bool = True
 
 
+@dataclass(slots=True)
+class WriterState:
+    """Published state of one writer, and the commit that is being published."""
+
+    facts: WriterFacts = field(default_factory=WriterFacts)
+    runs: dict[str, RunState] = field(default_factory=dict)
+    marks: dict[Origin, SourceMark] = field(default_factory=dict)
+    pending: PendingCommit | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    def is_done(self, key: EpochKey) -> bool:
+        run = self.runs.get(key.run)
+        return run is not None and key.epoch <= run.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Answer to a task that begins an attempt. With ``done`` its epoch is published already, so there is nothing to do.
+
+    ``epoch`` is the highest published epoch of its run, -1 for none.
+    """
+
+    done: bool
+    commits: int
+    sequence_from: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """State that the last step of a commit writes and deletes.
+
+    ``dropped_runs`` are runs that are not remembered any longer.
+    """
+
+    key: EpochKey
+    facts: WriterFacts
+    run: RunState
+    dropped_runs: tuple[str, ...]
+    marks: Mapping[Origin, SourceMark]
+
+
 def check_commit(request: CommitRequest) -> None:
     """Raise :class:`InvalidWriter` for values that cannot be stored. Otherwise the error would appear only after the
     decision, and again at every start of the worker."""

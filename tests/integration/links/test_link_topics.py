@@ -77,6 +77,27 @@ def test_an_answer_from_before_the_destination_made_a_topic_anew_does_not_count(
     asyncio.run(main())
 
 
+def test_a_link_that_carried_a_topic_before_asks_how_far_it_came_before_it_goes_on(tmp_path: Path) -> None:
+    """A message comes in the moment in which the destination is allowed again, before the link looks at the topic. The
+    link would begin at the first message, and take what was trimmed meanwhile for a gap."""
+
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message()])
+            topics = LinkTopics(engine, Route.single(LinkSpec(topic.cluster, "eu-west")))
+            topics.memory.moved(topic.topic_id, topic.log.last)
+            await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies(replication_clusters=(topic.cluster,)))
+            topics.look_again(topic.name)
+            assert not topics.moved(topic, [])
+            await engine.catalog.set_namespace(NAMESPACE, NamespacePolicies())
+            topics.carried.look_again(topic.name)
+            assert topics.moved(topic, [])
+            assert topics.to_settle() == [topic.name]
+
+    asyncio.run(main())
+
+
 def test_a_partitioned_topic_has_the_same_partitions_everywhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (east, west):

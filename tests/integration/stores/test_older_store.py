@@ -6,7 +6,6 @@ Invariants (DESIGN §3): 13, an older store never serves. ``test_lost_disk.py`` 
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 from backup_support import ORDERS, Mesh, numbered, publish
@@ -41,9 +40,7 @@ def test_a_worker_on_an_older_store_ends_with_status_2_at_its_start_and_while_it
         mesh.start("A")  # nobody is there to tell
         worker = mesh._processes.pop("A")
         mesh.start("B")
-        deadline = time.monotonic() + END_SECONDS_MAX
-        while (ended := worker.poll()) is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        ended = worker.wait(END_SECONDS_MAX)
         said = " ".join((tmp_path / "A.log").read_text().split())
         assert ended == 2, said[-3000:]
         assert "another store took the place of this one" in said

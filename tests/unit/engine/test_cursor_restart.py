@@ -173,6 +173,18 @@ def test_a_seek_moves_nothing_before_it_is_durable(tmp_path: Path, monkeypatch: 
     asyncio.run(main())
 
 
+def hold_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let the engine's writes of rows wait for the returned event."""
+    put_many, held = engine.writer.put_many, asyncio.Event()
+
+    async def slow(*writes: Any, **cleared: Any) -> None:
+        await held.wait()
+        await put_many(*writes, **cleared)
+
+    monkeypatch.setattr(engine.writer, "put_many", slow)
+    return held
+
+
 def test_a_seek_during_which_another_cluster_seeks_comes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,13 +193,7 @@ def test_a_seek_during_which_another_cluster_seeks_comes_after_it(
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 6)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
-            put_many, held = engine.writer.put_many, asyncio.Event()
-
-            async def slow(*writes: Any, **cleared: Any) -> None:
-                await held.wait()
-                await put_many(*writes, **cleared)
-
-            monkeypatch.setattr(engine.writer, "put_many", slow)
+            held = hold_writes(engine, monkeypatch)
             seeks = [asyncio.create_task(subscription.moves.seek(positions[at])) for at in (1, 4)]
             await asyncio.sleep(0)
             generation = subscription.cursor.generation + 7
@@ -212,13 +218,7 @@ def test_invariant_1_what_changes_while_a_seek_waits_for_its_save_is_durable_whe
             topic = await engine.topic(TOPIC)
             positions = await topic.publish([message()] * 6)
             subscription = await topic.subscriptions.create("sub", BEFORE_ALL, replicated=False)
-            put_many, held = engine.writer.put_many, asyncio.Event()
-
-            async def slow(*writes: Any, **cleared: Any) -> None:
-                await held.wait()
-                await put_many(*writes, **cleared)
-
-            monkeypatch.setattr(engine.writer, "put_many", slow)
+            held = hold_writes(engine, monkeypatch)
             acknowledging = asyncio.create_task(subscription.acknowledge([Ack(positions[1])]))
             await eventually(lambda: subscription._saver._being_saved is not None, "an earlier save")
             seeking = asyncio.create_task(subscription.moves.seek(positions[3]))

@@ -284,15 +284,17 @@ def test_the_engine_and_how_spark_runs_are_taken_under_way_and_secrets_of_it_are
 
 
 def test_settings_of_a_start_hold_at_the_next_one_and_their_defaults_are_not_written() -> None:
-    after = replace(TWO, store=StoreSettings(on_empty_store="refuse", ask_peers_seconds=0))
+    after = replace(TWO, store=StoreSettings(on_empty_store="refuse", ask_peers_seconds=0, wait_for_states_seconds=60))
     changes = diff(TWO, after)
     assert sorted(map(str, changes)) == [
         "store.ask_peers_seconds: 5 → 0",
         "store.on_empty_store: reclaim → refuse",
+        "store.wait_for_states_seconds: 600 → 60",
     ]
     assert refusals(changes, "us-east") == []
     assert digest(after) != digest(TWO)
     assert TWO.store.written() == {"size_max": "64GiB"}
-    assert after.store.written() == {"size_max": "64GiB", "on_empty_store": "refuse", "ask_peers_seconds": 0}
+    written = {"on_empty_store": "refuse", "ask_peers_seconds": 0, "wait_for_states_seconds": 60}
+    assert after.store.written() == {"size_max": "64GiB", **written}
     with pytest.raises(ValueError, match="'wait' is not one of reclaim, refuse, start"):
         StoreSettings.model_validate({"on_empty_store": "wait"})
