@@ -23,7 +23,7 @@ from rich.table import Table
 from bench.backfill import measure_backfill
 from bench.bridge_state import measure_bridge_state
 from bench.cases import CASES, Case
-from bench.connections import measure_connections
+from bench.connections import measure_connections, measure_reconnect
 from bench.dashboard import measure_dashboard
 from bench.disk import DiskLimits, measure_disk
 from bench.in_process import measure_commits, measure_engine, measure_large_commits
@@ -71,15 +71,17 @@ GROUPS: Final = (
     "many-idle",
     "live",
     "connections",
+    "reconnect",
     "shared-port",
     "security",
     "traces",
     "bridge-state",
     "peers",
 )
-BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live"})
+BY_NAME_ONLY: Final = frozenset({"peers", "many-long", "many-idle", "live", "reconnect"})
 """Groups that run only if they are named. ``peers`` takes longer than all others together, ``many-long`` 20 minutes;
-``many-idle`` opens 10,000 topics, and ``live`` runs two brokers and five workers for a quarter of an hour."""
+``many-idle`` opens 10,000 topics, ``live`` runs two brokers and five workers for a quarter of an hour, and
+``reconnect`` needs 11,000 open files in one process."""
 _NETWORK: Final = frozenset({"publish", "copy", "consume"})
 TABLE_CHARS: Final = 120
 """Width of the output in a file; rich would guess a lower one."""
@@ -94,7 +96,7 @@ def main(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of group peers: how often each system is measured.")] = ROUNDS,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="Of groups peers, many and live: part of the work, for a trial.")
+        float, typer.Option(min=0.001, help="Of groups peers, many, live and reconnect: part of the work, for a trial.")
     ] = 1.0,
     system: Annotated[
         list[str] | None, typer.Option(help=f"Of group peers: one system, again for each ({', '.join(SYSTEM_NAMES)}).")
@@ -211,6 +213,10 @@ async def _measure(groups: Collection[str], rounds: int, scale: float, systems: 
         with _directory("a thousand connections, beside a Pulsar broker") as directory:
             directory.chmod(0o755)
             measured += await measure_connections(directory, err.print)
+    if "reconnect" in groups:
+        with _directory("ten thousand clients that connect at once, beside a Pulsar broker") as directory:
+            directory.chmod(0o755)
+            measured += await measure_reconnect(directory, err.print, scale)
     if "shared-port" in groups:
         with _directory("HTTP on the shared port") as directory:
             measured += await measure_shared_port(directory)

@@ -27,7 +27,7 @@ import aiohttp
 from bench.brokers import JOURNAL, JOURNALS, PEER, Broker, alone
 from bench.clusters import Clusters, TwoClusters, mesh_topology
 from bench.measurement import Measurement
-from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_program
+from bench.programs import Program, ProgramFailed, Run, go_program_for
 from bench.usage import cpu_seconds_of
 from replicator.drills.peers.jvm import PeerFailed
 from replicator.drills.peers.pulsar.broker import PulsarBroker, missing
@@ -117,10 +117,8 @@ class Taken:
 
 async def measure_live(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
     """Measure group ``live``. Runs last ``scale`` times as long as usual. Return an empty list if Go is missing."""
-    try:
-        program = await go_program()
-    except ProgramMissing as why:
-        say(f"group live is left out: {why}")
+    program = await go_program_for("live", say)
+    if program is None:
         return []
     say(JOURNALS)
     measured: list[Measurement] = []

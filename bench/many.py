@@ -21,7 +21,7 @@ from typing import Any, Final
 from bench.brokers import JOURNALS, PEER, Broker, Brokers, started
 from bench.measurement import Measurement
 from bench.official_clients import CASES, Clients, Say
-from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_program, python_program
+from bench.programs import Program, ProgramFailed, ProgramMissing, Run, go_program_for, python_program
 
 RUNS: Final = 5
 TOPICS: Final = (1, 10, 50, 200, 1_000)
@@ -68,7 +68,7 @@ async def measure_many(directory: Path, say: Say, scale: float = 1.0) -> list[Me
 
     Run ``scale`` times the usual number of rounds. Return an empty list if Go is missing.
     """
-    program = await _go("many", say)
+    program = await go_program_for("many", say)
     if program is None:
         return []
     async with started(directory) as brokers:
@@ -103,7 +103,7 @@ async def measure_many_long(directory: Path, say: Say, scale: float = 1.0) -> li
 
     In a round a topic sends a message, receives it, and acknowledges it. Return an empty list if Go is missing.
     """
-    program = await _go("many-long", say)
+    program = await go_program_for("many-long", say)
     if program is None:
         return []
     part_seconds = LONG_PART_SECONDS * scale
@@ -131,7 +131,7 @@ async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> li
 
     Return an empty list if Go is missing.
     """
-    program = await _go("many-idle", say)
+    program = await go_program_for("many-idle", say)
     if program is None:
         return []
     async with started(directory) as brokers:
@@ -162,14 +162,6 @@ async def measure_many_idle(directory: Path, say: Say, scale: float = 1.0) -> li
         ],
         say,
     )
-
-
-async def _go(group: str, say: Say) -> Program | None:
-    try:
-        return await go_program()
-    except ProgramMissing as why:
-        say(f"group {group} is left out: {why}")
-        return None
 
 
 def _say_promises(brokers: Brokers, say: Say) -> None:

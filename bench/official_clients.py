@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from bench.brokers import PEER, Broker, Brokers, started
 from bench.measurement import Measurement
-from bench.programs import Program, ProgramMissing, Run, go_program, python_program
+from bench.programs import Program, ProgramMissing, Run, go_program_for, python_program
 
 RUNS: Final = 3
 ONE_BY_ONE_MESSAGES: Final = 500
@@ -76,12 +76,8 @@ async def measure_clients(directory: Path, say: Say) -> list[Measurement]:
 
 async def measure_go(directory: Path, say: Say) -> list[Measurement]:
     """Return the figures of group ``go``. Without the Go program, say so and return an empty list."""
-    try:
-        program = await go_program()
-    except ProgramMissing as why:
-        say(f"group go is left out: {why}")
-        return []
-    return await _measure(program, "go", directory, say)
+    program = await go_program_for("go", say)
+    return [] if program is None else await _measure(program, "go", directory, say)
 
 
 async def _measure(program: Program, group: str, directory: Path, say: Say) -> list[Measurement]:

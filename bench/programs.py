@@ -144,6 +144,15 @@ def python_program() -> Program:
     return Program("python", (sys.executable, "-m", "bench.client_program"))
 
 
+async def go_program_for(group: str, say: Callable[[str], None]) -> Program | None:
+    """Return the Go program for ``group``, built if needed. If it cannot run here, say why, and return None."""
+    try:
+        return await go_program()
+    except ProgramMissing as why:
+        say(f"group {group} is left out: {why}")
+        return None
+
+
 async def go_program() -> Program:
     """Return the Go program, built if needed. Raise :class:`ProgramMissing` if Go is missing, or the build fails."""
     go = shutil.which("go")

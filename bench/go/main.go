@@ -41,17 +41,17 @@ const (
 
 var (
 	url     = flag.String("url", "", "pulsar://HOST:PORT")
-	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, many, long, idle, live, spread, fan-out, connections")
+	work    = flag.String("work", "", "publish, consume, one-by-one, sustained, lag, many, long, idle, live, spread, fan-out, connections, reconnect")
 	topic   = flag.String("topic", "", "the topic, or the beginning of the names of some")
 	size    = flag.Int("size", 100, "bytes of a message")
 	batched = flag.Bool("batched", false, "producer batches of up to 1,000 messages or 128 KiB")
-	count   = flag.Int("count", 0, "messages, or connections")
+	count   = flag.Int("count", 0, "messages, or connections, or clients of reconnect")
 	rate    = flag.Float64("rate", 0, "messages a second, of lag and live")
 	delayMs = flag.Int("batch-delay-ms", 10, "how long a producer gathers a batch")
 	pid     = flag.Int("pid", 0, "the broker's process, whose CPU time is measured too; 0 if it is not known")
 
 	topics        = flag.Int("topics", 0, "topics at once, of many, long, idle, live and spread")
-	parts         = flag.Int("parts", 1, "how many figures, of long")
+	parts         = flag.Int("parts", 1, "how many figures, of long and reconnect")
 	partSeconds   = flag.Float64("part-seconds", 0, "how long each figure takes, of long, idle and live")
 	warmSeconds   = flag.Float64("warm-seconds", 0, "how long messages are sent before the figure, of live")
 	subscriptions = flag.Int("subscriptions", 1, "of fan-out")
@@ -76,6 +76,7 @@ func main() {
 	works := map[string]func() []result{
 		"publish": one(publish), "consume": one(consume), "one-by-one": one(oneByOne), "sustained": one(sustained), "lag": one(lag),
 		"many": many, "long": long, "idle": idle, "live": live, "spread": spread, "fan-out": fanOut,
+		"reconnect": reconnect,
 	}
 	if *work == "connections" {
 		connections()

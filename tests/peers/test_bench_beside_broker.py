@@ -1,5 +1,5 @@
-"""Benchmark groups ``many``, ``many-long``, ``many-idle`` and ``live``, a small part of each, with real clients and
-brokers."""
+"""Benchmark groups ``many``, ``many-long``, ``many-idle``, ``live`` and ``reconnect``, a small part of each, with real
+clients and brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from peers.client_programs import need
 
-from bench import live, many
+from bench import connections, live, many
 from bench.brokers import PEER
 from bench.measurement import Measurement
 from replicator.drills.peers.pulsar.broker import missing
@@ -65,6 +65,23 @@ def test_parts_of_a_long_run_are_measured_one_after_the_other(data_dir: Path) ->
 
 def test_topics_with_little_to_do_are_measured_for_some_seconds(data_dir: Path) -> None:
     assert units(asyncio.run(many.measure_many_idle(data_dir, print, SCALE)))["many-idle/10k/p50"] == "ms"
+
+
+def test_clients_that_connect_at_once_are_measured_from_more_than_one_address(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is not served in every run, or loses its connection after it, fails the Go program."""
+    monkeypatch.setattr(connections, "RUNS", 2)
+    measured = asyncio.run(connections.measure_reconnect(data_dir, print, 0.015))
+    found = units(measured)
+    assert found == {
+        "reconnect/10k": "clients/s",
+        "reconnect/10k/p50": "ms",
+        "reconnect/10k/p99": "ms",
+        "reconnect/10k/broker-cpu": "ms",
+        "reconnect/10k/client-cpu": "cores",
+    }
+    assert {len(each.runs) for each in measured} == {2}
 
 
 def test_replicated_subscriptions_of_linked_clusters_are_measured_beside_two_brokers(

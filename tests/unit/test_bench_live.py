@@ -90,7 +90,7 @@ def test_rows_take_turns_and_one_that_fails_is_said_while_the_others_are_kept(
     program = Program("go", (sys.executable, "-c", PRINTS))
     own = Broker("pulsar://127.0.0.1:1", None)
 
-    async def built() -> Program:
+    async def built(group: str, say: live.Say) -> Program:
         return program
 
     async def counts() -> Counts:
@@ -102,7 +102,7 @@ def test_rows_take_turns_and_one_that_fails_is_said_while_the_others_are_kept(
         yield Live(own, tuple((lambda: [os.getpid()]) for _ in names), counts=counts)
 
     monkeypatch.setenv("BENCH_ALONE", "1")
-    monkeypatch.setattr(live, "go_program", built)
+    monkeypatch.setattr(live, "go_program_for", built)
     monkeypatch.setattr(live, "workers", standing_in)
     monkeypatch.setattr(live, "WARMING", Row(1, 200))
     monkeypatch.setattr(live, "ROWS", (Row(100, 200), Row(500, 200)))

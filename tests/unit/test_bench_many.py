@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from bench import __main__ as command
 from bench import brokers, jetstream, many, versions
 from bench.brokers import JOURNALS, PEER, Broker
+from bench.connections import measure_reconnect, too_few_files
 from bench.many import long_figures, markdown
 from bench.measurement import Measurement
 from bench.programs import Program, ProgramFailed, Run
@@ -21,8 +23,29 @@ def run(rate: float, *, broker_cores: float = 0.0, broker_bytes: float = 0.0) ->
 
 
 def test_groups_that_take_long_are_measured_by_name_only() -> None:
-    assert {"many-long", "many-idle"} <= command.BY_NAME_ONLY < set(command.GROUPS)
+    assert {"many-long", "many-idle", "reconnect"} <= command.BY_NAME_ONLY < set(command.GROUPS)
     assert "many" not in command.BY_NAME_ONLY
+
+
+@pytest.mark.parametrize("hard", [resource.RLIM_INFINITY, 11_000])
+def test_ten_thousand_clients_run_where_a_process_may_open_files_for_them(
+    hard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, hard))
+    assert too_few_files(10_000) is None
+
+
+def test_ten_thousand_clients_are_left_out_where_files_do_not_suffice_and_the_text_says_how_many_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 10_999))
+    said: list[str] = []
+    assert asyncio.run(measure_reconnect(tmp_path, said.append)) == []
+    (line,) = said
+    assert line.startswith("group reconnect is left out")
+    assert "11,000 open files" in line
+    assert "10,999" in line
+    assert "ulimit -n 11000" in line
 
 
 def test_a_line_of_a_program_is_a_run_with_the_cpu_time_of_both_sides() -> None:
