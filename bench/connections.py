@@ -5,12 +5,13 @@ and a consumer on each. Memory is what the process grows by from before them to 
 its JVM takes from the system, in steps of its own. The CPU time at rest is that of the keep-alives, beside what the
 process uses without any connection.
 
-``reconnect`` measures 10,000 clients that all connect at the same moment, as after a failover, to a broker that has
-their topics and subscriptions. Each opens a connection, looks its topic up twice, opens a producer and a Shared
-consumer, and publishes a message. It is served when the publish is confirmed and the consumer is subscribed. A client
-that the broker refuses tries again after 0.1 s. Between two runs all connections are closed, and the broker comes to
-rest. These clients speak the protocol themselves (``bench/go/reconnect.go`` says why), each hundred from an address of
-its own.
+``reconnect`` measures 10,000 clients that all come at once, as after a failover, to a broker that has their topics and
+subscriptions. Each opens a connection, looks its topic up twice, opens a producer and a Shared consumer, and publishes
+a message. It is served when the publish is confirmed and the consumer is subscribed. At most 512 clients wait for the
+answer to their first command, so that all find a place in the broker's queue of connections: Linux lets a client that
+finds it full wait for up to a minute, which would be most of the figure. A client that the broker refuses tries again
+after 0.1 s. Between two runs all connections are closed, and the broker comes to rest. These clients speak the protocol
+themselves (``bench/go/reconnect.go`` says why), each hundred from an address of its own.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ const (
 	// So many clients connect from each address of 127.0.0.0/8.
 	rawOfAddress = 100
 	rawPermits   = 1000
+	// So many clients at most wait for the answer to their first command; the others have not connected yet. A broker's
+	// queue of connections has about a thousand places. Linux lets a client that finds it full wait for up to a minute,
+	// and these waits would be most of what is measured.
+	rawConnecting = 512
 	// A client that was refused connects again after this time.
 	rawPause = 100 * time.Millisecond
 	// A client that is not served within this time has failed.
@@ -74,9 +78,11 @@ const (
 	typeShared      = 1
 )
 
+var connecting = make(chan struct{}, rawConnecting)
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// reconnect has all clients connect at once, some times one after the other. A client is served when a publish of its
+// reconnect has all clients connect at once, and does so several times. A client is served when a publish of its
 // producer is confirmed and its consumer is subscribed. The first time does not count, for it makes the topics and the
 // subscriptions. In between all connections are closed, and the broker comes to rest.
 func reconnect() []result {
@@ -99,7 +105,7 @@ func reconnect() []result {
 	return measured
 }
 
-// connectAll measures from the moment when all clients begin to connect until each is served. Then it closes them all.
+// connectAll measures from the moment when all clients want to connect until each is served. Then it closes them all.
 func connectAll(clients []*rawClient) result {
 	began := time.Now()
 	gate := make(chan struct{})
@@ -179,6 +185,9 @@ func (c *rawClient) stayConnected(closing *atomic.Bool, whenServed func()) {
 
 // connect serves one connection until it ends, and returns why it did.
 func (c *rawClient) connect(until time.Time, whenServed func()) error {
+	connecting <- struct{}{}
+	connected := sync.OnceFunc(func() { <-connecting })
+	defer connected()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: c.from}, Deadline: until}
 	connection, err := dialer.Dial("tcp", strings.TrimPrefix(*url, "pulsar://"))
 	if err != nil {
@@ -198,6 +207,9 @@ func (c *rawClient) connect(until time.Time, whenServed func()) error {
 		kind, command, err := readCommand(reader)
 		if err != nil {
 			return err
+		}
+		if kind == typeConnected {
+			connected()
 		}
 		answer, err := c.answer(kind, command)
 		if err != nil {
