@@ -147,6 +147,21 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+def test_invariant_11_schemas_of_more_topics_than_a_link_announces_at_once_are_refused_before_any_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        topics: dict[str, list[Any]] = {f"persistent://public/default/t{number}": [] for number in range(1_001)}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{base}/schemas?from=us-east", json={"topics": topics}) as response,
+        ):
+            assert response.status == 400
+            assert "more than 1000 schemas or topics at once" in (await response.json())["message"]
+
+    with_app(tmp_path, body)
+
+
 def test_partitions_told_in_json_that_is_nested_without_end_are_the_links_fault(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
