@@ -27,12 +27,13 @@ from replicator.api.frame_receiver import FrameReceiver, Received, switch_protoc
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import check_stream, kept_stream, question_stream
-from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
+from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError
 from replicator.engine.log.block import LEDGER_MAX, read_header
 from replicator.engine.log.commit.new_blocks import select_new
 from replicator.engine.log.frame_rows import decode_frame_by_steps
 from replicator.engine.log.left_out import decode_note, is_note
 from replicator.engine.log.link_frame import (
+    ANSWER_BYTES_MAX,
     PROTOCOL_VERSION,
     UPGRADED_FROM,
     agreed_version,
@@ -238,12 +239,16 @@ async def _serve_frames(
     reader = awaited(metered(read(), turns))
     try:
         while (results := await pending.get()) is not None:
-            if isinstance(results, EngineError):
-                await frames.answer(pack_answer({"error": results.code, "message": str(results)}))
-                break
             if not results and pending.empty():
                 frames.idle()
-            await frames.answer(await _outcome(results, turns))
+            try:
+                if isinstance(results, EngineError):
+                    raise results
+                answer = await _outcome(results, turns)
+            except EngineError as error:
+                await frames.answer(pack_answer({"error": error.code, "message": str(error)}))
+                break
+            await frames.answer(answer)
             room.release()
     except (ConnectionError, TimeoutError):
         return  # the link has gone; it will ask for the high-water mark when it is back
@@ -251,8 +256,9 @@ async def _serve_frames(
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         while not pending.empty():
-            if isinstance(left := pending.get_nowait(), list):
-                await _outcome(left, turns)
+            left = pending.get_nowait()
+            if isinstance(left, list) and (begun := _begun(left)):
+                await asyncio.wait(begun)
 
 
 async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _Results:
@@ -266,9 +272,13 @@ async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _R
     return results
 
 
+def _begun(results: _Results) -> list[asyncio.Future[list[Extent]]]:
+    return [each for _, each in results if isinstance(each, asyncio.Future)]
+
+
 def _release_after(results: _Results, release: Callable[[], None]) -> None:
     """Call ``release`` when all of ``results`` are there."""
-    begun = [each for _, each in results if isinstance(each, asyncio.Future)]
+    begun = _begun(results)
     if not begun:
         release()
     left = len(begun)
@@ -369,8 +379,11 @@ def _notes(noted: bytes) -> dict[str, Sequence[CarriedNotes]]:
 
 
 async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
-    """Return the packed answer to a frame, once all that it brings is durable or refused."""
-    extents = 0
+    """Return the packed answer to a frame, once all that it brings is durable or refused.
+
+    Raise :class:`FrameTooLarge` if more topics are refused than the link would read an answer about.
+    """
+    extents, size_bytes = 0, 100  # what is in each answer
     refused: dict[str, str] = {}
     for count, (topic, result) in enumerate(results, 1):
         try:
@@ -381,6 +394,12 @@ async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
             if topic not in refused:  # else a consequence of what the link is told
                 reason = {"code": error.code, "message": str(error)}
                 refused[topic] = f"{json.dumps(topic)}: {json.dumps(reason)}"
+                size_bytes += len(refused[topic]) + 2
+                if size_bytes > ANSWER_BYTES_MAX:
+                    raise FrameTooLarge(
+                        f"more topics of one frame of a link are refused than an answer of {ANSWER_BYTES_MAX} bytes "
+                        f"can name. One is {topic[:80]!r}: {error}"
+                    ) from None
         if not count % RESULTS_AT_ONCE:
             await Pace(turns).pause()
     return pack_answer_text(f'{{"extents": {extents}, "refused": {{{", ".join(refused.values())}}}}}')

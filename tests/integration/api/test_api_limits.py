@@ -16,7 +16,7 @@ from api_support import opened_stream, whole_app, with_app
 from engine_support import TOPIC, eventually, make_block, message, opened
 from frame_support import frame_of, framed, streamed
 
-from replicator.api import pages
+from replicator.api import link_streams, pages
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append
@@ -145,6 +145,22 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
             assert min(parts) < 0.5, parts
 
     asyncio.run(main())
+
+
+def test_invariant_11_a_frame_with_more_refused_topics_than_an_answer_can_name_ends_the_stream_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_streams, "ANSWER_BYTES_MAX", 10_000)
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        foreign = make_block(Position(9, 0), [message()], origin="ap-south")
+        first = framed(frame_of(*(Outgoing(f"{TOPIC}-{number}", BEFORE_ALL, foreign) for number in range(100))))
+        _, answers = await streamed(f"{base}/append", first + block_of("us-east"))
+        assert [each["error"] for each in answers] == ["FrameTooLarge"]
+        assert f"One is '{TOPIC}-" in answers[0]["message"]
+        assert "may bring messages that were published at us-east" in answers[0]["message"]
+
+    with_app(tmp_path, body)
 
 
 def test_invariant_11_schemas_of_more_topics_than_a_link_announces_at_once_are_refused_before_any_is_looked_at(

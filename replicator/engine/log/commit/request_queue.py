@@ -30,8 +30,9 @@ GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
 were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
 keep more under way."""
 GROUP_REQUESTS_MAX: Final = 4096
-GROUP_BLOCKS_MAX: Final = 4096
-"""Blocks of links in one group, give or take those of one request. The event loop looks at each after the commit."""
+GROUP_BLOCKS_MAX: Final = 1024
+"""Blocks of links in one group, give or take those of one request. The event loop looks at each after the commit, at
+all of them in ten milliseconds."""
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """While the queue has more bytes than this, publishers wait."""
 TURN_BYTES_MAX: Final = 256 * 1024
