@@ -182,10 +182,10 @@ class ActionQueue:
             self._woken = True
             while self._woken:
                 self._woken = False
-                handled = self._checkpoint.handled
                 while self._actions:
                     await self._run_next_actions()
                     self._repeating = False
+                handled = self._checkpoint.handled  # all that these markers asked for is carried out
                 await self.save_noted()
                 await self._state.save_pending()
                 if await self._checkpoint.save(handled):

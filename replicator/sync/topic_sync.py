@@ -476,6 +476,7 @@ class TopicSync:
         for position, marker in zip(positions, known, strict=True):
             self.controller.on_own_marker(position, marker)
         self._checkpoint.handled = max(self._checkpoint.handled, block.last)
+        self._queue.wake()  # to save the checkpoint: it may be the last marker for a long time
         return True
 
     def _handle_markers(self, stored: StoredBlock, after: Position) -> None:

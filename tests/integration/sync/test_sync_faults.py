@@ -132,6 +132,20 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
     asyncio.run(main())
 
 
+def test_the_last_markers_that_a_topic_writes_are_stored_as_handled(tmp_path: Path) -> None:
+    """No other event follows them that would save the checkpoint."""
+
+    async def main() -> None:
+        async with opened(tmp_path, "a") as engine:
+            topic, sync = await started(engine)
+            await topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+            await eventually(lambda: topic.log.markers, "a marker that announces the subscription")
+            await eventually(lambda: handled(topic, engine) == topic.log.last, "a checkpoint at the last marker")
+            await sync.stop()
+
+    asyncio.run(main())
+
+
 def test_an_update_that_came_while_its_topic_was_to_be_deleted_is_stored_when_the_topic_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

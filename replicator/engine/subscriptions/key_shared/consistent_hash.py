@@ -22,18 +22,19 @@ Source: seed 000, "Auto-split Consistent Hashing".
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from replicator.engine.subscriptions.key_shared.hashing import HASH_SPACE, key_hash
 from replicator.engine.subscriptions.key_shared.tiling import refuse_sticky_ranges
 from replicator.engine.types import HashRange, KeySharedPolicy
 
 POINTS_PER_CONSUMER: Final = 100
-"""Points of each consumer, as upstream. Shares differ by about 10 %, and a consumer takes 5 kB of memory."""
-
-_T = TypeVar("_T")
+"""Points of each consumer, as upstream. Shares differ by about 10 %, and a consumer takes 1.2 kB of memory."""
+_SHARED: Final = -1
+"""Owner of a point that several consumers have."""
 
 
 class ConsistentHashSelector:
@@ -44,9 +45,12 @@ class ConsistentHashSelector:
     def __init__(self) -> None:
         self.version = 0
         self._names: dict[int, str] = {}
-        # Parallel: the points in ascending order, and who stands there: one id, or a tuple of two or more.
-        self._points: list[int] = []
-        self._owners: list[int | tuple[int, ...]] = []
+        # Parallel: the points in ascending order, and the consumer at each. A join copies both, and would
+        # touch each of a hundred thousand numbers of lists. Memory of arrays is copied at once.
+        self._points = array("I")
+        self._owners = array("q")
+        self._shared: dict[int, tuple[int, ...]] = {}
+        """Consumers of each point that several have. The owner of such a point is :data:`_SHARED`."""
 
     def add(self, consumer_id: int, name: str, policy: KeySharedPolicy) -> None:
         """Add a consumer. Raise :class:`InvalidHashRanges` if it has sticky ranges."""
@@ -71,13 +75,16 @@ class ConsistentHashSelector:
         emptied: list[int] = []
         for point in _points(self._names.pop(consumer_id)):
             index = bisect_left(self._points, point)
-            standing = self._owners[index]
-            if isinstance(standing, int):
-                assert standing == consumer_id
+            if (standing := self._shared.get(point)) is None:
+                assert self._owners[index] == consumer_id
                 emptied.append(index)
+                continue
+            left = tuple(other for other in standing if other != consumer_id)
+            if len(left) > 1:
+                self._shared[point] = left
             else:
-                left = tuple(other for other in standing if other != consumer_id)
-                self._owners[index] = left if len(left) > 1 else left[0]
+                del self._shared[point]
+                self._owners[index] = left[0]
         self._points = _deleted(self._points, emptied)
         self._owners = _deleted(self._owners, emptied)
         self.version += 1
@@ -88,15 +95,18 @@ class ConsistentHashSelector:
         if not points:
             return None
         # Counted from the end: past the last point the index is 0, the first point, which closes the ring.
-        owner = self._owners[bisect_left(points, key_hash) - len(points)]
-        return owner if isinstance(owner, int) else owner[key_hash % len(owner)]
+        index = bisect_left(points, key_hash) - len(points)
+        if (owner := self._owners[index]) != _SHARED:
+            return owner
+        standing = self._shared[points[index]]
+        return standing[key_hash % len(standing)]
 
     def ranges(self) -> dict[int, list[HashRange]]:
         """Return each consumer's arcs of 0..2³²-1, with touching arcs joined. An arc of several consumers is listed for
         each."""
         owned: dict[int, list[HashRange]] = {consumer_id: [] for consumer_id in self._names}
-        for arc, owner in self._arcs():
-            for consumer_id in (owner,) if isinstance(owner, int) else owner:
+        for arc, owners in self._arcs():
+            for consumer_id in owners:
                 mine = owned[consumer_id]
                 if mine and mine[-1].end + 1 == arc.start:
                     mine[-1] = HashRange(mine[-1].start, arc.end)
@@ -107,19 +117,23 @@ class ConsistentHashSelector:
     def record(self, consumer_id: int, messages: int, now_seconds: float) -> None:
         """Ignore the load."""
 
-    def _arcs(self) -> Iterator[tuple[HashRange, int | tuple[int, ...]]]:
+    def _arcs(self) -> Iterator[tuple[HashRange, tuple[int, ...]]]:
         """Yield all hashes in ascending order, as the arcs that end at each point, with their owners."""
         start = 0
-        for point, owner in zip(self._points, self._owners, strict=True):
-            yield HashRange(start, point), owner
+        for index, point in enumerate(self._points):
+            yield HashRange(start, point), self._standing(index)
             start = point + 1
         if self._points and start < HASH_SPACE:
-            yield HashRange(start, HASH_SPACE - 1), self._owners[0]
+            yield HashRange(start, HASH_SPACE - 1), self._standing(0)
+
+    def _standing(self, index: int) -> tuple[int, ...]:
+        """Return the consumers of the point at ``index``."""
+        return self._shared.get(self._points[index]) or (self._owners[index],)
 
     def _add_owner(self, index: int, consumer_id: int) -> None:
-        standing = self._owners[index]
-        others = (standing,) if isinstance(standing, int) else standing
-        self._owners[index] = tuple(sorted((*others, consumer_id), key=lambda other: (self._names[other], other)))
+        together = (*self._standing(index), consumer_id)
+        self._shared[self._points[index]] = tuple(sorted(together, key=lambda other: (self._names[other], other)))
+        self._owners[index] = _SHARED
 
 
 def _points(name: str) -> list[int]:
@@ -127,12 +141,12 @@ def _points(name: str) -> list[int]:
     return sorted({key_hash(f"{name}{number}".encode()) for number in range(1, POINTS_PER_CONSUMER + 1)})
 
 
-# One list.insert a point would move the whole tail a hundred times; these copy each list once.
+# One insertion for each point would move the whole tail a hundred times; these copy each array once.
 
 
-def _inserted(values: list[_T], at: Sequence[int], fresh: Sequence[_T]) -> list[_T]:
+def _inserted(values: array[int], at: Sequence[int], fresh: Sequence[int]) -> array[int]:
     """Return ``values`` with ``fresh[i]`` inserted before index ``at[i]``. ``at`` is ascending."""
-    result: list[_T] = []
+    result = array(values.typecode)
     done = 0
     for index, value in zip(at, fresh, strict=True):
         result += values[done:index]
@@ -142,9 +156,9 @@ def _inserted(values: list[_T], at: Sequence[int], fresh: Sequence[_T]) -> list[
     return result
 
 
-def _deleted(values: list[_T], at: Sequence[int]) -> list[_T]:
+def _deleted(values: array[int], at: Sequence[int]) -> array[int]:
     """Return ``values`` without the items at the ascending indexes ``at``."""
-    result: list[_T] = []
+    result = array(values.typecode)
     done = 0
     for index in at:
         result += values[done:index]
