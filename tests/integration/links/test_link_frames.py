@@ -53,9 +53,9 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             frames.append([each.topic for each in blocks])
         return encode_rows(blocks, notes)
 
-    async def held(results: Any) -> dict[str, Any]:
+    async def held(*arguments: Any) -> bytes:
         await release.wait()
-        return await outcome(results)
+        return await outcome(*arguments)
 
     async def main() -> None:
         async with web(tmp_path, [LINK]) as made:
