@@ -1,6 +1,6 @@
 """``POST /replication/v1/schemas``: a link says which schemas topics have at its source, and they are known here too.
 
-Bounded (invariant 11): the body in bytes, its schemas in number; what one topic may have is the registry's limit.
+Bounded (invariant 11): the body in bytes, its schemas and topics in number. The registry limits those of one topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ async def take(request: web.Request, engine: Engine, source: str, note: Callable
     its number of new schemas.
     """
     refused: dict[str, dict[str, str]] = {}
-    for topic, rows in (await _announced(request, Pace(engine.turns))).items():
+    pace = Pace(engine.turns)
+    for topic, rows in (await _announced(request, pace)).items():
+        await pace.step()
         try:
             check_may_replicate(request, topic)
             if news := await engine.schemas.learn(topic, rows):
@@ -50,9 +52,10 @@ async def _announced(request: web.Request, pace: Pace) -> dict[str, list[Registe
             raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
     try:
         topics: dict[str, list[dict[str, Any]]] = (await json_in_slices(body, pace))["topics"]
-        if sum(map(len, topics.values())) > SCHEMAS_AT_ONCE_MAX:
+        if len(topics) > SCHEMAS_AT_ONCE_MAX or sum(map(len, topics.values())) > SCHEMAS_AT_ONCE_MAX:
             raise BadRequest(
-                f"a link announced more than {SCHEMAS_AT_ONCE_MAX} schemas at once; run the same version at both ends"
+                f"a link announced more than {SCHEMAS_AT_ONCE_MAX} schemas or topics at once; run the same version at "
+                "both ends"
             )
         return {topic: [RegisteredSchema.from_json(row) for row in rows] for topic, rows in topics.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

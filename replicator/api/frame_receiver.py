@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -36,6 +37,8 @@ RECEIVING_TOLD_SECONDS: Final = 5.0
 LINGER_SECONDS_MAX: Final = 10.0
 """Longest time that a link may take to read why its stream has ended."""
 FRAMES_AHEAD_MAX: Final = 2
+FRAMES_AT_ONCE: Final = 64
+"""Frames that are parsed at once, in a fraction of a millisecond. One read may bring thousands of tiny ones."""
 TOLD_LATER_MAX: Final = 10_000
 """Most messages that wait until the link reads again."""
 SPARE_BYTES_MAX: Final = 48 * 1024 * 1024
@@ -102,6 +105,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._buffers = Buffers(SPARE_BYTES_MAX)
         self._parser = FrameParser(self._buffers)
         self._frames: deque[RawFrame] = deque()
+        self._parsing: Iterator[RawFrame] | None = None
+        """Frames of the bytes that came last that are not parsed yet; None if all are."""
         self._changed = asyncio.Event()
         """A frame has begun, or is whole, or none comes any more."""
         self._bytes_came = False
@@ -114,8 +119,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._paused = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self._told_later: list[Mapping[str, Any]] = []
-        """Messages of :meth:`queue_answer` that wait until the connection takes more."""
+        self._told_later: list[bytes] = []
+        """Packed messages of :meth:`queue_answer` that wait until the connection takes more."""
         transport.set_protocol(self)
         transport.resume_reading()  # not before: how bytes are handed over is decided when reading begins
 
@@ -125,6 +130,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
         Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
         """
         while not self._frames:
+            if self._parsing is not None:
+                self._parse(FRAMES_AT_ONCE)
+                self._read_on_if_due()
+                continue
             if self._error is not None:
                 raise self._error
             if self._at_end.is_set():
@@ -132,8 +141,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self._changed.clear()
             await self._wait_for_change()
         header, content = self._frames.popleft()
-        if len(self._frames) < FRAMES_AHEAD_MAX:
-            self._read_on()
+        self._read_on_if_due()
         return await received(self._unpacking, self, header, content, self.abort)
 
     async def _wait_for_change(self) -> None:
@@ -156,15 +164,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
             elif loop.time() - heard_s >= SILENCE_SECONDS_MAX:
                 raise TimeoutError(f"nothing came for {SILENCE_SECONDS_MAX:g} s")
 
-    async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Send ``answer`` to the link, after what :meth:`queue_answer` keeps back: the link reads in this order.
+    async def answer(self, packed: bytes) -> None:
+        """Send a packed answer to the link, after what :meth:`queue_answer` keeps back: the link reads in this order.
 
         Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
         """
         if not self._transport.is_closing():
             later, self._told_later = self._told_later, []
-            for each in (*later, answer):
-                self._transport.write(pack_answer(each))
+            self._transport.write(b"".join([*later, packed]))
             if not self._writable.is_set():
                 async with timeout(SILENCE_SECONDS_MAX):
                     await self._writable.wait()
@@ -181,7 +188,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         if self._writable.is_set():
             self._transport.write(pack_answer(answer))
         elif len(self._told_later) < TOLD_LATER_MAX:
-            self._told_later.append(answer)
+            self._told_later.append(pack_answer(answer))
         else:
             self._transport.abort()
 
@@ -217,6 +224,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     # The transport.
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        self._parse()  # nothing is left to parse, unless bytes come while reading is paused
         return self._parser.buffer() if self._thrown_away is None else self._thrown_away
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -224,18 +232,29 @@ class FrameReceiver(asyncio.BufferedProtocol):
             return
         self._bytes_came = True
         inside = self._parser.inside
-        try:
-            self._frames.extend(self._parser.received(nbytes))
-        except EngineError as error:
-            self._end(error)
+        self._parsing = self._parser.received(nbytes)
+        self._parse(FRAMES_AT_ONCE)
         if self._frames or self._parser.inside != inside:
             self._changed.set()
         if len(self._frames) >= FRAMES_AHEAD_MAX and not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
+    def _parse(self, frames_max: int | None = None) -> None:
+        """Parse at most ``frames_max`` frames of the bytes that came; all with None."""
+        if self._parsing is None:
+            return
+        found = len(self._frames)
+        try:
+            self._frames.extend(islice(self._parsing, frames_max))
+        except EngineError as error:
+            self._end(error)
+        if frames_max is None or len(self._frames) - found < frames_max:
+            self._parsing = None
+
     def eof_received(self) -> bool:
         """Note the end of the stream. Return whether answers can still be sent, which is impossible inside TLS."""
+        self._parse()
         if self._error is None:
             try:
                 self._parser.end()
@@ -251,11 +270,12 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
         later, self._told_later = self._told_later, []
-        for answer in later:
-            self.queue_answer(answer)
+        if later and not self._transport.is_closing():
+            self._transport.write(b"".join(later))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._frames.clear()
+        self._parsing = None
         self._unpacking.links.gone(self)
         for event in (self._at_end, self._changed, self._writable):
             event.set()
@@ -267,8 +287,13 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._changed.set()
 
     def _ignore_rest(self) -> None:
-        """Ignore all bytes that still come."""
+        """Ignore all bytes that still come, and those that are not parsed yet."""
+        self._parsing = None
         self._thrown_away = memoryview(bytearray(AT_HAND_BYTES))
+
+    def _read_on_if_due(self) -> None:
+        if self._parsing is None and len(self._frames) < FRAMES_AHEAD_MAX:
+            self._read_on()
 
     def _read_on(self) -> None:
         if self._paused and not self._transport.is_closing():

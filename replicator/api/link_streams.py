@@ -4,14 +4,18 @@ Appends are pipelined: the next frame is read while the one before it is being c
 came. Who the link is and what it speaks is looked at first; then its connection becomes one of frames
 (:mod:`replicator.api.frame_receiver`). A link of the version before sends them in the body of its request
 (:mod:`replicator.api.posted_frames`).
+
+Invariant 11 (DESIGN §3): a frame may have some hundred thousand blocks. It is decoded, checked and handed over in
+slices of the link's share of the event loop (:mod:`replicator.running.pacing`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 from aiohttp import web
@@ -23,16 +27,26 @@ from replicator.api.frame_receiver import FrameReceiver, Received, switch_protoc
 from replicator.api.guarding import ROLE, check_may_replicate, check_superuser, ending_at_expiry
 from replicator.api.linked_sources import IncomingLink, LinkKey
 from replicator.api.runs import check_stream, kept_stream, question_stream
-from replicator.engine.errors import BlockCorrupt, EngineError, NotAllowedError
+from replicator.engine.errors import BlockCorrupt, EngineError, FrameTooLarge, NotAllowedError
 from replicator.engine.log.block import LEDGER_MAX, read_header
 from replicator.engine.log.commit.new_blocks import select_new
-from replicator.engine.log.frame_rows import decode_frame
+from replicator.engine.log.frame_rows import decode_frame_by_steps
 from replicator.engine.log.left_out import decode_note, is_note
-from replicator.engine.log.link_frame import PROTOCOL_VERSION, UPGRADED_FROM, agreed_version, version_refused
+from replicator.engine.log.link_frame import (
+    ANSWER_BYTES_MAX,
+    PROTOCOL_VERSION,
+    UPGRADED_FROM,
+    agreed_version,
+    pack_answer,
+    pack_answer_text,
+    version_refused,
+)
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.links.copier import LANES_MAX
 from replicator.peering.lives import HEARS, MADE
+from replicator.running.pacing import Pace, metered
 from replicator.running.short_tasks import awaited, heard
+from replicator.running.turns import FairScheduler
 from replicator.tracing.notes import CarriedNotes, decode_notes
 
 STREAMS: Final = web.AppKey("append_streams", dict[tuple[LinkKey, str], web.Request])
@@ -47,8 +61,14 @@ STREAMS_OF_LINK_MAX: Final = 2 * LANES_MAX
 """Limit of a link's streams besides its own. Each of Spark's tasks has one. A lane has two tasks while one relieves the
 other. The oldest of more is half-open: its task is long gone."""
 STREAM_NAME_CHARS_MAX: Final = 80
+BLOCKS_AT_ONCE: Final = 256
+"""Blocks of a topic that are checked, and handed to the writer, without a pause: in a millisecond. The other blocks of
+the frame follow like those of the next frame."""
+RESULTS_AT_ONCE: Final = 256
+"""Results of a frame that are put into its answer without a pause."""
 
-_Results = dict[str, asyncio.Future[list[Extent]] | EngineError]
+_Results = list[tuple[str, asyncio.Future[list[Extent]] | EngineError]]
+"""Topics of a frame, in order, each with what becomes of its blocks. A topic with many blocks is here several times."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,8 +82,8 @@ class FrameStream(Protocol):
         Raises :class:`BlockCorrupt` if the stream ends inside a frame, :class:`FrameTooLarge`, :class:`TimeoutError`.
         """
 
-    async def answer(self, answer: Mapping[str, Any]) -> None:
-        """Send ``answer`` to the link.
+    async def answer(self, packed: bytes) -> None:
+        """Send an answer to the link, packed by :func:`pack_answer`.
 
         Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
         """
@@ -215,15 +235,20 @@ async def _serve_frames(
         finally:
             pending.put_nowait(None)  # never waits: when the link has gone nobody makes room
 
-    reader = awaited(read())
+    turns = request.app[ENGINE].turns
+    reader = awaited(metered(read(), turns))
     try:
         while (results := await pending.get()) is not None:
-            if isinstance(results, EngineError):
-                await frames.answer({"error": results.code, "message": str(results)})
-                break
             if not results and pending.empty():
                 frames.idle()
-            await frames.answer(await _outcome(results))
+            try:
+                if isinstance(results, EngineError):
+                    raise results
+                answer = await _outcome(results, turns)
+            except EngineError as error:
+                await frames.answer(pack_answer({"error": error.code, "message": str(error)}))
+                break
+            await frames.answer(answer)
             room.release()
     except (ConnectionError, TimeoutError):
         return  # the link has gone; it will ask for the high-water mark when it is back
@@ -231,20 +256,29 @@ async def _serve_frames(
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
         while not pending.empty():
-            if isinstance(left := pending.get_nowait(), dict):
-                await _outcome(left)
+            left = pending.get_nowait()
+            if isinstance(left, list) and (begun := _begun(left)):
+                await asyncio.wait(begun)
 
 
 async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _Results:
     """Submit a frame, and release it when all that it brings is durable or refused."""
-    if (release := frame.release) is None:
-        return await _submit(request, link, frame.content)
+    results: _Results = []
     try:
-        results = await _submit(request, link, frame.content)
-    except BaseException:
-        release()
-        raise
-    begun = [each for each in results.values() if isinstance(each, asyncio.Future)]
+        await _submit(request, link, frame.content, results)
+    finally:
+        if frame.release is not None:
+            _release_after(results, frame.release)
+    return results
+
+
+def _begun(results: _Results) -> list[asyncio.Future[list[Extent]]]:
+    return [each for _, each in results if isinstance(each, asyncio.Future)]
+
+
+def _release_after(results: _Results, release: Callable[[], None]) -> None:
+    """Call ``release`` when all of ``results`` are there."""
+    begun = _begun(results)
     if not begun:
         release()
     left = len(begun)
@@ -257,19 +291,23 @@ async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _R
 
     for each in begun:
         each.add_done_callback(done)
-    return results
 
 
-async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -> _Results:
-    """Hand the frame's blocks to their topics, in order; does not wait until they are durable."""
+async def _submit(request: web.Request, link: IncomingLink, frame: memoryview, results: _Results) -> None:
+    """Hand the frame's blocks to their topics, in order; does not wait until they are durable.
+
+    What becomes of them is added to ``results``.
+    """
     engine = request.app[ENGINE]
+    pace = Pace(engine.turns)
     # A reload of the topology may have changed what the link brings since it opened this stream.
     link = request.app[LINKED_SOURCES].find(*link.key) or link
-    results: _Results = {}
-    topics, noted = decode_frame(frame)
+    topics, noted = await pace.finish(decode_frame_by_steps(frame))
     notes = {} if engine.tracing is None or not noted else _notes(noted)
     is_waiting = False
-    for name, blocks in topics.items():
+    for name, blocks in _pieces(topics):
+        if pace.due:
+            await pace.pause()
         try:
             check_may_replicate(request, name)
             _check_origin(blocks, link)
@@ -278,18 +316,33 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview) -
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
                 topic = await engine.topic(name, by_link=True)
         except EngineError as error:
-            results[name] = error
+            results.append((name, error))
             continue
-        traced = notes.get(name, ())
+        traced = notes.pop(name, ())  # all go with the first of the topic's blocks: a note may be here before its block
         begun = None if traced else topic.writing.begin_copy(blocks)
+        waits = begun is None
         if begun is None:
             begun = awaited(topic.writing.copy(blocks, traced))
             is_waiting = True
         begun.add_done_callback(heard)  # the link may be gone before its answer is made
-        results[name] = begun
+        results.append((name, begun))
+        if waits and len(blocks) < len(topics[name]):
+            await asyncio.sleep(0)  # lets this append reach the writer's queue before the topic's next blocks
     if is_waiting:
         await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
-    return results
+
+
+def _pieces(topics: Mapping[str, list[CopiedBlock]]) -> Iterator[tuple[str, list[CopiedBlock]]]:
+    """Yield the blocks of each topic, in order, at most :data:`BLOCKS_AT_ONCE` each time.
+
+    If some are refused, those behind them are refused, too: each block names the position of the one before it.
+    """
+    for name, blocks in topics.items():
+        if len(blocks) <= BLOCKS_AT_ONCE:
+            yield name, blocks
+        else:
+            for at in range(0, len(blocks), BLOCKS_AT_ONCE):
+                yield name, blocks[at : at + BLOCKS_AT_ONCE]
 
 
 def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
@@ -316,23 +369,37 @@ def _check_origin(blocks: Sequence[CopiedBlock], link: IncomingLink) -> None:
             )
 
 
-def _notes(noted: bytes) -> Mapping[str, Sequence[CarriedNotes]]:
+def _notes(noted: bytes) -> dict[str, Sequence[CarriedNotes]]:
     """Return the notes of a frame that say which of its messages are traced, by topic. Ignore malformed notes."""
     try:
-        return decode_notes(noted)
+        return dict(decode_notes(noted))
     except ValueError as error:
         log.warning("notes of traces passed over", reason=str(error))
         return {}
 
 
-async def _outcome(results: _Results) -> dict[str, Any]:
-    extents = 0
-    refused: dict[str, dict[str, str]] = {}
-    for topic, result in results.items():
+async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
+    """Return the packed answer to a frame, once all that it brings is durable or refused.
+
+    Raise :class:`FrameTooLarge` if more topics are refused than the link would read an answer about.
+    """
+    extents, size_bytes = 0, 100  # what is in each answer
+    refused: dict[str, str] = {}
+    for count, (topic, result) in enumerate(results, 1):
         try:
             if isinstance(result, EngineError):
                 raise result
             extents += len(await result)
         except EngineError as error:
-            refused[topic] = {"code": error.code, "message": str(error)}
-    return {"extents": extents, "refused": refused}
+            if topic not in refused:  # else a consequence of what the link is told
+                reason = {"code": error.code, "message": str(error)}
+                refused[topic] = f"{json.dumps(topic)}: {json.dumps(reason)}"
+                size_bytes += len(refused[topic]) + 2
+                if size_bytes > ANSWER_BYTES_MAX:
+                    raise FrameTooLarge(
+                        f"more topics of one frame of a link are refused than an answer of {ANSWER_BYTES_MAX} bytes "
+                        f"can name. One is {topic[:80]!r}: {error}"
+                    ) from None
+        if not count % RESULTS_AT_ONCE:
+            await Pace(turns).pause()
+    return pack_answer_text(f'{{"extents": {extents}, "refused": {{{", ".join(refused.values())}}}}}')

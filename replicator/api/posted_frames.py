@@ -7,14 +7,12 @@ after its length was checked. A link that has disconnected no longer waits for r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from aiohttp import web
 
 from replicator.api.frame_receiver import SILENCE_SECONDS_MAX, Received, received
-from replicator.engine.log.link_frame import HEADER_BYTES, damaged_frame, pack_answer, read_header
+from replicator.engine.log.link_frame import HEADER_BYTES, damaged_frame, read_header
 from replicator.engine.unpacking import Unpacking
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
@@ -75,8 +73,8 @@ class PostedFrames:
         except asyncio.IncompleteReadError as error:
             return error.partial
 
-    async def answer(self, answer: Mapping[str, Any]) -> None:
-        await self._response.write(pack_answer(answer))
+    async def answer(self, packed: bytes) -> None:
+        await self._response.write(packed)
 
     def idle(self) -> None:
         """Do nothing: a posted frame keeps no state."""

@@ -26,7 +26,7 @@ from replicator.tracing.tracing import LinkTraces
 from snapshots.position import BEFORE_ALL
 
 FRAME_BLOCKS_MAX: Final = 500
-"""Number of blocks from which a frame takes no further topic, so that neither end is busy with it for long."""
+"""Limit of blocks in a frame, so that neither end is busy with it for long."""
 
 
 class FrameSender:
@@ -170,9 +170,9 @@ class FrameSender:
     def _next_frame(self) -> tuple[list[Outgoing], int, bool]:
         """Return the blocks of the next frame, their bytes, and whether to call again.
 
-        The frame has blocks of as many topics as are behind, up to about one frame's size. A read that found nothing to
-        copy ends it, so that the event loop gets its turn. While the destination is probed, the frame has one block, or
-        none until the frame before it is answered.
+        The frame has blocks of as many topics as are behind, up to about one frame's size and :data:`FRAME_BLOCKS_MAX`
+        blocks. A read that found nothing to copy ends it, so that the event loop gets its turn. While the destination
+        is probed, the frame has one block, or none until the frame before it is answered.
         """
         frame: list[Outgoing] = []
         if self._probing and self._copier.in_flight:
@@ -200,7 +200,11 @@ class FrameSender:
             return 0
         try:
             blocks, reached = topic.reading.blocks(
-                read.after, bytes_max=read.bytes_max, origins=read.origins, from_memory=True
+                read.after,
+                bytes_max=read.bytes_max,
+                blocks_max=FRAME_BLOCKS_MAX - len(frame),
+                origins=read.origins,
+                from_memory=True,
             )
         except EngineError as error:
             transfer.topics.halt(read.topic, str(error))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPMessage, parse_headers
 from typing import Any, Final, NoReturn, Protocol
@@ -19,6 +18,7 @@ from replicator.engine.log.link_frame import ANSWER_BYTES_MAX, ANSWER_HEADER_BYT
 from replicator.links.errors import PeerRefused, PeerUnavailable
 from replicator.peering.lives import MADE
 from replicator.peering.runs import QUESTION
+from replicator.running.json_by_steps import loads_aside
 from replicator.running.short_tasks import awaited
 from replicator.running.timeouts import timeout
 from replicator.security.access import access
@@ -153,7 +153,7 @@ class UpgradedStream:
                 f"the destination's answer says that it has {length} bytes, over the limit of {ANSWER_BYTES_MAX}: see "
                 "that both ends run the same version, and that no proxy between them changes what they send"
             )
-        return json.loads(await self._reader.readexactly(length))
+        return await loads_aside(await self._reader.readexactly(length))
 
     async def _read_head(self, url: str) -> tuple[int, HTTPMessage]:
         try:
@@ -168,7 +168,7 @@ class UpgradedStream:
     async def _refused(self, url: str, status: int, headers: HTTPMessage) -> NoReturn:
         try:
             length = min(int(headers.get("Content-Length", "")), ANSWER_BYTES_MAX)
-            answer = json.loads(await self._reader.readexactly(length))
+            answer = await loads_aside(await self._reader.readexactly(length))
             refused = PeerRefused(str(answer["error"]), str(answer["message"]))
         except (KeyError, TypeError, ValueError, RecursionError):
             raise PeerUnavailable(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import aiohttp
 
 from replicator.engine.log.link_frame import ANSWER_BYTES_MAX, ANSWER_HEADER_BYTES, PackedFrame
 from replicator.links.errors import PeerRefused, PeerUnavailable
+from replicator.running.json_by_steps import loads_aside
 
 
 class PostedStream:
@@ -32,7 +32,7 @@ class PostedStream:
             try:
                 # Not response.json(): that waits for the request's own body, which has no end, by a task that aiohttp
                 # cancels; so the refusal would pass for a cancellation of the link.
-                answer = json.loads(await response.content.read())
+                answer = await loads_aside(await response.content.read())
             except ValueError as error:
                 raise PeerUnavailable(
                     f"{url} answered {response.status}, not in JSON: {error}; see that this is the address of a "
@@ -53,7 +53,7 @@ class PostedStream:
                 f"the destination's answer says that it has {length} bytes, over the limit of {ANSWER_BYTES_MAX}: see "
                 "that both ends run the same version, and that no proxy between them changes what they send"
             )
-        return json.loads(await content.readexactly(length))
+        return await loads_aside(await content.readexactly(length))
 
     async def question(self) -> str:
         await asyncio.Event().wait()  # a destination of an earlier version asks no questions

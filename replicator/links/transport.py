@@ -12,7 +12,6 @@ as lost (half-open peers). While a frame takes longer on a slow network, the des
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,6 +23,7 @@ from replicator.engine.log.arrow import Outgoing, encode_append
 from replicator.engine.log.compression import Buffer
 from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.log.link_frame import (
+    ANSWER_BYTES_MAX,
     PROTOCOL_VERSION,
     RECEIVING,
     ROWS_FROM,
@@ -43,6 +43,7 @@ from replicator.peering.lives import DELETE_COPY, EARLIER_LIVES, HEARS, KEEP_BOT
 from replicator.peering.partitions import PARTITIONS_ROUTE, PartitionsReply, PartitionsReport
 from replicator.peering.runs import Run, RunAnnouncement, RunAnswer
 from replicator.running.connecting import why_no_answer
+from replicator.running.json_by_steps import loads_aside
 from replicator.running.timeouts import timeout
 from replicator.security.asking import worker_session, worker_url
 from snapshots.position import Position
@@ -61,6 +62,11 @@ NO_TOPIC: Final = "none"
 """Topic name to ask for if the answer should be short. A topic of that name does no harm."""
 COMPRESS_ASIDE_BYTES: Final = 64 * 1024
 """Size above which a frame is compressed on a thread; 4 MiB take some ten milliseconds."""
+
+MARKS_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Limit of an answer with the marks of all topics; each of some million topics may have a few hundred bytes."""
+MARKS_AT_ONCE: Final = 100
+"""Topics whose marks are read on the event loop. Those of more topics are read on a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class HttpTransport:
         asked = [("origins", ",".join(sorted(origins))), ("origin", self._source), ("protocol", str(PROTOCOL_VERSION))]
         asked += [("store", self._store)] if self._store else []
         asked += [("topic", topic) for topic in topics]
-        answer = await self._ask("GET", "high-water", asked)
+        answer = await self._ask("GET", "high-water", asked, bytes_max=MARKS_BYTES_MAX)
         if answer.get("cluster") != self._destination:
             raise WrongPeer(
                 f"{self._base} is cluster {answer.get('cluster')!r}, the topology says {self._destination!r}: "
@@ -149,9 +155,8 @@ class HttpTransport:
         self.store_id = str(answer.get("store") or "")
         self.deleted_there = list(answer.get("deleted", ()))
         self.made_again = list(answer.get("made_again", ()))
-        return {
-            topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in answer["topics"].items()
-        }
+        rows = answer["topics"]
+        return _marks(rows) if len(rows) <= MARKS_AT_ONCE else await asyncio.to_thread(_marks, rows)
 
     async def delete_copy(self, topic: str, here: Mapping[str, Mark]) -> None:
         """Have the destination delete its copy of ``topic``, so that it can be copied anew; ``here`` is what the source
@@ -303,7 +308,12 @@ class HttpTransport:
         self.at_end = True
 
     async def _ask(
-        self, method: str, path: str, params: Sequence[tuple[str, str]], body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        params: Sequence[tuple[str, str]],
+        body: Mapping[str, Any] | None = None,
+        bytes_max: int = ANSWER_BYTES_MAX,
     ) -> dict[str, Any]:
         assert self._session is not None
         if self.run_id:
@@ -314,14 +324,14 @@ class HttpTransport:
                 self._session.request(method, f"{self._base}/{path}", params=params, json=body) as response,
             ):
                 limit.lift()  # marks of many topics may take longer on a slow network
-                return await self._json(response)
+                return await self._json(response, bytes_max)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PeerUnavailable(f"the link cannot ask {self._base}: {why_no_answer(error)}") from None
 
-    async def _json(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
+    async def _json(self, response: aiohttp.ClientResponse, bytes_max: int) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(await _read_in_pieces(response))
-        except ValueError as error:
+            answer: dict[str, Any] = await loads_aside(await _read_in_pieces(response, bytes_max))
+        except (ValueError, RecursionError) as error:
             raise PeerUnavailable(
                 f"{self._base} answered {response.status}, not in JSON: {error}; see that this is the address of a "
                 "worker, and not of a proxy that answers by itself"
@@ -331,14 +341,28 @@ class HttpTransport:
         return answer
 
 
-async def _read_in_pieces(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body of ``response``, however slowly it comes. Raise :class:`TimeoutError` if nothing comes for
-    :data:`SILENCE_SECONDS_MAX`."""
+async def _read_in_pieces(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """Return the body of ``response``, however slowly it comes.
+
+    Raise :class:`TimeoutError` if nothing comes for :data:`SILENCE_SECONDS_MAX`, and :class:`PeerUnavailable` if the
+    body has more than ``bytes_max``.
+    """
     pieces: list[bytes] = []
+    size_bytes = 0
     while not response.content.at_eof():
         async with timeout(SILENCE_SECONDS_MAX):
             pieces.append(await response.content.readany())
+        size_bytes += len(pieces[-1])
+        if size_bytes > bytes_max:
+            raise PeerUnavailable(
+                f"the answer of {response.url.with_query(None)} is over the limit of {bytes_max} bytes: see that this "
+                "is the address of a worker, and run the same version at both ends"
+            )
     return b"".join(pieces)
+
+
+def _marks(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Mark]]:
+    return {topic: {origin: _mark(row) for origin, row in marks.items()} for topic, marks in rows.items()}
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:

@@ -45,15 +45,16 @@ class LineageReport:
 
         Raises ValueError, KeyError, TypeError, AttributeError or InvalidPosition if the body is malformed or too large.
         """
-        stores = {str(origin): StoreLine.of_json(row) for origin, row in body["stores"].items()}
-        copies = [CopyWriter.of_json(row) for row in body["copies"]]
-        deletions = [Deletion.of_json(row) for row in body["deletions"]]
-        if len(stores) > ORIGINS_MAX or len(copies) + len(deletions) > ROWS_MAX:
+        if len(body["stores"]) > ORIGINS_MAX or len(body["copies"]) + len(body["deletions"]) > ROWS_MAX:
             raise ValueError(
                 f"a link's message has more than {ORIGINS_MAX} stores, or more than {ROWS_MAX} copies and deletions; "
                 "run the same version in all clusters"
             )
-        return cls(stores, copies, deletions)
+        return cls(
+            {str(origin): StoreLine.of_json(row) for origin, row in body["stores"].items()},
+            [CopyWriter.of_json(row) for row in body["copies"]],
+            [Deletion.of_json(row) for row in body["deletions"]],
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -45,6 +45,17 @@ class Pace:
         await next_slice(self._turns, self._share)
         self._until = self._turns.clock() + SLICE_SECONDS
 
+    async def finish(self, steps: Generator[None, None, _T]) -> _T:
+        """Run ``steps`` to the end, and return their result. Between two of them, wait if the slice is used up."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            if self._turns.clock() >= self._until:
+                await self.pause()
+
     async def step(self) -> None:
         """Wait for the next slice if this one is used up."""
         if self._turns.clock() >= self._until:

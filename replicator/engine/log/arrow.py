@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from replicator.engine.errors import BlockCorrupt
+from replicator.engine.errors import BlockCorrupt, FrameTooLarge
 from replicator.engine.log.block import Buffer
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.stored_blocks import StoredBlock
 from snapshots.position import Position
+
+_T = TypeVar("_T")
 
 BLOCK_SCHEMA: Final = pa.schema(
     [
@@ -53,6 +55,11 @@ PIECE_BYTES_MIN: Final = 64 * 1024
 """Neighbouring pieces that are smaller are joined."""
 STAND_IN_BYTES: Final = 128 * 1024 * 1024
 """More than a frame may have."""
+
+FRAME_ROWS_MAX: Final = 1 << 18
+"""Limit of rows in a frame of a link. A frame of the usual 4 MiB, of the smallest blocks, has a sixth of that."""
+ROWS_AT_ONCE: Final = 256
+"""Rows of a frame that are decoded in one step, in less than a millisecond."""
 
 NOTES_KEY: Final = b"replicator.traces"
 """Key of the notes in the metadata of a stream's schema. Clusters that do not know it ignore it."""
@@ -205,51 +212,87 @@ def notes_of(body: bytes | memoryview) -> bytes:
 def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
     """Return the blocks of a stream by topic, in order, as views into ``body``.
 
-    Raises :class:`BlockCorrupt` if ``body`` is not a whole stream of :data:`APPEND_SCHEMA`.
+    Raises :class:`BlockCorrupt` if ``body`` is not a whole stream of :data:`APPEND_SCHEMA`, and :class:`FrameTooLarge`
+    if it has too many rows.
     """
+    return at_once(decode_append_by_steps(body))
+
+
+def at_once(steps: Generator[None, None, _T]) -> _T:
+    """Run ``steps`` to the end without a pause, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+def decode_append_by_steps(body: bytes | memoryview) -> Generator[None, None, dict[str, list[CopiedBlock]]]:
+    """Do as :func:`decode_append`, and yield after at most :data:`ROWS_AT_ONCE` rows each, so that the caller can
+    pause."""
     topics: dict[str, list[CopiedBlock]] = {}
-    for topic, ledger, entry, left_out, block in _rows(body):
-        if topic is None or ledger is None or entry is None or left_out is None or block is None:
-            raise BlockCorrupt(
-                f"the Arrow stream that a link sent has a row of topic {topic!r:.80} with a missing value: its sender "
-                "must fill all columns"
-            )
-        topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block, left_out))
+    for rows in _rows(body):
+        for topic, ledger, entry, left_out, block in rows:
+            if topic is None or ledger is None or entry is None or left_out is None or block is None:
+                raise BlockCorrupt(
+                    f"the Arrow stream that a link sent has a row of topic {topic!r:.80} with a missing value: its "
+                    "sender must fill all columns"
+                )
+            topics.setdefault(topic, []).append(CopiedBlock(Position(ledger, entry), block, left_out))
+        yield
     return topics
 
 
-def _rows(
-    body: bytes | memoryview,
-) -> Iterator[tuple[str | None, int | None, int | None, bool | None, memoryview | None]]:
+def check_rows(rows: int) -> None:
+    """Raise :class:`FrameTooLarge` if a frame of a link has more than :data:`FRAME_ROWS_MAX` rows."""
+    if rows > FRAME_ROWS_MAX:
+        raise FrameTooLarge(
+            f"a link's frame of {rows} blocks is over the limit of {FRAME_ROWS_MAX}: it was damaged on the way, or its "
+            "sender is of another version"
+        )
+
+
+_Row = tuple[str | None, int | None, int | None, bool | None, memoryview | None]
+
+
+def _rows(body: bytes | memoryview) -> Iterator[Iterable[_Row]]:
+    """Yield the rows of a stream, at most :data:`ROWS_AT_ONCE` each time."""
     try:
-        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(_without_end(body))))
-        if not messages or messages[0].type != "schema":
+        messages = iter(pa.ipc.MessageReader.open_stream(pa.py_buffer(_without_end(body))))
+        first = next(messages, None)
+        if first is None or first.type != "schema" or first.metadata.size > _SCHEMA_BYTES_MAX:
             raise BlockCorrupt(
                 "what a link sent is not a whole Arrow IPC stream: it does not begin with a schema. Run the same "
                 "version at both ends"
             )
-        schema = pa.ipc.read_schema(messages[0])
+        schema = pa.ipc.read_schema(first)
         if not schema.equals(APPEND_SCHEMA):
             raise BlockCorrupt(
                 f"the Arrow stream that a link sent has columns {schema.names}, not {APPEND_SCHEMA.names}: run the "
                 "same version at both ends"
             )
-        for message in messages[1:]:
+        count = 0
+        for message in messages:
             if message.type != "record batch" or _is_compressed(message.metadata):
                 raise BlockCorrupt(
                     "the Arrow stream that a link sent is compressed or holds more than record batches: send record "
                     "batches only, uncompressed"
                 )
             batch = pa.ipc.read_record_batch(message, schema)
-            batch.validate(full=True)
-            yield from zip(
-                batch.column("topic").to_pylist(),
-                batch.column("previous_ledger").to_pylist(),
-                batch.column("previous_entry").to_pylist(),
-                batch.column("left_out").to_pylist(),
-                _views(batch.column("block")),
-                strict=True,
-            )
+            count += batch.num_rows
+            check_rows(count)
+            for at in range(0, max(batch.num_rows, 1), ROWS_AT_ONCE):
+                rows = batch.slice(at, ROWS_AT_ONCE)
+                rows.validate(full=True)
+                yield zip(
+                    rows.column("topic").to_pylist(),
+                    rows.column("previous_ledger").to_pylist(),
+                    rows.column("previous_entry").to_pylist(),
+                    rows.column("left_out").to_pylist(),
+                    _views(rows.column("block")),
+                    strict=True,
+                )
     except (pa.ArrowException, OSError, StreamCutOff, UnicodeDecodeError) as error:
         raise BlockCorrupt(
             f"what a link sent is not a whole Arrow IPC stream, or was cut off: {str(error)[:200]}; send it again"

@@ -14,16 +14,25 @@ topic``. A row without a topic has the topic of the row before. ``previous`` and
 (:mod:`replicator.tracing.notes`).
 
 Invariant (DESIGN §3): 11. All lengths are a peer's claims. They are compared with the frame, whose size is limited;
-nothing is allocated for them.
+nothing is allocated for them. The number of rows is limited, too, and whoever decodes a large frame can pause.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
-from replicator.engine.log.arrow import JOINED_BYTES_MAX, Outgoing, decode_append, large_pieces, notes_of
+from replicator.engine.log.arrow import (
+    JOINED_BYTES_MAX,
+    ROWS_AT_ONCE,
+    Outgoing,
+    at_once,
+    check_rows,
+    decode_append_by_steps,
+    large_pieces,
+    notes_of,
+)
 from replicator.engine.log.block import Buffer
 from replicator.engine.log.link_frame import damaged_frame
 from replicator.engine.log.requests import CopiedBlock
@@ -35,6 +44,9 @@ _HEAD: Final = struct.Struct("<4sIII")
 _ROW: Final = struct.Struct("<HQqBI")
 TOPIC_BYTES_MAX: Final = (1 << 16) - 1
 _LEFT_OUT: Final = (False, True)
+
+Decoded = tuple[dict[str, list[CopiedBlock]], bytes]
+"""Blocks of a frame by topic, in order, and its notes."""
 
 
 def encode_rows(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
@@ -53,14 +65,21 @@ def encode_rows(blocks: Sequence[Outgoing], notes: bytes = b"") -> list[Buffer]:
     return list(large_pieces(pieces))
 
 
-def decode_frame(body: Buffer) -> tuple[dict[str, list[CopiedBlock]], bytes]:
+def decode_frame(body: Buffer) -> Decoded:
     """Return the blocks of a frame's content by topic, in order, and its notes. Blocks are views into ``body``.
 
-    Raises :class:`BlockCorrupt` if the content has neither form, or is not whole.
+    Raises :class:`BlockCorrupt` if the content has neither form, or is not whole, and :class:`FrameTooLarge` if it has
+    too many rows.
     """
+    return at_once(decode_frame_by_steps(body))
+
+
+def decode_frame_by_steps(body: Buffer) -> Generator[None, None, Decoded]:
+    """Do as :func:`decode_frame`, and yield after at most :data:`ROWS_AT_ONCE` rows each, so that the caller can
+    pause."""
     view = memoryview(body)
     if bytes(view[: len(MAGIC)]) != MAGIC:
-        return decode_append(view), notes_of(view)
+        return (yield from decode_append_by_steps(view)), notes_of(view)
     if len(view) < _HEAD.size:
         raise damaged_frame(f"the link's frame of {len(view)} bytes ends inside its head")
     _, rows, table_bytes, notes_bytes = _HEAD.unpack_from(view)
@@ -71,11 +90,14 @@ def decode_frame(body: Buffer) -> tuple[dict[str, list[CopiedBlock]], bytes]:
             f"the link's frame of {len(view)} bytes has no room for the table that it says it has, of {rows} rows and "
             f"{table_bytes} bytes"
         )
+    check_rows(rows)
     topics: dict[str, list[CopiedBlock]] = {}
     size, row_bytes, unpack_from = len(view), _ROW.size, _ROW.unpack_from  # once, for there may be thousands of rows
     row_at = _HEAD.size
     of_topic: list[CopiedBlock] | None = None
-    for _ in range(rows):
+    for row in range(rows):
+        if row and not row % ROWS_AT_ONCE:
+            yield
         name_at = row_at + row_bytes
         if name_at > notes_at:
             raise damaged_frame("the table of the link's frame ends inside a row")

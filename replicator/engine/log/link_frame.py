@@ -144,5 +144,10 @@ def unpack_frame(header: FrameHeader, content: Buffer) -> Buffer:
 
 def pack_answer(answer: Mapping[str, Any]) -> bytes:
     """Return an answer encoded as ``length u32 | JSON``."""
-    body = json.dumps(answer).encode()
+    return pack_answer_text(json.dumps(answer))
+
+
+def pack_answer_text(text: str) -> bytes:
+    """Return an answer whose JSON is ``text``, encoded as :func:`pack_answer` does."""
+    body = text.encode()
     return len(body).to_bytes(ANSWER_HEADER_BYTES, "big") + body

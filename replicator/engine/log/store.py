@@ -276,6 +276,7 @@ class Store(TopicRows):
         upto: Position,
         *,
         bytes_max: int,
+        blocks_max: int | None = None,
         origins: Collection[str] | None = None,
         verify: bool = True,
     ) -> tuple[list[StoredBlock], Position]:
@@ -295,7 +296,7 @@ class Store(TopicRows):
             found.append(StoredBlock(position, row.header, bytes(block) if row.place is None else block))
 
         try:
-            reached = self._take_blocks(take, topic_id, after, upto, bytes_max, None, origins)
+            reached = self._take_blocks(take, topic_id, after, upto, bytes_max, blocks_max, origins)
         except BlockCorrupt:
             if verify or not found:
                 raise

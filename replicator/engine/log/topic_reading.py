@@ -59,6 +59,7 @@ class TopicReading:
         upto: Position | None = None,
         *,
         bytes_max: int,
+        blocks_max: int | None = None,
         origins: Collection[str] | None = None,
         verify: bool = True,
         from_memory: bool = False,
@@ -69,14 +70,19 @@ class TopicReading:
         """
         last = self._log.last
         limit = last if upto is None else min(upto, last)
-        if from_memory and (kept := self._kept_blocks(after, limit, bytes_max, origins)) is not None:
+        if from_memory and (kept := self._kept_blocks(after, limit, bytes_max, blocks_max, origins)) is not None:
             return kept
         return self._store.read_blocks(
-            self._topic_id, after, limit, bytes_max=bytes_max, origins=origins, verify=verify
+            self._topic_id, after, limit, bytes_max=bytes_max, blocks_max=blocks_max, origins=origins, verify=verify
         )
 
     def _kept_blocks(
-        self, after: Position, limit: Position, bytes_max: int, origins: Collection[str] | None
+        self,
+        after: Position,
+        limit: Position,
+        bytes_max: int,
+        blocks_max: int | None,
+        origins: Collection[str] | None,
     ) -> tuple[list[StoredBlock], Position] | None:
         """Return a page from the cache alone; None if the cache does not have its first block.
 
@@ -95,7 +101,7 @@ class TopicReading:
             first, view = cached
             header = view.header
             if origins is None or (header.origin in origins and header.kind is not BlockKind.LOCAL_MARKERS):
-                if found and taken + len(view.block) > bytes_max:
+                if found and (taken + len(view.block) > bytes_max or len(found) == blocks_max):
                     break
                 found.append(StoredBlock(first, header, view.block))
                 taken += len(view.block)

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 from api_support import opened_stream, whole_app, with_app
-from engine_support import TOPIC, eventually, make_block, message, opened
+from engine_support import TOPIC, entries_of, eventually, make_block, message, opened
 from frame_support import frame_of, framed, streamed
 
-from replicator.api import pages
+from replicator.api import link_streams, pages
+from replicator.api.link_streams import BLOCKS_AT_ONCE
 from replicator.engine.engine import Engine
 from replicator.engine.errors import BlockCorrupt
 from replicator.engine.log.arrow import APPEND_SCHEMA, Outgoing, decode_append
@@ -145,6 +146,63 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
             assert min(parts) < 0.5, parts
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", [0, BLOCKS_AT_ONCE - 1, BLOCKS_AT_ONCE, 2 * BLOCKS_AT_ONCE + 5])
+def test_invariants_2_and_3_of_a_large_frame_with_a_damaged_block_nothing_behind_it_is_kept_until_it_comes_again(
+    tmp_path: Path, damaged: int
+) -> None:
+    """Parts of the frame before the block may be kept. The link asks where to go on, or sends all of it again."""
+    entries = [message(b"%d" % number) for number in range(3 * BLOCKS_AT_ONCE)]
+    previous = [BEFORE_ALL, *(Position(9, number) for number in range(len(entries)))]
+    blocks = [
+        Outgoing(TOPIC, before, make_block(Position(9, number), [entry]))
+        for number, (before, entry) in enumerate(zip(previous, entries, strict=False))
+    ]
+    broken = [*blocks]
+    broken[damaged] = blocks[damaged]._replace(block=blocks[damaged].block[:-1] + b"!")
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        _, answers = await streamed(f"{base}/append", framed(frame_of(*broken), frame_of(*blocks)))
+        assert answers[0]["refused"][TOPIC]["code"] == "BlockCorrupt"
+        assert answers[0]["extents"] == damaged // BLOCKS_AT_ONCE * BLOCKS_AT_ONCE
+        assert answers[1] == {"extents": len(blocks) - answers[0]["extents"], "refused": {}}
+        topic = engine.find(TOPIC)
+        assert topic is not None
+        assert entries_of(topic, "us-east") == entries
+
+    with_app(tmp_path, body)
+
+
+def test_invariant_11_a_frame_with_more_refused_topics_than_an_answer_can_name_ends_the_stream_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_streams, "ANSWER_BYTES_MAX", 10_000)
+
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        foreign = make_block(Position(9, 0), [message()], origin="ap-south")
+        first = framed(frame_of(*(Outgoing(f"{TOPIC}-{number}", BEFORE_ALL, foreign) for number in range(100))))
+        _, answers = await streamed(f"{base}/append", first + block_of("us-east"))
+        assert [each["error"] for each in answers] == ["FrameTooLarge"]
+        assert f"One is '{TOPIC}-" in answers[0]["message"]
+        assert "may bring messages that were published at us-east" in answers[0]["message"]
+
+    with_app(tmp_path, body)
+
+
+def test_invariant_11_schemas_of_more_topics_than_a_link_announces_at_once_are_refused_before_any_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    async def body(engine: Engine, runner: web.AppRunner, base: str) -> None:
+        topics: dict[str, list[Any]] = {f"persistent://public/default/t{number}": [] for number in range(1_001)}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{base}/schemas?from=us-east", json={"topics": topics}) as response,
+        ):
+            assert response.status == 400
+            assert "more than 1000 schemas or topics at once" in (await response.json())["message"]
+
+    with_app(tmp_path, body)
 
 
 def test_partitions_told_in_json_that_is_nested_without_end_are_the_links_fault(tmp_path: Path) -> None:

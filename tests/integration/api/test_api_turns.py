@@ -9,33 +9,46 @@ import asyncio
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from admin_support import Admin, NoStatus, administered
 from aiohttp import web
+from api_support import opened_stream, whole_app
 from asynchronous import asynchronous
-from engine_support import Inbox, eventually, opened
+from engine_support import TOPIC, Inbox, entries_of, eventually, make_block, message, opened
+from frame_support import framed, next_answer
 from turns_support import IN_A_TURN_MAX, STEP_SECONDS, Counted, Ticking
 
-from replicator.api import block_lists, reading, rest_produce, topic_figures, verifying
+from replicator.api import block_lists, link_streams, reading, rest_produce, topic_figures, verifying
 from replicator.api.admin import figures
 from replicator.api.app import make_app
 from replicator.api.backup import add_backup
+from replicator.api.frame_receiver import FRAMES_AT_ONCE
+from replicator.api.link_streams import BLOCKS_AT_ONCE, RESULTS_AT_ONCE
 from replicator.api.linked_sources import LinkedSources
 from replicator.api.store_of import add_store_of, store_known
 from replicator.api.websocket import consuming, producing
 from replicator.engine.engine import Engine
 from replicator.engine.layered_policies import LayeredPolicies
+from replicator.engine.log import arrow, frame_parsing, frame_rows
+from replicator.engine.log.arrow import ROWS_AT_ONCE, Outgoing, encode_append
+from replicator.engine.log.block import BlockHeader, read_header
 from replicator.engine.log.entry import encode_entry
+from replicator.engine.log.frame_rows import encode_rows
+from replicator.engine.log.link_frame import FrameHeader
+from replicator.engine.log.link_frame import read_header as read_frame_header
 from replicator.engine.log.origins import Origins
+from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.policies import TopicPolicies
 from replicator.engine.producing.producers import EngineProducer
+from replicator.engine.producing.topic_writing import TopicWriting
 from replicator.engine.subscriptions.position_moves import PositionMoves
 from replicator.engine.topic import Topic
 from replicator.engine.topics.namespace_policies import NamespacePolicies
@@ -44,6 +57,8 @@ from replicator.gateway.connection import Addresses, Connection
 from replicator.gateway.server import Gateway
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect, CommandPing
 from replicator.protocol.frames import encode
+from replicator.running.turns import SLICE_SECONDS
+from snapshots.position import BEFORE_ALL, Position
 
 
 @asynchronous
@@ -363,3 +378,109 @@ async def drained(stream: asyncio.StreamReader) -> None:
 async def heard(opened: aiohttp.ClientWebSocketResponse) -> None:
     async for _ in opened:
         pass
+
+
+# Frames of links.
+
+COPIED = [
+    Outgoing(
+        TOPIC,
+        Position(9, number - 1) if number else BEFORE_ALL,
+        make_block(Position(9, number), [message(b"%d" % number)]),
+    )
+    for number in range(2_000)
+]
+
+
+@asynccontextmanager
+async def linked(path: Path) -> AsyncIterator[tuple[Engine, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Yield a worker and an open stream of a link to it. Each look at the clock uses up a slice."""
+    async with opened(path, "eu-west") as engine, whole_app(engine) as (_, base), asyncio.timeout(120):
+        reader, writer = await opened_stream(base)
+        engine.turns.clock = Ticking(SLICE_SECONDS)
+        try:
+            yield engine, reader, writer
+        finally:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("encode", [encode_rows, encode_append])
+@asynchronous
+async def test_blocks_of_a_large_frame_are_decoded_checked_and_appended_in_slices_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encode: Callable[[Sequence[Outgoing]], list[Any]]
+) -> None:
+    async with linked(tmp_path / "data") as (engine, reader, writer):
+        decoded, checked, appended = (Counted(asyncio.get_running_loop()) for _ in range(3))
+        begin_copy = TopicWriting.begin_copy
+
+        def copied(*values: Any) -> CopiedBlock:
+            decoded.add()
+            return CopiedBlock(*values)
+
+        def header_of(block: Any) -> BlockHeader:
+            checked.add()
+            return read_header(block)
+
+        def counted_copy(writing: TopicWriting, blocks: Sequence[CopiedBlock]) -> Any:
+            appended.add(len(blocks))
+            return begin_copy(writing, blocks)
+
+        for module in (arrow, frame_rows):
+            monkeypatch.setattr(module, "CopiedBlock", copied)
+        monkeypatch.setattr(link_streams, "read_header", header_of)
+        monkeypatch.setattr(TopicWriting, "begin_copy", counted_copy)
+        writer.write(framed(b"".join(encode(COPIED)), b"".join(encode(COPIED[-1:]))))
+        assert await next_answer(reader) == {"extents": len(COPIED), "refused": {}}
+        assert await next_answer(reader) == {"extents": 0, "refused": {}}, "it was here already"
+        for each, most in ((decoded, ROWS_AT_ONCE), (checked, BLOCKS_AT_ONCE), (appended, BLOCKS_AT_ONCE)):
+            assert each.total == len(COPIED) + 1
+            assert each.most <= most + 1  # of the small frame, whose turn may be the same
+        topic = engine.find(TOPIC)
+        assert topic is not None
+        assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in range(len(COPIED))]
+
+
+@asynchronous
+async def test_refusals_of_many_topics_are_told_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topic is told once, with what was wrong first."""
+    async with linked(tmp_path / "data") as (_, reader, writer):
+        told = Counted(asyncio.get_running_loop())
+
+        def counted(value: Any) -> str:
+            told.add()
+            return json.dumps(value)
+
+        monkeypatch.setattr(link_streams, "json", SimpleNamespace(dumps=counted))
+        foreign = make_block(Position(9, 0), [message()], origin="ap-south")
+        names = [f"persistent://public/default/t{number}" for number in range(3_000)]
+        several = [each._replace(topic=TOPIC) for each in COPIED[: 2 * BLOCKS_AT_ONCE]]
+        several[0] = several[0]._replace(block=foreign)
+        writer.write(
+            framed(b"".join(encode_rows([*several, *(Outgoing(name, BEFORE_ALL, foreign) for name in names)])))
+        )
+        answer = await next_answer(reader)
+        assert answer["extents"] == 0
+        assert list(answer["refused"]) == [TOPIC, *names]
+        assert {row["code"] for row in answer["refused"].values()} == {"NotAllowedError"}
+        assert told.most <= 2 * RESULTS_AT_ONCE  # name and reason
+
+
+@asynchronous
+async def test_thousands_of_tiny_frames_that_come_at_once_are_parsed_and_answered_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with linked(tmp_path / "data") as (_, reader, writer):
+        parsed = Counted(asyncio.get_running_loop())
+
+        def counted(header: Any) -> FrameHeader:
+            parsed.add()
+            return read_frame_header(header)
+
+        monkeypatch.setattr(frame_parsing, "read_header", counted)
+        counts = (4_000, FRAMES_AT_ONCE, 1)
+        for count in counts:
+            writer.write(framed(*[b"".join(encode_rows(()))] * count))
+            for _ in range(count):
+                assert await next_answer(reader) == {"extents": 0, "refused": {}}
+        assert parsed.total == sum(counts)
+        assert parsed.most <= 2 * FRAMES_AT_ONCE  # of two reads

@@ -5,21 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
-from api_support import entries, topology
+from aiohttp.test_utils import TestClient, TestServer
+from api_support import NoStatus, entries, topology
 from asynchronous import asynchronous
-from engine_support import TOPIC
+from engine_support import TOPIC, opened
 from served_worker import ServedWorker, served_worker
 from worker_pair import pair
 
+from replicator.apache.errors import BridgeError, EntryNotRefused
+from replicator.apache.renewing import Renewal, ResumeMode
+from replicator.api.app import make_app
 from replicator.api.audit import NOT_NOTED, NOTED, NOTED_ELSEWHERE, PREFIX, READING
+from replicator.api.bridge_routes import add_bridge
 from replicator.api.guarding import is_dashboard
+from replicator.api.left_out import add_left_out
+from replicator.api.linked_sources import LinkedSources
 from replicator.failover.epochs import as_json, from_json, switched
 from replicator.topology import load_topology
 from replicator.worker.starting import start_worker
+from snapshots.position import Position
 
 STAGING = "/pipeline/v1/staged/"
 TABLES = (NOTED, NOTED_ELSEWHERE, NOT_NOTED)
@@ -58,6 +66,64 @@ def test_what_an_operator_asks_of_other_paths_is_noted(
     assert worker.ask("POST", path, body).status < 300
     newest = entries(worker)[0]
     assert (newest["actor"], newest["action"], newest["detail"]["from"]) == ("operator", action, "127.0.0.1")
+
+
+class BesideBrokers:
+    """Stand-in for the bridge of a worker beside brokers. It does what it is asked until its brokers are ``silent``."""
+
+    silent = False
+    places: ClassVar[list[dict[str, Any]]] = [{"after": "1:1"}]
+
+    def named(self, topic: str) -> list[str]:
+        return [f"{topic}-partition-0", f"{topic}-partition-1"]
+
+    def topic_status(self, topic: str) -> dict[str, Any]:
+        return {"topic": topic}
+
+    async def renew(self, topic: str, *, dry_run: bool) -> Renewal:
+        if self.silent:
+            raise BridgeError("the brokers do not answer")
+        return Renewal(ResumeMode.BEHIND, "it goes on")
+
+    async def acknowledge_missing(self, topic: str) -> list[dict[str, Any]]:
+        return self.places if topic.endswith("-0") else []
+
+    async def leave_out(self, topic: str, cluster: str, position: Position) -> dict[str, Any]:
+        if self.silent:
+            raise EntryNotRefused(f"the brokers do not refuse {position}")
+        return {"topic": topic}
+
+
+@asynchronous
+async def test_what_an_operator_asks_of_a_bridge_to_brokers_is_noted_for_each_topic_that_it_changed(
+    tmp_path: Path,
+) -> None:
+    noted: list[tuple[Any, ...]] = []
+    bridge = BesideBrokers()
+    async with opened(tmp_path) as engine:
+        app = make_app(engine, NoStatus(), LinkedSources(), audit=lambda *entry: noted.append(entry))
+        add_left_out(app, bridge)
+        add_bridge(app, engine.cluster, bridge, lambda *entry: noted.append(entry))
+        async with TestClient(TestServer(app)) as client:
+
+            async def ask(path: str, body: Any) -> int:
+                async with client.post(f"/replication/v1/{path}", json=body) as response:
+                    return response.status
+
+            left_out = {"topic": TOPIC, "cluster": "eu-west", "entry": "3:4"}
+            assert await ask("bridge/renew", {"topic": TOPIC, "dry_run": True}) == 200
+            assert await ask("bridge/renew", {"topic": TOPIC}) == 200
+            assert await ask("bridge/acknowledge-missing", {"topic": TOPIC}) == 200
+            assert await ask("left-out", left_out) == 200
+            bridge.silent = True
+            assert await ask("bridge/renew", {"topic": TOPIC}) == 503
+            assert await ask("left-out", left_out) == 409
+    assert noted == [
+        ("operator", "renew bridge", f"{TOPIC}-partition-0", {"way": ResumeMode.BEHIND.value}),
+        ("operator", "renew bridge", f"{TOPIC}-partition-1", {"way": ResumeMode.BEHIND.value}),
+        ("operator", "acknowledge missing", f"{TOPIC}-partition-0", {"places": bridge.places}),
+        ("operator", "leave out at brokers", "worker", {"asked": left_out}),
+    ]
 
 
 @asynchronous

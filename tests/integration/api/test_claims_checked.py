@@ -32,6 +32,7 @@ from replicator.peering.cluster_settings import OWN_SETTINGS_ROUTE
 from replicator.worker.asking_peers import announce_later, ask_all
 from replicator.worker.settings_teller import SettingsPublisher
 from replicator.worker.start_decision import older_store
+from snapshots.position import BEFORE_ALL
 
 LIE = "a store that nobody has"
 FAR = 1 << 62
@@ -311,6 +312,32 @@ async def test_a_copy_is_deleted_if_a_link_wants_to_copy_the_topic_anew_and_that
             assert response.status == 409, "it wants that no more"
         await link.stop()
         link.detach()
+
+
+@asynchronous
+async def test_what_a_link_does_to_lives_of_a_topic_is_audited_and_what_is_refused_or_only_asked_is_not(
+    tmp_path: Path,
+) -> None:
+    async with two(tmp_path) as (us, eu):
+        await copied(us, eu)
+        topic = eu.engine.find(TOPIC)
+        assert topic is not None
+        first = next(iter(topic.origins.high_waters().values())).incarnation
+        about = {"from": "us", "topic": TOPIC}
+
+        def marks(incarnation: int, position: str) -> dict[str, Any]:
+            return {"origins": {"us": {"incarnation": incarnation, "position": position}}}
+
+        earlier = marks(first - 1, f"{first - 1}:0")
+        assert await eu.post("keep-both", earlier, **about) == 409
+        assert await eu.post("earlier-lives", earlier, **about) == 200
+        assert eu.audited == []
+        assert await eu.post("earlier-lives", earlier, note="true", **about) == 200
+        assert eu.audited == [("link from us", "leave out", TOPIC)]
+        assert await eu.post("earlier-lives", earlier, note="true", **about) == 200
+        assert len(eu.audited) == 1, "nothing is new"
+        assert await eu.post("keep-both", marks(FAR, str(BEFORE_ALL)), **about) == 200
+        assert eu.audited[1:] == [("link from us", "keep both", TOPIC)]
 
 
 @pytest.mark.parametrize("what", ["an incarnation", "a ledger", "an entry", "no number"])

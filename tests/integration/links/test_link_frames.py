@@ -19,6 +19,7 @@ from replicator.engine.log.link_frame import ROWS_FROM
 from replicator.engine.log.log_index import LogIndex
 from replicator.engine.log.requests import Committed, CopyRequest, Request
 from replicator.engine.log.store_tables import Trim
+from replicator.engine.log.topic_reading import TopicReading
 from replicator.engine.policies import Retention, TopicPolicies
 from replicator.engine.topic import Topic
 from replicator.links import frame_pace, frame_sender, link_topics, start_positions, transport
@@ -53,9 +54,9 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
             frames.append([each.topic for each in blocks])
         return encode_rows(blocks, notes)
 
-    async def held(results: Any) -> dict[str, Any]:
+    async def held(*arguments: Any) -> bytes:
         await release.wait()
-        return await outcome(results)
+        return await outcome(*arguments)
 
     async def main() -> None:
         async with web(tmp_path, [LINK]) as made:
@@ -95,8 +96,12 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
     asyncio.run(main())
 
 
-def test_no_frame_has_more_than_so_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more, both ends would be busy with ten thousand topics that are behind, and with nothing else."""
+@pytest.mark.parametrize("read_from", ["memory", "disk"])
+@pytest.mark.parametrize("topics", [topics_of(35), [TOPIC] * 35], ids=["of many topics", "of one topic"])
+def test_no_frame_has_more_than_so_many_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: list[str], read_from: str
+) -> None:
+    """With more, both ends would be busy with thousands of blocks that are behind, and with nothing else."""
     frames: list[int] = []
 
     def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:
@@ -108,10 +113,13 @@ def test_no_frame_has_more_than_so_many_topics(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(transport, "encode_rows", noted)
     monkeypatch.setattr(frame_pace, "GATHER_SECONDS", 3600.0)
     monkeypatch.setattr(frame_pace, "GATHER_MANY_SECONDS", 3600.0)  # a frame after a full one does not wait
+    if read_from == "disk":
+        monkeypatch.setattr(TopicReading, "_kept_blocks", lambda *_: None)
 
     async def main() -> None:
         async with web(tmp_path, [LINK], started=False) as made:
-            await publish_to(made.engines["a"], topics_of(35))
+            for name in topics:
+                await publish_to(made.engines["a"], [name])
             made.links["a>b"].start()
             await eventually(lambda: sum(topic.log.messages for topic in made.engines["b"].topics()) == 35)
             assert frames == [10, 10, 10, 5]

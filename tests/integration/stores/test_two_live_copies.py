@@ -18,7 +18,7 @@ import pytest
 from engine_support import TOPIC, DataPlaneServer, entries_of, eventually, message, opened, serving
 from link_support import web
 
-from replicator.api.runs import KEPT, RUNS, SourceRuns
+from replicator.api.runs import AUDIT, KEPT, RUNS, SourceRuns
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull
 from replicator.links import served_runs
@@ -145,6 +145,8 @@ class Twins:
     def __init__(self, west: Engine, server: DataPlaneServer, first: Link, second: Link) -> None:
         self.west, self.server, self.first, self.second = west, server, first, second
         self.east, self.copy = first.engine, second.engine
+        self.audited: list[tuple[Any, ...]] = []
+        """Entries of the audit log of the cluster that both are linked to."""
 
     def here(self) -> list[bytes]:
         return entries_of(self.west.find(TOPIC), "us-east")
@@ -160,7 +162,11 @@ class Twins:
 async def twins(path: Path) -> AsyncIterator[Twins]:
     async with AsyncExitStack() as stack:
         west = await stack.enter_async_context(opened(path / "west", "eu-west"))
-        server = await stack.enter_async_context(serving(west, {"us-east"}))
+        audited: list[tuple[Any, ...]] = []
+        server = DataPlaneServer(west, {"us-east"})
+        server.also = lambda app: app.update({AUDIT: lambda *entry: audited.append(entry)})
+        await server.start()
+        stack.push_async_callback(server.stop)
         east = await stack.enter_async_context(opened(path / "east"))
         first = await stack.enter_async_context(linked(east, server.address, await begin_run(east)))
         await (await east.topic(TOPIC)).publish([message(b"in both")])
@@ -170,7 +176,9 @@ async def twins(path: Path) -> AsyncIterator[Twins]:
         second = await stack.enter_async_context(linked(copy, server.address, await begin_run(copy)))
         await eventually(lambda: second.state == "failed", "that the copy is refused")
         await eventually(lambda: first.run_answer.twins, "that the first hears of the copy")
-        yield Twins(west, server, first, second)
+        made = Twins(west, server, first, second)
+        made.audited = audited
+        yield made
 
 
 def test_of_two_live_copies_the_first_goes_on_and_nothing_is_taken_from_the_second(tmp_path: Path) -> None:
@@ -204,6 +212,7 @@ def test_an_operator_says_which_copy_stays_whichever_was_first(tmp_path: Path, w
             status, answer = await post(made.server, "runs/us-east/stays", {"run": made.ids[which]})
             assert status == 200, answer
             assert answer["runs"][0]["served"]["id"] == made.ids[which]
+            assert made.audited == [("operator", "stays", "store of us-east", {"run": made.ids[which]})]
             await eventually(lambda: stays.state == "idle" and goes.state == "failed", "the decision")
             await eventually(lambda: goes.run_answer.standing is RunVerdict.DISMISSED)
             await (await stays.engine.topic(TOPIC)).publish([message(b"of the one that stays")])
@@ -226,6 +235,7 @@ def test_a_run_that_nobody_knows_cannot_stay(tmp_path: Path) -> None:
             status, answer = await post(made.server, "runs/us-east/stays", {"run": "unknown"})
             assert (status, answer["error"]) == (404, "NoSuchRun")
             assert all(each in answer["message"] for each in made.ids)
+            assert made.audited == []
 
     asyncio.run(main())
 

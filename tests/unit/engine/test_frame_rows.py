@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from engine_support import make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.engine.errors import BlockCorrupt
-from replicator.engine.log.arrow import JOINED_BYTES_MAX, PIECE_BYTES_MIN, Outgoing, encode_append
-from replicator.engine.log.frame_rows import MAGIC, decode_frame, encode_rows
+from replicator.engine.errors import BlockCorrupt, FrameTooLarge
+from replicator.engine.log import arrow
+from replicator.engine.log.arrow import JOINED_BYTES_MAX, PIECE_BYTES_MIN, ROWS_AT_ONCE, Outgoing, encode_append
+from replicator.engine.log.frame_rows import MAGIC, decode_frame, decode_frame_by_steps, encode_rows
 from snapshots.position import BEFORE_ALL, Position
 
 FRAME = b"".join(
@@ -108,6 +111,39 @@ def test_noise_behind_the_magic_is_refused_or_has_no_more_than_it_says(noise: by
     except BlockCorrupt:
         return
     assert sum(len(each.block) for blocks in decoded.values() for each in blocks) + len(notes) <= len(noise)
+
+
+@pytest.mark.parametrize("encode", [encode_rows, encode_append])
+def test_a_frame_with_more_rows_than_an_honest_link_sends_is_refused_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch, encode: Callable[[Sequence[Outgoing]], list[Any]]
+) -> None:
+    frame = b"".join(encode([Outgoing("t", Position(1, number), b"block") for number in range(11)]))
+    monkeypatch.setattr(arrow, "FRAME_ROWS_MAX", 10)
+    steps = decode_frame_by_steps(frame)
+    with pytest.raises(FrameTooLarge, match="frame of 11 blocks is over the limit of 10"):
+        next(steps)
+
+
+@pytest.mark.parametrize("encode", [encode_rows, encode_append])
+@pytest.mark.parametrize("rows", [0, 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
+def test_whoever_decodes_a_large_frame_can_pause_between_parts_of_it(
+    encode: Callable[[Sequence[Outgoing]], list[Any]], rows: int
+) -> None:
+    outgoing = [Outgoing("ab"[number % 2], Position(1, number), b"%d" % number) for number in range(rows)]
+    frame = b"".join(encode(outgoing))
+    steps = decode_frame_by_steps(frame)
+    pauses, decoded = 0, None
+    while decoded is None:
+        try:
+            next(steps)
+            pauses += 1
+        except StopIteration as end:
+            decoded = end.value
+    assert pauses >= (rows - 1) // ROWS_AT_ONCE
+    assert decoded == decode_frame(frame)
+    assert [bytes(block.block) for topic in decoded[0].values() for block in topic] == [
+        each.block for topic in "ab" for each in outgoing if each.topic == topic
+    ]
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,17 @@ from replicator.engine.log.commit.request_queue import (
     RequestQueue,
     ThreadQueue,
 )
-from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
+from replicator.engine.log.requests import CopiedBlock, CopyRequest, PublishRequest, PutManyRequest, Request
+from snapshots.position import BEFORE_ALL
 
 
 def publish(size_bytes: int = 1) -> PublishRequest:
     return PublishRequest(asyncio.get_running_loop().create_future(), size_bytes)
+
+
+def copy(blocks: int) -> CopyRequest:
+    copied = [CopiedBlock(BEFORE_ALL, b"")] * blocks
+    return CopyRequest(asyncio.get_running_loop().create_future(), blocks=copied)
 
 
 def rows() -> PutManyRequest:
@@ -95,6 +101,20 @@ def test_a_group_ends_at_its_limit_and_the_next_one_has_the_rest(monkeypatch: py
             requests.put(each)
         requests.close()
         assert taking_all(requests) == [put[:4], put[4:8], put[8:]]
+
+    with_queue(act)
+
+
+def test_a_group_has_so_many_blocks_of_links_and_not_many_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each commit the event loop looks at all blocks of its group."""
+    monkeypatch.setattr(request_queue, "GROUP_BLOCKS_MAX", 5)
+
+    async def act(requests: RequestQueue) -> None:
+        put: list[Request] = [copy(3) for _ in range(3)] + [publish()]
+        for each in put:
+            requests.put(each)
+        requests.close()
+        assert taking_all(requests) == [put[:2], put[2:]]
 
     with_queue(act)
 

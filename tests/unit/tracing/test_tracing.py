@@ -8,22 +8,26 @@ from pathlib import Path
 
 import pytest
 from asynchronous import asynchronous
-from engine_support import batch, message
+from engine_support import batch, make_block, message, serving
+from frame_support import framed, streamed
 from pyroaring import BitMap
 
+from replicator.api.link_streams import BLOCKS_AT_ONCE
 from replicator.engine.engine import Engine, EngineSettings
 from replicator.engine.errors import TopicTerminated
+from replicator.engine.log.arrow import Outgoing
 from replicator.engine.log.compression import compress
 from replicator.engine.log.entry import append_to_batch, encode_entry
+from replicator.engine.log.frame_rows import encode_rows
 from replicator.engine.producing.traced_entries import LOOKED_AT_BYTES, choose
 from replicator.engine.types import DUPLICATE, Ack, Delivery
 from replicator.metadata.metadata_pb2 import LZ4, KeyValue, MessageMetadata, SingleMessageMetadata
 from replicator.tracing.context import TraceContext, traceparent
-from replicator.tracing.notes import CarriedNotes, Note, NoteTable, decode_notes
+from replicator.tracing.notes import CarriedNotes, Note, NoteTable, decode_notes, encode_notes
 from replicator.tracing.sampling import Sampler
 from replicator.tracing.spans import Span
 from replicator.tracing.tracing import AWAITED_MAX, TracedMessage, Tracing
-from snapshots.position import Position
+from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
 T = "persistent://public/default/t"
@@ -268,3 +272,22 @@ async def test_a_publish_that_is_refused_is_a_span_with_the_reason(tmp_path: Pat
     assert "terminated" in str(refused.error)
     assert "messaging.message.id" in stored.attributes.keys() - refused.attributes.keys()
     assert len(made.notes) == 1
+
+
+@asynchronous
+async def test_blocks_of_a_topic_that_a_link_appends_in_pieces_stay_in_order_if_the_first_are_traced(
+    tmp_path: Path,
+) -> None:
+    made, sink = traced(cluster="eu-west")
+    engine = await Engine.open(tmp_path / "data", cluster="eu-west", settings=EngineSettings(tracing=made))
+    previous = [BEFORE_ALL, *(Position(9, entry) for entry in range(2 * BLOCKS_AT_ONCE))]
+    blocks = [Outgoing(T, each, make_block(Position(9, entry), [message()])) for entry, each in enumerate(previous)]
+    notes = encode_notes([CarriedNotes(T, "us-east", PRODUCED, [Note(Position(9, 0), 0, PRODUCED)])])
+    engine.turns.clock = lambda: 0.0  # no slice is used up, so nothing pauses for that
+    try:
+        async with serving(engine, {"us-east"}) as server:
+            _, answers = await streamed(f"{server.url}/append", framed(b"".join(encode_rows(blocks, notes))))
+    finally:
+        await engine.close()
+    assert answers == [{"extents": len(blocks), "refused": {}}]
+    assert len(sink.named("append")) == 1

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from replicator.engine.log.requests import PublishRequest, PutManyRequest, Request
+from replicator.engine.log.requests import CopyRequest, PublishRequest, PutManyRequest, Request
 
 GROUP_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one group. It bounds the memory and the time of one transaction."""
@@ -30,6 +30,9 @@ GROUP_PUBLISH_BYTES_MAX: Final = 4 * 1024 * 1024
 were one group, the producer would wait while the group is written, and the writer while the next entries come. Links
 keep more under way."""
 GROUP_REQUESTS_MAX: Final = 4096
+GROUP_BLOCKS_MAX: Final = 1024
+"""Blocks of links in one group, give or take those of one request. The event loop looks at each after the commit, at
+all of them in ten milliseconds."""
 QUEUE_BYTES_MAX: Final = 128 * 1024 * 1024
 """While the queue has more bytes than this, publishers wait."""
 TURN_BYTES_MAX: Final = 256 * 1024
@@ -225,7 +228,7 @@ class RequestQueue:
         The last group may be empty.
         """
         group: list[Request] = []
-        size = published = 0
+        size = published = copied = 0
         rows_only = True
         rows_wait_until: float | None = None
         waited_with: int | None = None
@@ -239,10 +242,16 @@ class RequestQueue:
                 if isinstance(request, PublishRequest):
                     published += request.bytes
                     rows_only = False
+                elif isinstance(request, CopyRequest):
+                    copied += len(request.blocks)
+                    rows_only = False
                 elif rows_only:
                     rows_only = isinstance(request, PutManyRequest)
                 full = (
-                    size >= GROUP_BYTES_MAX or published >= GROUP_PUBLISH_BYTES_MAX or len(group) >= GROUP_REQUESTS_MAX
+                    size >= GROUP_BYTES_MAX
+                    or published >= GROUP_PUBLISH_BYTES_MAX
+                    or copied >= GROUP_BLOCKS_MAX
+                    or len(group) >= GROUP_REQUESTS_MAX
                 )
             if full or self._ended:
                 break

@@ -97,12 +97,11 @@ def read_placed(
     """Yield the place of each block in segments, and the key of its row in table ``blocks``, in the order of places.
     With ``segment``, yield only blocks of that segment with an offset greater than ``above``."""
     cursor = txn.cursor(db=database)
-    more = cursor.set_range(_PLACED_KEY.pack(segment or 0, above + 1))
-    while more:
-        found, offset = _PLACED_KEY.unpack(cursor.key())
+    if not cursor.set_range(_PLACED_KEY.pack(segment or 0, above + 1)):
+        return
+    for key, value in cursor:
+        found, offset = _PLACED_KEY.unpack(key)
         if segment is not None and found != segment:
             return
-        value = bytes(cursor.value())
         (size,) = _PLACED_SIZE.unpack_from(value)
-        yield Place(found, offset, size), value[_PLACED_SIZE.size :]
-        more = cursor.next()
+        yield Place(found, offset, size), bytes(value[_PLACED_SIZE.size :])

@@ -118,10 +118,16 @@ class SegmentSpace:
     def revive(self, places: Iterable[Place]) -> None:
         """Record the live bodies that the store has at its start. The begun segment with the most room at its end
         becomes the open one."""
-        for place in places:
-            segment = self.segments.setdefault(place.segment, Segment(place.segment, 0))
-            segment.live += place.size
-            segment.used = max(segment.used, self._aligned(place.offset + place.size))
+        ends: dict[int, int] = {}
+        for number, offset, size in places:  # there may be a million
+            segment = self.segments.get(number)
+            if segment is None:
+                segment = self.segments[number] = Segment(number, 0)
+            segment.live += size
+            ends[number] = max(ends.get(number, 0), offset + size)
+        for number, end in ends.items():
+            segment = self.segments[number]
+            segment.used = max(segment.used, self._aligned(end))
             segment.free_since = None
         begun = [each for each in self.segments.values() if each.live and each.used < each.capacity]
         self.open = max(begun, key=lambda each: each.capacity - each.used, default=None)
