@@ -208,7 +208,7 @@ class Pump:
         if plan is None:
             return ()
         try:
-            entries, reached_end = self._read(plan, dispatcher.permits)
+            entries, reached_end = self._read(plan, dispatcher)
             untouched = bool(entries) and self._cursor.is_unconsumed_from(entries[0].position)
             candidates = self._candidates(entries, dispatcher.type, untouched=untouched)
         except EngineError as error:
@@ -312,11 +312,12 @@ class Pump:
             log.exception("a consumer failed to take its messages", consumer=consumer.name)
             consumer.close("it failed to take its messages")
 
-    def _read(self, plan: ReadPlan, permits: int) -> tuple[list[LoggedEntry], bool]:
+    def _read(self, plan: ReadPlan, dispatcher: Dispatcher) -> tuple[list[LoggedEntry], bool]:
         """Return the entries of a plan, and whether a read of the tail came to the end of the log."""
         assert self.read is not None
         if isinstance(plan, ReadTail):
             # An estimate from the last entries. If these entries are smaller, the next read finds more.
+            permits = dispatcher.permits(ceil(DISPATCH_ENTRIES_MAX * self._batch_size))
             entries_max = min(max(1, ceil(permits / self._batch_size)), DISPATCH_ENTRIES_MAX)
             entries = self.read(plan.after, None, entries_max, DISPATCH_BYTES_MAX)
             has_room = len(entries) < entries_max and sum([len(each.entry) for each in entries]) < DISPATCH_BYTES_MAX

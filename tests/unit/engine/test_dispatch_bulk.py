@@ -42,7 +42,7 @@ def half_way(kind: SubscriptionType) -> Dispatcher:
 def seen(dispatcher: Dispatcher) -> tuple[object, ...]:
     return (
         dispatcher.held(),
-        dispatcher.permits,
+        dispatcher.permits(1_000_000),
         dict(dispatcher.status()),
         {consumer_id: dict(dispatcher.consumer_status(consumer_id)) for consumer_id in dispatcher.consumers},
         [dispatcher.redeliveries.count(at(entry)) for entry in range(ENTRIES)],

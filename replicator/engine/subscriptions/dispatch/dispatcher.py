@@ -92,10 +92,11 @@ class Dispatcher(ABC):
 
     # Sending.
 
-    @property
     @abstractmethod
-    def permits(self) -> int:
-        """Number of messages that may be sent now to all consumers together."""
+    def permits(self, most: int) -> int:
+        """Return the number of messages that may be sent now to all consumers together, but at most ``most``.
+
+        There may be thousands of consumers, and this is asked for with each message: counting ends at ``most``."""
 
     @abstractmethod
     def next_read(self, now_ms: int) -> ReadPlan | None:

@@ -32,12 +32,13 @@ class ManyActiveDispatcher(Dispatcher):
         self._held = HeldEntries(self.consumers, limits)
         self._delayed = DelayedEntries()
 
-    @property
-    def permits(self) -> int:
+    def permits(self, most: int) -> int:
         permits = 0
-        for state in self.consumers.values():  # asked for with each message, most often of one consumer
+        for state in self.consumers.values():
             if state.permits > 0 and not state.blocked:
                 permits += state.permits
+                if permits >= most:
+                    return most
         return permits
 
     @property

@@ -48,12 +48,12 @@ class SharedDispatcher(ManyActiveDispatcher):
         """Consumers in the order in which they are served: by priority, and in turns within a priority."""
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
-        if self._held.blocked or self.permits == 0:
+        if self._held.blocked or not (permits := self.permits(READ_AGAIN_MAX)):
             return None
         if self._delayed.is_due(now_ms):
             self._replay.update(self._delayed.take_due(now_ms))
         if self._replay:
-            return ReadAgain(self._replay.head(min(self.permits, READ_AGAIN_MAX)))
+            return ReadAgain(self._replay.head(permits))
         return None if self._delayed.full else ReadTail(self.read_position)
 
     def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:

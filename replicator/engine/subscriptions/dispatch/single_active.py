@@ -61,15 +61,14 @@ class SingleActiveDispatcher(Dispatcher):
             self._spread = spread
             self._pick()
 
-    @property
-    def permits(self) -> int:
-        return max(0, self.consumers[self.active].permits) if self.active is not None else 0
+    def permits(self, most: int) -> int:
+        return min(most, max(0, self.consumers[self.active].permits)) if self.active is not None else 0
 
     def next_read(self, now_ms: int) -> ReadPlan | None:
-        if self.permits == 0:
+        if not (permits := self.permits(READ_AGAIN_MAX)):
             return None
         if self._replay:
-            return ReadAgain(self._replay.head(min(self.permits, READ_AGAIN_MAX)))
+            return ReadAgain(self._replay.head(permits))
         return ReadTail(self.read_position)
 
     def assign(self, plan: ReadPlan, candidates: Sequence[Candidate], now_ms: int) -> list[Assignment]:
