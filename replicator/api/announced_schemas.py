@@ -18,7 +18,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import RegisteredSchema
 from replicator.running.limited_log import LIMITED
-from replicator.running.pacing import Pace
+from replicator.running.pacing import LinkPace, Pace
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 SCHEMAS_AT_ONCE_MAX: Final = 1_000
@@ -31,7 +31,7 @@ async def take(request: web.Request, engine: Engine, source: str, note: Callable
     its number of new schemas.
     """
     refused: dict[str, dict[str, str]] = {}
-    pace = Pace(engine.turns)
+    pace = LinkPace(engine.turns)
     for topic, rows in (await _announced(request, pace)).items():
         await pace.step()
         try:

@@ -44,7 +44,7 @@ from replicator.engine.log.link_frame import (
 from replicator.engine.log.writer import CopiedBlock, Extent
 from replicator.links.copier import LANES_MAX
 from replicator.peering.lives import HEARS, MADE
-from replicator.running.pacing import Pace, metered
+from replicator.running.pacing import LinkPace, metered
 from replicator.running.short_tasks import awaited, heard
 from replicator.running.turns import FairScheduler
 from replicator.tracing.notes import CarriedNotes, decode_notes
@@ -228,7 +228,7 @@ async def _serve_frames(
     async def read() -> None:
         try:
             while await room.acquire() and (frame := await frames.next()) is not None:
-                pending.put_nowait(await _take(request, link, frame))
+                pending.put_nowait(await _take(request, link, frame, pending.put_nowait))
                 del frame  # its memory is used again once it is committed
         except EngineError as error:
             pending.put_nowait(error)
@@ -261,11 +261,22 @@ async def _serve_frames(
                 await asyncio.wait(begun)
 
 
-async def _take(request: web.Request, link: IncomingLink, frame: Received) -> _Results:
-    """Submit a frame, and release it when all that it brings is durable or refused."""
+async def _take(
+    request: web.Request,
+    link: IncomingLink,
+    frame: Received,
+    ended: Callable[[_Results], object] | None = None,
+) -> _Results:
+    """Submit a frame, and release it when all that it brings is durable or refused.
+
+    If the stream ends meanwhile, ``ended`` receives what was submitted before that."""
     results: _Results = []
     try:
         await _submit(request, link, frame.content, results)
+    except (asyncio.CancelledError, ConnectionError):
+        if ended is not None:
+            ended(results)
+        raise
     finally:
         if frame.release is not None:
             _release_after(results, frame.release)
@@ -299,15 +310,15 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview, r
     What becomes of them is added to ``results``.
     """
     engine = request.app[ENGINE]
-    pace = Pace(engine.turns)
-    # A reload of the topology may have changed what the link brings since it opened this stream.
-    link = request.app[LINKED_SOURCES].find(*link.key) or link
+    pace = LinkPace(engine.turns)
     topics, noted = await pace.finish(decode_frame_by_steps(frame))
+    link = _still_open(request, link)
     notes = {} if engine.tracing is None or not noted else _notes(noted)
     is_waiting = False
     for name, blocks in _pieces(topics):
         if pace.due:
             await pace.pause()
+            link = _still_open(request, link)
         try:
             check_may_replicate(request, name)
             _check_origin(blocks, link)
@@ -330,6 +341,17 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview, r
             await asyncio.sleep(0)  # lets this append reach the writer's queue before the topic's next blocks
     if is_waiting:
         await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
+
+
+def _still_open(request: web.Request, link: IncomingLink) -> IncomingLink:
+    """Return the link of a stream as it is now: a reload of the topology may have changed what it brings.
+
+    Raises :class:`ConnectionResetError` if the stream was ended meanwhile, such as for another run of the source's
+    store, or because its token has expired. Then nothing more of its frame may be appended.
+    """
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError("the link's stream has ended")
+    return request.app[LINKED_SOURCES].find(*link.key) or link
 
 
 def _pieces(topics: Mapping[str, list[CopiedBlock]]) -> Iterator[tuple[str, list[CopiedBlock]]]:
@@ -384,6 +406,7 @@ async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
     Raise :class:`FrameTooLarge` if more topics are refused than the link would read an answer about.
     """
     extents, size_bytes = 0, 100  # what is in each answer
+    pace = LinkPace(turns)
     refused: dict[str, str] = {}
     for count, (topic, result) in enumerate(results, 1):
         try:
@@ -401,5 +424,5 @@ async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
                         f"can name. One is {topic[:80]!r}: {error}"
                     ) from None
         if not count % RESULTS_AT_ONCE:
-            await Pace(turns).pause()
+            await pace.step()
     return pack_answer_text(f'{{"extents": {extents}, "refused": {{{", ".join(refused.values())}}}}}')

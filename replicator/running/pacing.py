@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 
@@ -30,7 +31,12 @@ class Pace:
         """Begin a slice. The work counts for ``share``, by default that of the client whose request is served."""
         self._turns = turns
         self._share = share or CLIENT.get() or turns.own
-        self._until = turns.clock() + SLICE_SECONDS
+        self._begin()
+
+    @property
+    def slice_seconds(self) -> float:
+        """Length of a slice."""
+        return SLICE_SECONDS
 
     @property
     def due(self) -> bool:
@@ -43,7 +49,7 @@ class Pace:
             now = self._turns.clock()
             self._turns.spend(self._share, max(0.0, now - self._until + SLICE_SECONDS), now)
         await next_slice(self._turns, self._share)
-        self._until = self._turns.clock() + SLICE_SECONDS
+        self._begin()
 
     async def finish(self, steps: Generator[None, None, _T]) -> _T:
         """Run ``steps`` to the end, and return their result. Between two of them, wait if the slice is used up."""
@@ -60,6 +66,37 @@ class Pace:
         """Wait for the next slice if this one is used up."""
         if self._turns.clock() >= self._until:
             await self.pause()
+
+    def _begin(self) -> None:
+        self._until = self._turns.clock() + self.slice_seconds
+
+
+LINK_SLICE_SECONDS: Final = 0.002
+"""Length of a slice of what links bring: a third of the event loop's time beside the slices of busy clients."""
+
+
+_turnstiles: Final[WeakKeyDictionary[FairScheduler, asyncio.Lock]] = WeakKeyDictionary()
+"""For each event loop, a lock that each link's work holds for a turn before its next slice."""
+
+
+class LinkPace(Pace):
+    """Pauses of work for links. After each slice it waits for the next turn of the event loop, and not for its turn
+    among the clients: beside a thousand busy ones that takes a second, and links would fall behind without bound
+    (invariant 8). All links of a worker get one slice a turn.
+    """
+
+    __slots__ = ()
+
+    @property
+    def slice_seconds(self) -> float:
+        return LINK_SLICE_SECONDS
+
+    async def pause(self) -> None:
+        if (turnstile := _turnstiles.get(self._turns)) is None:
+            turnstile = _turnstiles[self._turns] = asyncio.Lock()
+        async with turnstile:
+            await asyncio.sleep(0)
+        self._begin()
 
 
 def metered(work: Coroutine[Any, Any, _T], turns: FairScheduler) -> MeteredCoroutine[_T]:

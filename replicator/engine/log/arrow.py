@@ -68,7 +68,7 @@ END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a whole stream. Arrow reads a stream without them as one that has fewer batches."""
 _ENCAPSULATED_BYTES: Final = 8
 """Before a message of a stream: a mark, and the length of its metadata."""
-_SCHEMA_BYTES_MAX: Final = 512 * 1024
+_SCHEMA_BYTES_MAX: Final = 1024 * 1024
 """Most bytes of a schema: as many notes as a frame may have, each of another topic with a long name."""
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 

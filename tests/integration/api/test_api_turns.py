@@ -57,7 +57,7 @@ from replicator.gateway.connection import Addresses, Connection
 from replicator.gateway.server import Gateway
 from replicator.protocol.commands_pb2 import BaseCommand, CommandConnect, CommandPing
 from replicator.protocol.frames import encode
-from replicator.running.turns import SLICE_SECONDS
+from replicator.running.pacing import LINK_SLICE_SECONDS
 from snapshots.position import BEFORE_ALL, Position
 
 
@@ -397,7 +397,7 @@ async def linked(path: Path) -> AsyncIterator[tuple[Engine, asyncio.StreamReader
     """Yield a worker and an open stream of a link to it. Each look at the clock uses up a slice."""
     async with opened(path, "eu-west") as engine, whole_app(engine) as (_, base), asyncio.timeout(120):
         reader, writer = await opened_stream(base)
-        engine.turns.clock = Ticking(SLICE_SECONDS)
+        engine.turns.clock = Ticking(LINK_SLICE_SECONDS)
         try:
             yield engine, reader, writer
         finally:
@@ -438,6 +438,34 @@ async def test_blocks_of_a_large_frame_are_decoded_checked_and_appended_in_slice
         topic = engine.find(TOPIC)
         assert topic is not None
         assert entries_of(topic, "us-east") == [message(b"%d" % number) for number in range(len(COPIED))]
+
+
+@asynchronous
+async def test_nothing_is_appended_of_a_frame_whose_stream_was_ended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream may be one of a run of the source's store from which nothing may be taken any more."""
+    begin, serve = TopicWriting.begin_copy, link_streams._serve_frames
+    ends, appended, is_over = list[Callable[[], None]](), list[int](), asyncio.Event()
+
+    async def served(request: Any, link: Any, frames: Any, first: Any = None) -> None:
+        ends.append(frames.abort)
+        try:
+            await serve(request, link, frames, first)
+        finally:
+            is_over.set()
+
+    def ended_at_the_first(writing: TopicWriting, blocks: Sequence[CopiedBlock]) -> Any:
+        appended.append(len(blocks))
+        ends[0]()
+        return begin(writing, blocks)
+
+    monkeypatch.setattr(link_streams, "_serve_frames", served)
+    monkeypatch.setattr(TopicWriting, "begin_copy", ended_at_the_first)
+    async with linked(tmp_path / "data") as (_, _, writer):
+        writer.write(framed(b"".join(encode_rows(COPIED))))
+        await is_over.wait()
+    assert appended == [BLOCKS_AT_ONCE]
 
 
 @asynchronous

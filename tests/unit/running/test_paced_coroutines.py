@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicator.running.pacing import CLIENT, MeteredCoroutine, Pace, metered
+from replicator.running.pacing import CLIENT, LINK_SLICE_SECONDS, LinkPace, MeteredCoroutine, Pace, metered
 from replicator.running.short_tasks import awaited
 from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 
@@ -146,5 +146,44 @@ def test_work_is_of_the_client_whose_request_is_served() -> None:
         CLIENT.set(share)
         await metered(work(), turns)
         assert turns.busiest(3) == [(share, 0.125)]
+
+    asyncio.run(check())
+
+
+def test_invariant_8_links_get_a_slice_in_each_turn_and_share_it_beside_clients_that_never_rest() -> None:
+    """A link would otherwise wait for one slice until each of a thousand busy clients had one."""
+
+    async def check() -> None:
+        clock, loop = Clock(), asyncio.get_running_loop()
+        turns = turns_of_loop(clock)
+        looks, slices = 0, dict[int, list[str]]()
+
+        def count_turns() -> None:
+            nonlocal looks
+            looks += 1
+            loop.call_soon(count_turns)
+
+        def busy(share: LoopShare) -> Callable[[], bool]:
+            def work() -> bool:
+                clock.work(SLICE_SECONDS)
+                turns.spend(share, SLICE_SECONDS, clock.now)
+                return True
+
+            return work
+
+        async def link(name: str) -> None:
+            pace = LinkPace(turns)
+            for _ in range(10):
+                clock.work(LINK_SLICE_SECONDS)
+                await pace.step()
+                slices.setdefault(looks, []).append(name)
+
+        for number in range(1_000):
+            share = LoopShare(str(number))
+            turns.wait(share, busy(share))
+        loop.call_soon(count_turns)
+        await asyncio.gather(link("one"), link("other"))
+        assert looks <= 50, "turns for twenty slices"
+        assert all(len(names) == 1 for names in slices.values()), "one slice of all links in a turn"
 
     asyncio.run(check())
