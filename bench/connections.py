@@ -95,9 +95,9 @@ async def _cores(broker: Broker, seconds: float) -> float:
 
 
 async def measure_reconnect(directory: Path, say: Say, scale: float = 1.0) -> list[Measurement]:
-    """Return the figures of group ``reconnect``, of 10,000 clients times ``scale``, beside the peer.
+    """Return the figures of group ``reconnect`` for the worker and the peer, with 10,000 clients times ``scale``.
 
-    They are clients served a second, times until a client is served, and the CPU time of the broker for each client.
+    The figures are clients served a second, times until a client is served, and the broker's CPU time for each client.
     Return an empty list if Go is missing, or if a process may not open that many files.
     """
     count = max(1, int(CLIENTS * scale))

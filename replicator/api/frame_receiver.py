@@ -165,9 +165,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 raise TimeoutError(f"nothing came for {SILENCE_SECONDS_MAX:g} s")
 
     async def answer(self, packed: bytes) -> None:
-        """Send a packed answer to the link, after what :meth:`queue_answer` keeps back: the link reads in this order.
+        """Send a packed answer to the link, after the messages of :meth:`queue_answer` that still wait.
 
-        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
+        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it reads nothing.
         """
         if not self._transport.is_closing():
             later, self._told_later = self._told_later, []
@@ -241,7 +241,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _parse(self, frames_max: int | None = None) -> None:
-        """Parse at most ``frames_max`` frames of the bytes that came; all with None."""
+        """Parse at most ``frames_max`` frames of the bytes that were received, or all of them if it is None."""
         if self._parsing is None:
             return
         found = len(self._frames)

@@ -85,7 +85,7 @@ class FrameStream(Protocol):
     async def answer(self, packed: bytes) -> None:
         """Send an answer to the link, packed by :func:`pack_answer`.
 
-        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it takes nothing.
+        Raises :class:`ConnectionError` if the link has gone, and :class:`TimeoutError` if it reads nothing.
         """
 
     def idle(self) -> None:
@@ -237,6 +237,7 @@ async def _serve_frames(
 
     turns = request.app[ENGINE].turns
     reader = awaited(metered(read(), turns))
+    results: _Results | EngineError | None = None
     try:
         while (results := await pending.get()) is not None:
             if not results and pending.empty():
@@ -254,10 +255,14 @@ async def _serve_frames(
         return  # the link has gone; it will ask for the high-water mark when it is back
     finally:
         reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
+        (ended,) = await asyncio.gather(reader, return_exceptions=True)
+        if isinstance(ended, Exception) and not isinstance(ended, ConnectionError | TimeoutError):
+            log.error("reading a link's stream failed", source=link.source, exc_info=ended)
+        left = [results]
         while not pending.empty():
-            left = pending.get_nowait()
-            if isinstance(left, list) and (begun := _begun(left)):
+            left.append(pending.get_nowait())
+        for each in left:
+            if isinstance(each, list) and (begun := _begun(each)):
                 await asyncio.wait(begun)
 
 
@@ -326,6 +331,7 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview, r
             if topic is None:
                 select_new(blocks, cluster=engine.cluster, topic=name, high_water={})  # no topic for what is refused
                 topic = await engine.topic(name, by_link=True)
+                link = _still_open(request, link)
         except EngineError as error:
             results.append((name, error))
             continue
@@ -339,15 +345,16 @@ async def _submit(request: web.Request, link: IncomingLink, frame: memoryview, r
         results.append((name, begun))
         if waits and len(blocks) < len(topics[name]):
             await asyncio.sleep(0)  # lets this append reach the writer's queue before the topic's next blocks
+            link = _still_open(request, link)
     if is_waiting:
         await asyncio.sleep(0)  # lets these appends reach the writer's queue before the next frame is read
 
 
 def _still_open(request: web.Request, link: IncomingLink) -> IncomingLink:
-    """Return the link of a stream as it is now: a reload of the topology may have changed what it brings.
+    """Return the stream's link as it is now. A reload of the topology may have changed which origins it carries.
 
-    Raises :class:`ConnectionResetError` if the stream was ended meanwhile, such as for another run of the source's
-    store, or because its token has expired. Then nothing more of its frame may be appended.
+    Raises :class:`ConnectionResetError` if the stream was ended meanwhile: another run of the source's store took its
+    place, for example, or its token has expired. Then nothing more of its frame may be appended.
     """
     if request.transport is None or request.transport.is_closing():
         raise ConnectionResetError("the link's stream has ended")
@@ -355,9 +362,9 @@ def _still_open(request: web.Request, link: IncomingLink) -> IncomingLink:
 
 
 def _pieces(topics: Mapping[str, list[CopiedBlock]]) -> Iterator[tuple[str, list[CopiedBlock]]]:
-    """Yield the blocks of each topic, in order, at most :data:`BLOCKS_AT_ONCE` each time.
+    """Yield each topic's blocks, in order, in lists of at most :data:`BLOCKS_AT_ONCE`.
 
-    If some are refused, those behind them are refused, too: each block names the position of the one before it.
+    If a block is refused, the later blocks of its topic are refused, too: each names the position of the one before it.
     """
     for name, blocks in topics.items():
         if len(blocks) <= BLOCKS_AT_ONCE:
@@ -401,9 +408,9 @@ def _notes(noted: bytes) -> dict[str, Sequence[CarriedNotes]]:
 
 
 async def _outcome(results: _Results, turns: FairScheduler) -> bytes:
-    """Return the packed answer to a frame, once all that it brings is durable or refused.
+    """Return the packed answer to a frame, once each of its blocks is durable or refused.
 
-    Raise :class:`FrameTooLarge` if more topics are refused than the link would read an answer about.
+    Raise :class:`FrameTooLarge` if so many topics are refused that no link would read the answer.
     """
     extents, size_bytes = 0, 100  # what is in each answer
     pace = LinkPace(turns)

@@ -35,7 +35,7 @@ class Pace:
 
     @property
     def slice_seconds(self) -> float:
-        """Length of a slice."""
+        """Return for how long the work may hold the event loop before it pauses."""
         return SLICE_SECONDS
 
     @property
@@ -52,7 +52,7 @@ class Pace:
         self._begin()
 
     async def finish(self, steps: Generator[None, None, _T]) -> _T:
-        """Run ``steps`` to the end, and return their result. Between two of them, wait if the slice is used up."""
+        """Run the generator ``steps`` to its end, and return its result. Pause between two steps when it is time."""
         while True:
             try:
                 next(steps)
@@ -80,9 +80,9 @@ _turnstiles: Final[WeakKeyDictionary[FairScheduler, asyncio.Lock]] = WeakKeyDict
 
 
 class LinkPace(Pace):
-    """Pauses of work for links. After each slice it waits for the next turn of the event loop, and not for its turn
-    among the clients: beside a thousand busy ones that takes a second, and links would fall behind without bound
-    (invariant 8). All links of a worker get one slice a turn.
+    """Pace of work for links. After a slice, the work waits for the next turn of the event loop, and does not queue
+    with the clients: behind a thousand busy clients it would wait a second for each slice, and links would fall behind
+    without bound (invariant 8). Of all links that wait in a worker, one goes on in a turn.
     """
 
     __slots__ = ()

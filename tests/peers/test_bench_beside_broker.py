@@ -70,7 +70,7 @@ def test_topics_with_little_to_do_are_measured_for_some_seconds(data_dir: Path) 
 def test_clients_that_connect_at_once_are_measured_from_more_than_one_address(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that is not served in every run, or loses its connection after it, fails the Go program."""
+    """The Go program fails if a client is not served in one of the runs, or loses its connection later."""
     monkeypatch.setattr(connections, "RUNS", 2)
     measured = asyncio.run(connections.measure_reconnect(data_dir, print, 0.015))
     found = units(measured)

@@ -219,7 +219,7 @@ def decode_append(body: bytes | memoryview) -> dict[str, list[CopiedBlock]]:
 
 
 def at_once(steps: Generator[None, None, _T]) -> _T:
-    """Run ``steps`` to the end without a pause, and return their result."""
+    """Run the generator ``steps`` to its end without a pause, and return its result."""
     while True:
         try:
             next(steps)
@@ -229,8 +229,7 @@ def at_once(steps: Generator[None, None, _T]) -> _T:
 
 
 def decode_append_by_steps(body: bytes | memoryview) -> Generator[None, None, dict[str, list[CopiedBlock]]]:
-    """Do as :func:`decode_append`, and yield after at most :data:`ROWS_AT_ONCE` rows each, so that the caller can
-    pause."""
+    """Do the work of :func:`decode_append`. Yield after every :data:`ROWS_AT_ONCE` rows: there the caller may pause."""
     topics: dict[str, list[CopiedBlock]] = {}
     for rows in _rows(body):
         for topic, ledger, entry, left_out, block in rows:

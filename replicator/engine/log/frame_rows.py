@@ -75,8 +75,7 @@ def decode_frame(body: Buffer) -> Decoded:
 
 
 def decode_frame_by_steps(body: Buffer) -> Generator[None, None, Decoded]:
-    """Do as :func:`decode_frame`, and yield after at most :data:`ROWS_AT_ONCE` rows each, so that the caller can
-    pause."""
+    """Do the work of :func:`decode_frame`. Yield after every :data:`ROWS_AT_ONCE` rows: there the caller may pause."""
     view = memoryview(body)
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return (yield from decode_append_by_steps(view)), notes_of(view)

@@ -148,6 +148,6 @@ def pack_answer(answer: Mapping[str, Any]) -> bytes:
 
 
 def pack_answer_text(text: str) -> bytes:
-    """Return an answer whose JSON is ``text``, encoded as :func:`pack_answer` does."""
+    """Return an answer whose JSON is ``text``, in the encoding of :func:`pack_answer`."""
     body = text.encode()
     return len(body).to_bytes(ANSWER_HEADER_BYTES, "big") + body

@@ -109,6 +109,8 @@ class CursorSaver:
             await self._writer.put_many([*deletion.writes, *writes], cleared=deletion.cleared)
         except BaseException:
             self._deleting = None
+            if self.stored:
+                self.call_when_saved(lambda _: None)  # what was refused meanwhile: who asked was told of it
             raise
 
     def refuse(self, refusal: EngineError | None) -> None:

@@ -152,7 +152,7 @@ def test_a_scrape_of_thousands_of_topics_holds_up_nobody(tmp_path: Path) -> None
 def test_invariants_2_and_3_of_a_large_frame_with_a_damaged_block_nothing_behind_it_is_kept_until_it_comes_again(
     tmp_path: Path, damaged: int
 ) -> None:
-    """Parts of the frame before the block may be kept. The link asks where to go on, or sends all of it again."""
+    """Blocks before the damaged one may be kept. The link asks where to go on, or sends the whole frame again."""
     entries = [message(b"%d" % number) for number in range(3 * BLOCKS_AT_ONCE)]
     previous = [BEFORE_ALL, *(Position(9, number) for number in range(len(entries)))]
     blocks = [

@@ -394,7 +394,7 @@ COPIED = [
 
 @asynccontextmanager
 async def linked(path: Path) -> AsyncIterator[tuple[Engine, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield a worker and an open stream of a link to it. Each look at the clock uses up a slice."""
+    """Yield a worker and an open stream of a link to it. The clock is made up: each reading of it ends a slice."""
     async with opened(path, "eu-west") as engine, whole_app(engine) as (_, base), asyncio.timeout(120):
         reader, writer = await opened_stream(base)
         engine.turns.clock = Ticking(LINK_SLICE_SECONDS)
@@ -444,7 +444,7 @@ async def test_blocks_of_a_large_frame_are_decoded_checked_and_appended_in_slice
 async def test_nothing_is_appended_of_a_frame_whose_stream_was_ended_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream may be one of a run of the source's store from which nothing may be taken any more."""
+    """Another run of the source's store may have taken its place, and then nothing of the first run may be taken."""
     begin, serve = TopicWriting.begin_copy, link_streams._serve_frames
     ends, appended, is_over = list[Callable[[], None]](), list[int](), asyncio.Event()
 
@@ -470,7 +470,7 @@ async def test_nothing_is_appended_of_a_frame_whose_stream_was_ended_meanwhile(
 
 @asynchronous
 async def test_refusals_of_many_topics_are_told_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each topic is told once, with what was wrong first."""
+    """Each topic is named once, with its first error."""
     async with linked(tmp_path / "data") as (_, reader, writer):
         told = Counted(asyncio.get_running_loop())
 

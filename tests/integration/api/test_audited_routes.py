@@ -69,7 +69,7 @@ def test_what_an_operator_asks_of_other_paths_is_noted(
 
 
 class BesideBrokers:
-    """Stand-in for the bridge of a worker beside brokers. It does what it is asked until its brokers are ``silent``."""
+    """Stand-in for the bridge of a worker beside brokers. Requests fail once ``silent`` is set."""
 
     silent = False
     places: ClassVar[list[dict[str, Any]]] = [{"after": "1:1"}]

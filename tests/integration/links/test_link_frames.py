@@ -101,7 +101,7 @@ def test_blocks_that_come_while_a_frame_is_not_answered_go_in_one_frame_and_one_
 def test_no_frame_has_more_than_so_many_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: list[str], read_from: str
 ) -> None:
-    """With more, both ends would be busy with thousands of blocks that are behind, and with nothing else."""
+    """With thousands of blocks in a frame, both ends would be busy with one frame, and with nothing else."""
     frames: list[int] = []
 
     def noted(blocks: Sequence[Outgoing], notes: bytes = b"") -> Any:

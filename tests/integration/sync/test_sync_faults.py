@@ -14,7 +14,7 @@ from sync_node_support import TOPIC, Node, backlog, consuming, mesh, synced
 from test_sync_ignored import acked, entry_of, started
 
 from replicator.engine.engine import Engine
-from replicator.engine.errors import StoreFull
+from replicator.engine.errors import StoreFull, SubscriptionNotFound
 from replicator.engine.log.block import BlockKind
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.subscriptions.cursor_rows import load_cursors
@@ -132,8 +132,39 @@ def test_a_store_that_was_full_for_a_while_makes_no_update_forgotten(
     asyncio.run(main())
 
 
+def test_what_was_acknowledged_while_a_subscription_was_to_be_deleted_is_stored_when_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, "a") as engine:
+            topic = await engine.topic(TOPIC)
+            await topic.publish([message() for _ in range(3)])
+            _, inbox = await consuming(topic, 3)
+            full, put_many = asyncio.Event(), engine.writer.put_many
+
+            async def refuse(writes: Sequence[Any], **cleared: Any) -> None:
+                if cleared.get("cleared"):  # a deletion
+                    await full.wait()
+                    raise StoreFull("full")
+                await put_many(writes, **cleared)
+
+            monkeypatch.setattr(engine.writer, "put_many", refuse)
+            subscription = topic.subscriptions["sub"]
+            deleting = asyncio.ensure_future(subscription.deleting.delete(force=True))
+            await eventually(lambda: subscription._saver._deleting is not None, "a deletion that has begun")
+            subscription.cursor.acknowledge(inbox.positions[1], None, 1)
+            with pytest.raises(SubscriptionNotFound):
+                await subscription.saved()
+            full.set()
+            with pytest.raises(StoreFull):
+                await deleting
+            await eventually(lambda: stored(engine, topic) == 1, "the acknowledgement in the store")
+
+    asyncio.run(main())
+
+
 def test_the_last_markers_that_a_topic_writes_are_stored_as_handled(tmp_path: Path) -> None:
-    """No other event follows them that would save the checkpoint."""
+    """No later event follows these markers, so they must have the checkpoint saved themselves."""
 
     async def main() -> None:
         async with opened(tmp_path, "a") as engine:

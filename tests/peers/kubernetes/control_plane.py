@@ -210,7 +210,9 @@ class ControlPlane:
                 f"--root-ca-file={self.authority}",
             ],
         )
-        self._start("kube-scheduler", [str(folder / "kube-scheduler"), *client])
+        # Once it missed that a claim was bound. It looks at such pods again after five minutes: longer than tests wait.
+        again = "--pod-max-in-unschedulable-pods-duration=10s"
+        self._start("kube-scheduler", [str(folder / "kube-scheduler"), *client, again])
         self._until(
             lambda: (
                 self._answers("/api/v1/namespaces/default/serviceaccounts/default")

@@ -22,7 +22,7 @@ def ring(*names: str) -> ConsistentHashSelector:
 
 
 def parts(selector: ConsistentHashSelector) -> tuple[list[int], list[int], dict[int, tuple[int, ...]]]:
-    """Return a copy of everything by which a selector chooses."""
+    """Return a copy of a selector's state: its points, the owner of each, and the consumers that share a point."""
     return list(selector._points), list(selector._owners), dict(selector._shared)
 
 

@@ -106,7 +106,7 @@ def test_a_group_ends_at_its_limit_and_the_next_one_has_the_rest(monkeypatch: py
 
 
 def test_a_group_has_so_many_blocks_of_links_and_not_many_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each commit the event loop looks at all blocks of its group."""
+    """The number has a limit because the event loop looks at each block of a group after its commit."""
     monkeypatch.setattr(request_queue, "GROUP_BLOCKS_MAX", 5)
 
     async def act(requests: RequestQueue) -> None:

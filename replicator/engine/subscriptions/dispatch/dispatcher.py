@@ -96,7 +96,7 @@ class Dispatcher(ABC):
     def permits(self, most: int) -> int:
         """Return the number of messages that may be sent now to all consumers together, but at most ``most``.
 
-        There may be thousands of consumers, and this is asked for with each message: counting ends at ``most``."""
+        Counting stops at ``most``: there may be thousands of consumers, and each message asks for the number."""
 
     @abstractmethod
     def next_read(self, now_ms: int) -> ReadPlan | None:

@@ -127,7 +127,7 @@ class ConsistentHashSelector:
             yield HashRange(start, HASH_SPACE - 1), self._standing(0)
 
     def _standing(self, index: int) -> tuple[int, ...]:
-        """Return the consumers of the point at ``index``."""
+        """Return the consumers at a point of the ring; ``index`` is the point's index."""
         return self._shared.get(self._points[index]) or (self._owners[index],)
 
     def _add_owner(self, index: int, consumer_id: int) -> None:
