@@ -285,7 +285,7 @@ class TopicSync:
             self._off[name] = None
             self.controller.on_subscription_deleted(name)
             return
-        relayed = self._applier.from_peers.get(name)
+        relayed = self._applier.made.get(name)
         announced = relayed is False or (relayed is None and self._shared.exact and not cursor.state.to_announce)
         self.controller.on_subscription(
             name,
@@ -324,15 +324,17 @@ class TopicSync:
 
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
         self._off.pop(name, None)
-        announced = self._applier.from_peers.get(name) is False
+        burial = self._applier.burials.get(name)
+        if burial is not None and burial.generation != generation:
+            burial = None  # it is a deletion of this cluster's own
         sparing = self._topic.subscriptions.tombstones.unless_in_use(name)
         self.controller.on_subscription_deleted(
             name,
             generation,
             monotonic_ms(),
-            announced=announced,
+            announced=burial is not None and not burial.relay,
             unless_in_use=sparing,
-            again=name in self._applier.buried_again,
+            again=burial is not None and burial.again,
         )
         self._checkpoint.subscription_deleted(name)
         if self._state.is_loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -21,10 +22,21 @@ from snapshots.position import BEFORE_ALL
 log = structlog.get_logger(__name__)
 
 
+class Burial(NamedTuple):
+    """Deletion of a subscription that another cluster announced."""
+
+    generation: int
+    """Generation of the deletion. A deletion in another generation is this cluster's own."""
+    relay: bool
+    """Whether to pass the announcement on."""
+    again: bool
+    """Whether the other cluster announced the deletion before."""
+
+
 class UpdateApplier:
     """Applies updates from other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
-    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "buried_again", "from_peers")
+    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "burials", "made")
 
     def __init__(
         self,
@@ -40,10 +52,10 @@ class UpdateApplier:
         self._state = state
         self._settle = settle
         self._opened = OpenedStarts(controller, time.monotonic)
-        self.from_peers: dict[str, bool] = {}
-        """Subscriptions that are being made or deleted because another cluster says so, and whether to pass that on."""
-        self.buried_again: dict[str, None] = {}
-        """Subscriptions that are being deleted because another cluster said again that it had deleted them."""
+        self.made: dict[str, bool] = {}
+        """Subscriptions that are being made because another cluster has them, each with whether to pass that on."""
+        self.burials: dict[str, Burial] = {}
+        """Subscriptions that are being deleted because another cluster deleted them."""
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Apply an update. Return a future that is done when the result is durable, or None if nothing needs to be
@@ -91,7 +103,7 @@ class UpdateApplier:
         return living or await self._create(update, relay=relay)
 
     async def _create(self, update: ApplyUpdate, *, relay: bool) -> Subscription:
-        self.from_peers[update.subscription] = relay
+        self.made[update.subscription] = relay
         try:
             return await self._topic.subscriptions.create(
                 update.subscription,
@@ -105,7 +117,7 @@ class UpdateApplier:
                 incomplete=self._shared.exact and bool(update.acks) and not update.whole,
             )
         finally:
-            self.from_peers.pop(update.subscription, None)
+            self.made.pop(update.subscription, None)
 
     async def _bury(self, update: ApplyUpdate, *, relay: bool) -> None:
         """Delete a subscription because another cluster deleted it.
@@ -119,16 +131,14 @@ class UpdateApplier:
         if living is not None and not living.replicated:
             self._shared.counted.updates_ignored += 1
             return
-        self.from_peers[name] = relay
-        if update.whole:
-            self.buried_again[name] = None
+        if living is None or not living.deleting.begun:
+            self.burials[name] = Burial(update.generation, relay, update.whole)
         try:
             kept = await self._topic.subscriptions.bury(
                 name, update.generation, unless_in_use=sparing, unless_unheard=update.whole
             )
         finally:
-            self.from_peers.pop(name, None)
-            self.buried_again.pop(name, None)
+            self.burials.pop(name, None)
         if kept is not None:
             unknown = update.whole and kept.cursor.state.may_outlive
             self._state.exact.outlive(kept, update.generation)

@@ -222,10 +222,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     def _subscription_made(self, created: Subscription, saving: asyncio.Future[None]) -> None:
         error = saving.exception()
+        stays = self._by_name.get(created.name) is created  # else it is deleted already, and listeners know
         if isinstance(error, EngineError):
             created.not_made(error)
-            del self._by_name[created.name]
-        else:
+            if stays:
+                del self._by_name[created.name]
+        elif stays:
             if created.replicated:
                 self.tombstones.forget(created.name)
             self.news.on_subscription(created)

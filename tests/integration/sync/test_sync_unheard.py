@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engine_support import message, subscribed
+from engine_support import eventually, message, subscribed
 from restored_support import Cluster, carry_until
 
 from replicator.engine.types import InitialPosition
@@ -62,6 +64,39 @@ def test_invariant_5_a_subscription_that_is_replicated_again_outlives_what_was_d
             consumer.close()
         await b.subscription.deleting.delete(force=True)
         await carry_until(lambda: gone(a, b), *links)
+        for each in (a, b):
+            await each.stop()
+
+    asyncio.run(main())
+
+
+def test_a_deletion_is_told_though_the_subscription_was_just_made_for_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are durable by one commit: the cluster hears of the deletion before it goes on where it made it."""
+
+    async def main() -> None:
+        a, b = Cluster("a", tmp_path), Cluster("b", tmp_path)
+        for each in (a, b):
+            await each.start()
+        await a.topic.publish([message()] * 6)
+        await a.topic.subscriptions.create("sub", BEFORE_ALL, replicated=True)
+        put_many, durable, told = b.engine.writer.put_many, list[str](), asyncio.Event()
+
+        async def told_together(writes: Sequence[Any], **cleared: Any) -> None:
+            await put_many(writes, **cleared)
+            if any(table in ("cursors", "tombstones") for table, *_ in writes):
+                durable.append("deleted" if cleared.get("cleared") else "made")
+                await told.wait()
+
+        monkeypatch.setattr(b.engine.writer, "put_many", told_together)
+        await carry_until(lambda: durable == ["made"], (a, b))
+        await a.subscription.set_replicated(False)
+        deleting = asyncio.ensure_future(b.subscription.deleting.delete(force=True))
+        await eventually(lambda: durable == ["made", "deleted"], "a deletion that is durable")
+        told.set()
+        await deleting
+        await carry_until(lambda: a.sync.counted.updates_ignored > 0, (b, a))
         for each in (a, b):
             await each.stop()
 
