@@ -21,6 +21,7 @@ from peers.apache_support import (
     Peer,
     backlog,
     bodies,
+    let_in,
     official,
     until,
 )
@@ -106,7 +107,7 @@ class Traffic:
                 assert list(dict.fromkeys(of_origin)) == bodies(origin, range(self.published[origin, topic]))
             open_ = sorted(body for body in at_a if kept(body))
             with official(self._peers["C"]) as client:
-                consumer = client.subscribe(topic, "work", ConsumerType.Shared)
+                consumer = let_in(client, topic, "work", ConsumerType.Shared)
                 left: list[str] = []
                 with suppress(pulsar.Timeout):
                     while True:

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 from gateway_broker import gateways_of
-from peers.apache_support import Beside, backlog, beside, brokers_of, official, read_all, until
+from peers.apache_support import Beside, backlog, beside, brokers_of, let_in, official, read_all, until
 from pulsar import CompressionType, ConsumerType, InitialPosition, Message
 from spark_cluster import spark_cluster
 
@@ -115,7 +115,7 @@ def test_what_a_filter_lets_pass_is_consumed_at_the_other_brokers_and_says_nothi
     with official(at_b) as client:
         client.create_producer(TOPIC, batching_enabled=False).send(b"B-0")
         until(lambda: backlog(at_b, TOPIC, WORK) >= 0, lambda: made.apache("B"), SECONDS_MAX)
-        consumer = client.subscribe(TOPIC, WORK, ConsumerType.Shared)
+        consumer = let_in(client, TOPIC, WORK, ConsumerType.Shared)
         received = []
         for _ in range(len(wanted) + 1):
             message = consumer.receive(60_000)
@@ -133,7 +133,7 @@ def test_what_a_filter_lets_pass_is_consumed_at_the_other_brokers_and_says_nothi
     assert verified["brokers"]["B"]["messages"] == len(copied) + 1
 
     with official(at_a) as client:
-        consumer = client.subscribe(TOPIC, WORK, ConsumerType.Shared)
+        consumer = let_in(client, TOPIC, WORK, ConsumerType.Shared)
         again = []
         for _ in range(len(published) - BATCH):
             message = consumer.receive(60_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from peers.apache_support import NAMESPACE, Beside, backlog, beside, official, until
+from peers.apache_support import NAMESPACE, Beside, backlog, beside, let_in, official, until
 from peers.several_brokers_support import (
     LINKS,
     Traffic,
@@ -131,7 +131,7 @@ def test_clients_are_kept_out_at_both_brokers_and_where_topics_move(cluster: Pul
         with official(deployment.client_url("C")) as client:
             for topic in topics:
                 client.create_producer(topic).send(b"C-0")
-                consumer = client.subscribe(topic, "work", ConsumerType.Shared)
+                consumer = let_in(client, topic, "work", ConsumerType.Shared)
                 for _ in range(2):
                     consumer.acknowledge(consumer.receive(30_000))
                 until(lambda topic=topic: backlog(cluster, topic, "work") == 0, lambda: deployment.apache("A"))

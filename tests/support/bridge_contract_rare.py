@@ -15,7 +15,7 @@ from typing import Final
 import forked_commands
 import pulsar
 from bridge_contract import bridged, publish
-from peers.apache_support import Beside, backlog, bodies, cursors, drain, official, read_all, until
+from peers.apache_support import Beside, backlog, bodies, cursors, drain, let_in, official, read_all, until
 from pulsar import ConsumerType, InitialPosition
 
 CHUNKED_BYTES: Final = 12 * 1024 * 1024
@@ -56,7 +56,7 @@ def test_a_message_in_chunks_arrives_whole_and_its_acknowledgement_with_it(pair:
     assert chunks >= 3, "the message was not cut"
     until(lambda: backlog(pair.brokers["B"], topic, "work") == 2 + chunks, lambda: bridged(pair, topic))
     with official(pair.brokers["B"]) as client:
-        consumer = client.subscribe(topic, "work", ConsumerType.Failover)
+        consumer = let_in(client, topic, "work", ConsumerType.Failover)
         got = [consumer.receive(60_000) for _ in range(3)]
         assert [message.data() for message in got] == [b"before", b"between", whole[::-1]]
         consumer.acknowledge_cumulative(got[2])

@@ -12,7 +12,7 @@ from typing import Any
 
 import forked_commands
 from bridge_contract import bridged, in_engine, publish
-from peers.apache_support import Beside, backlog, bodies, cursors, drain, official, read_all, until
+from peers.apache_support import Beside, backlog, bodies, cursors, drain, let_in, official, read_all, until
 from pulsar import ConsumerType, InitialPosition
 
 _topics = (f"persistent://public/default/remedied-{number}" for number in count())
@@ -187,7 +187,7 @@ def test_a_worker_that_lost_its_store_gets_going_by_itself(pair: Beside) -> None
     for name in "AB":
         assert len(read_all(pair.brokers[name], topic, 10)) == 10
     with official(pair.brokers["A"]) as client:
-        consumer = client.subscribe(topic, "work", consumer_type=ConsumerType.Shared)
+        consumer = let_in(client, topic, "work", ConsumerType.Shared)
         for _ in range(4):
             consumer.acknowledge(consumer.receive(30_000))
     until(lambda: backlog(pair.brokers["B"], topic, "work") == 6, lambda: bridged(pair, topic))
