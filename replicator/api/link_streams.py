@@ -6,7 +6,7 @@ came. Who the link is and what it speaks is looked at first; then its connection
 (:mod:`replicator.api.posted_frames`).
 
 Invariant 11 (DESIGN §3): a frame may have some hundred thousand blocks. It is decoded, checked and handed over in
-slices of the link's share of the event loop (:mod:`replicator.running.pacing`).
+slices, of which all links together get one in each turn of the event loop (:mod:`replicator.running.pacing`).
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ async def _append_posted(request: web.Request, link: IncomingLink) -> web.Stream
     frame = await frames.next()
     if frame is None:
         raise BadRequest("the body of the request has no frame: send at least one")
-    first = await _take(request, link, frame)
+    first: _Results = []
+    await _take(request, link, frame, first)
     _note_opened(request, link)
     response = await frames.begin()
     with ending_at_expiry(request):
@@ -224,11 +225,15 @@ async def _serve_frames(
     room = asyncio.Semaphore(FRAMES_PENDING_MAX)
     if first is not None:
         pending.put_nowait(first)
+    taken: _Results = []
 
     async def read() -> None:
+        nonlocal taken
         try:
             while await room.acquire() and (frame := await frames.next()) is not None:
-                pending.put_nowait(await _take(request, link, frame, pending.put_nowait))
+                taken = []
+                await _take(request, link, frame, taken)
+                pending.put_nowait(taken)
                 del frame  # its memory is used again once it is committed
         except EngineError as error:
             pending.put_nowait(error)
@@ -258,7 +263,7 @@ async def _serve_frames(
         (ended,) = await asyncio.gather(reader, return_exceptions=True)
         if isinstance(ended, Exception) and not isinstance(ended, ConnectionError | TimeoutError):
             log.error("reading a link's stream failed", source=link.source, exc_info=ended)
-        left = [results]
+        left = [results, taken]
         while not pending.empty():
             left.append(pending.get_nowait())
         for each in left:
@@ -266,26 +271,13 @@ async def _serve_frames(
                 await asyncio.wait(begun)
 
 
-async def _take(
-    request: web.Request,
-    link: IncomingLink,
-    frame: Received,
-    ended: Callable[[_Results], object] | None = None,
-) -> _Results:
-    """Submit a frame, and release it when all that it brings is durable or refused.
-
-    If the stream ends meanwhile, ``ended`` receives what was submitted before that."""
-    results: _Results = []
+async def _take(request: web.Request, link: IncomingLink, frame: Received, results: _Results) -> None:
+    """Submit a frame, and release it when all that it brings is durable or refused. Add that to ``results``."""
     try:
         await _submit(request, link, frame.content, results)
-    except (asyncio.CancelledError, ConnectionError):
-        if ended is not None:
-            ended(results)
-        raise
     finally:
         if frame.release is not None:
             _release_after(results, frame.release)
-    return results
 
 
 def _begun(results: _Results) -> list[asyncio.Future[list[Extent]]]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
@@ -26,17 +26,14 @@ class Pace:
     """Pauses of one long piece of work: after each slice it waits until it is its client's turn again."""
 
     __slots__ = ("_share", "_turns", "_until")
+    slice_seconds: ClassVar = SLICE_SECONDS
+    """For how long the work may hold the event loop before it pauses."""
 
     def __init__(self, turns: FairScheduler, share: LoopShare | None = None) -> None:
         """Begin a slice. The work counts for ``share``, by default that of the client whose request is served."""
         self._turns = turns
         self._share = share or CLIENT.get() or turns.own
         self._begin()
-
-    @property
-    def slice_seconds(self) -> float:
-        """Return for how long the work may hold the event loop before it pauses."""
-        return SLICE_SECONDS
 
     @property
     def due(self) -> bool:
@@ -47,7 +44,7 @@ class Pace:
         """Wait for the next slice of the client, or of the worker itself, whose use is counted here."""
         if self._share is self._turns.own:  # a client's time is counted by the steps of its request
             now = self._turns.clock()
-            self._turns.spend(self._share, max(0.0, now - self._until + SLICE_SECONDS), now)
+            self._turns.spend(self._share, max(0.0, now - self._until + self.slice_seconds), now)
         await next_slice(self._turns, self._share)
         self._begin()
 
@@ -59,8 +56,7 @@ class Pace:
             except StopIteration as end:
                 result: _T = end.value
                 return result
-            if self._turns.clock() >= self._until:
-                await self.pause()
+            await self.step()
 
     async def step(self) -> None:
         """Wait for the next slice if this one is used up."""
@@ -72,8 +68,7 @@ class Pace:
 
 
 LINK_SLICE_SECONDS: Final = 0.002
-"""Length of a slice of what links bring: a third of the event loop's time beside the slices of busy clients."""
-
+"""Slice of the work for links. Beside busy clients, it is a third of a turn of the event loop."""
 
 _turnstiles: Final[WeakKeyDictionary[FairScheduler, asyncio.Lock]] = WeakKeyDictionary()
 """For each event loop, a lock that each link's work holds for a turn before its next slice."""
@@ -86,10 +81,7 @@ class LinkPace(Pace):
     """
 
     __slots__ = ()
-
-    @property
-    def slice_seconds(self) -> float:
-        return LINK_SLICE_SECONDS
+    slice_seconds: ClassVar = LINK_SLICE_SECONDS
 
     async def pause(self) -> None:
         if (turnstile := _turnstiles.get(self._turns)) is None:

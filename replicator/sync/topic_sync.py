@@ -84,7 +84,7 @@ class TopicSync:
             starts=self._state.starts,
         )
         self._applier = UpdateApplier(shared, topic, self.controller, self._state, self._settle)
-        self._checkpoint = Checkpoint(shared.engine, topic, shared.checkpoint_budget, self._on_checkpoint_due)
+        self._checkpoint = Checkpoint(shared.engine, topic, shared.checkpoint_budget, lambda: self._queue.wake())
         self._queue = ActionQueue(
             shared,
             topic,
@@ -324,9 +324,7 @@ class TopicSync:
 
     def on_subscription_deleted(self, name: str, generation: int | None) -> None:
         self._off.pop(name, None)
-        burial = self._applier.burials.get(name)
-        if burial is not None and burial.generation != generation:
-            burial = None  # it is a deletion of this cluster's own
+        burial = self._applier.burial(name, generation)
         sparing = self._topic.subscriptions.tombstones.unless_in_use(name)
         self.controller.on_subscription_deleted(
             name,
@@ -447,9 +445,6 @@ class TopicSync:
             self._announcing_since = None
         self.controller.on_written(monotonic_ms())
         self._settle()
-
-    def _on_checkpoint_due(self) -> None:
-        self._queue.wake()
 
     def _forget_trimmed(self) -> None:
         """Forget the state of messages trimmed some time ago, and mappings that are below all subscriptions."""

@@ -26,7 +26,7 @@ class Burial(NamedTuple):
     """Deletion of a subscription that another cluster announced."""
 
     generation: int
-    """Generation of the deletion. A deletion in another generation is this cluster's own."""
+    """Generation of the deletion."""
     relay: bool
     """Whether to pass the announcement on."""
     again: bool
@@ -36,7 +36,7 @@ class Burial(NamedTuple):
 class UpdateApplier:
     """Applies updates from other clusters to one topic. ``settle`` is called when the controller has a new deadline."""
 
-    __slots__ = ("_controller", "_opened", "_settle", "_shared", "_state", "_topic", "burials", "made")
+    __slots__ = ("_burials", "_controller", "_opened", "_settle", "_shared", "_state", "_topic", "made")
 
     def __init__(
         self,
@@ -54,8 +54,14 @@ class UpdateApplier:
         self._opened = OpenedStarts(controller, time.monotonic)
         self.made: dict[str, bool] = {}
         """Subscriptions that are being made because another cluster has them, each with whether to pass that on."""
-        self.burials: dict[str, Burial] = {}
+        self._burials: dict[str, Burial] = {}
         """Subscriptions that are being deleted because another cluster deleted them."""
+
+    def burial(self, name: str, generation: int | None) -> Burial | None:
+        """Return the announced deletion of the subscription ``name`` that is being carried out; None if ``generation``
+        is that of a deletion of this cluster's own."""
+        found = self._burials.get(name)
+        return None if found is None or found.generation != generation else found
 
     async def apply(self, update: ApplyUpdate, *, repeating: bool) -> asyncio.Future[None] | None:
         """Apply an update. Return a future that is done when the result is durable, or None if nothing needs to be
@@ -132,13 +138,13 @@ class UpdateApplier:
             self._shared.counted.updates_ignored += 1
             return
         if living is None or not living.deleting.begun:
-            self.burials[name] = Burial(update.generation, relay, update.whole)
+            self._burials[name] = Burial(update.generation, relay, update.whole)
         try:
             kept = await self._topic.subscriptions.bury(
                 name, update.generation, unless_in_use=sparing, unless_unheard=update.whole
             )
         finally:
-            self.burials.pop(name, None)
+            self._burials.pop(name, None)
         if kept is not None:
             unknown = update.whole and kept.cursor.state.may_outlive
             self._state.exact.outlive(kept, update.generation)

@@ -185,12 +185,14 @@ def backlog(broker: Peer, topic: str, subscription: str) -> int:
 def let_in(client: pulsar.Client, topic: str, subscription: str, kind: pulsar.ConsumerType) -> pulsar.Consumer:
     """Subscribe, and try again while a worker keeps consumers out: for milliseconds, to acknowledge what another
     cluster has acknowledged (docs/apache-pulsar.md)."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
+
+    def subscribed() -> pulsar.Consumer | None:
         try:
             return client.subscribe(topic, subscription, kind)
         except pulsar.ConsumerBusy:
-            assert time.monotonic() < deadline, f"{subscription} of {topic} lets nobody in"
+            return None
+
+    return until(subscribed, f"{subscription} of {topic} lets nobody in")
 
 
 def drain(broker: PulsarBroker, topic: str, subscription: str, kind: pulsar.ConsumerType) -> list[str]:

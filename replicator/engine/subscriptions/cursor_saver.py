@@ -60,7 +60,7 @@ class CursorSaver:
         self._writes_next = False
         """Whether the save under way writes :attr:`_next`."""
         self._was_refused = False
-        """Whether a save was refused by :meth:`refuse`, and none has begun since."""
+        """Whether the last save was refused by :meth:`refuse` or :meth:`delete`."""
         self._with_first_save = with_first_save
         self.stored = stored
         """Whether the store has the subscription. It does not for a moment after creation."""
@@ -109,15 +109,18 @@ class CursorSaver:
             await self._writer.put_many([*deletion.writes, *writes], cleared=deletion.cleared)
         except BaseException:
             self._deleting = None
-            if self.stored:
-                self.call_when_saved(lambda _: None)  # what was refused meanwhile: who asked was told of it
+            self._save_what_was_refused()
             raise
 
     def refuse(self, refusal: EngineError | None) -> None:
         """Make later saves raise ``refusal``, because the subscription was not created, or its topic is being deleted.
         With None, allow saves again, and save what was refused meanwhile."""
         self._refusal = refusal
-        if refusal is None and self._was_refused and self.stored:
+        if refusal is None:
+            self._save_what_was_refused()
+
+    def _save_what_was_refused(self) -> None:
+        if self._was_refused and self.stored:
             self.call_when_saved(lambda _: None)  # who asked was told of the refusal
 
     def begin(self) -> tuple[Sequence[RowWrite], Sequence[tuple[str, bytes]]]:
@@ -132,12 +135,10 @@ class CursorSaver:
             self._waiting.remove(self._next[1])
         self._since = self._waiting_since
         self._writes_next = self._next is not None
-        if self._deleting is not None:
-            raise self._deleting.with_traceback(None)
-        if self._refusal is not None:
-            self._was_refused = True
-            raise self._refusal.with_traceback(None)
-        self._was_refused = False
+        refusal = self._deleting or self._refusal
+        self._was_refused = refusal is not None
+        if refusal is not None:
+            raise refusal.with_traceback(None)
         changes = self._rows.changes(self._state() if self._next is None else self._next[0])
         self._begun = True
         if changes and not self.stored:

@@ -45,8 +45,8 @@ class ConsistentHashSelector:
     def __init__(self) -> None:
         self.version = 0
         self._names: dict[int, str] = {}
-        # Parallel: the points in ascending order, and the consumer at each. A join copies both, and would
-        # touch each of a hundred thousand numbers of lists. Memory of arrays is copied at once.
+        # Parallel: the points in ascending order, and the consumer at each. A join copies both, of arrays at
+        # once; of lists it would touch each of a hundred thousand numbers.
         self._points = array("I")
         self._owners = array("q")
         self._shared: dict[int, tuple[int, ...]] = {}
