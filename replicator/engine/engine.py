@@ -170,7 +170,7 @@ class Engine:
         store = Store(path, cluster=cluster, size_max=settings.store_bytes_max, segments=settings.segments)
         engine = cls(store, settings, supervisor)
         try:
-            engine.conflicts.hidden_differing = await asyncio.to_thread(part_differing_duplicates, store)
+            engine.conflicts.hidden_differing = await part_differing_duplicates(store)
             for record in engine.store.topics():
                 try:
                     engine.loaded.load(record)

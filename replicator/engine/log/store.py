@@ -33,7 +33,7 @@ from replicator.engine.log.block import (
     verify_block,
 )
 from replicator.engine.log.block_heads import BlockHead, head_of
-from replicator.engine.log.segments.places import BlockRow, parse_row, read_placed
+from replicator.engine.log.segments.places import BlockRow, parse_row, read_places
 from replicator.engine.log.segments.segments import Segments
 from replicator.engine.log.segments.settings import SegmentSettings
 from replicator.engine.log.store_files import (
@@ -106,7 +106,7 @@ class Store(TopicRows):
             self.tables = open_tables(self.env, path, TABLES)
             self._note_head()
             with self.env.begin(buffers=True) as txn:
-                placed = (place for place, _ in read_placed(txn, self.tables["placed"]))
+                placed = read_places(txn, self.tables["placed"])
                 self.segments = Segments(path / LOG / SEGMENTS, segments or SegmentSettings(), placed)
         except OSError as error:
             self.env.close()

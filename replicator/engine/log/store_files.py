@@ -150,6 +150,9 @@ def may_use(path: Path) -> bool:
 
 def dangling_link(path: Path) -> Path | None:
     """Return the first symbolic link in ``path`` whose target does not exist, or None if there is no such link."""
+    with suppress(OSError):
+        if path.exists():  # so does the target of each link in it
+            return None
     for each in (path, *path.parents):
         try:
             if each.is_symlink() and not each.exists():

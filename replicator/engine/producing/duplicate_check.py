@@ -15,6 +15,7 @@ The check runs before anybody uses the store. It takes some 0.1 ms for each comp
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -44,15 +45,19 @@ _RULE: Final = f"{__version__}, 1"
 log = structlog.get_logger(__name__)
 
 
-def part_differing_duplicates(store: Store) -> int:
+async def part_differing_duplicates(store: Store) -> int:
     """Take entries that differ in content out of their chains of duplicates. Return the number of these entries.
 
-    Do nothing if this version has compared the duplicates of the store before.
+    Do nothing if this version has compared the duplicates of the store before. Only the comparison takes a thread.
     """
     with store.env.begin() as txn:
         none = txn.stat(store.tables["twins"])["entries"] == 0
     if none or store.meta(COMPARED_BY) == _RULE:
         return 0
+    return await asyncio.to_thread(_part_all, store)
+
+
+def _part_all(store: Store) -> int:
     found = 0
     try:
         for record in store.topics():

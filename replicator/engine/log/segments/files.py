@@ -76,13 +76,14 @@ def segment_number(name: str) -> int | None:
 
 def listed(directory: Path) -> Iterator[tuple[int, int]]:
     """Yield number and size of each segment's file. A file that is deleted meanwhile may be missing."""
-    for entry in directory.iterdir():
-        if (number := segment_number(entry.name)) is not None:
-            try:
-                size = entry.stat().st_size
-            except FileNotFoundError:
-                continue
-            yield number, size
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if (number := segment_number(entry.name)) is not None:
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+                yield number, size
 
 
 def check_access(directory: Path, number: int) -> None:

@@ -91,6 +91,12 @@ def placed_key(place: Place) -> bytes:
     return _PLACED_KEY.pack(place.segment, place.offset)
 
 
+def read_places(txn: lmdb.Transaction, database: Any) -> Iterator[Place]:
+    """Yield the place of each block in segments, in order. A start reads all of them."""
+    for key, value in txn.cursor(db=database):
+        yield Place(*_PLACED_KEY.unpack(key), *_PLACED_SIZE.unpack_from(value))
+
+
 def read_placed(
     txn: lmdb.Transaction, database: Any, segment: int | None = None, *, above: int = -1
 ) -> Iterator[tuple[Place, bytes]]:

@@ -95,7 +95,7 @@ class Segments:
         if directory.is_dir():
             self._probe()
         self.space = SegmentSpace(self.medium.alignment, self.readers)
-        for number, size in sorted(files.listed(directory)) if directory.is_dir() else ():
+        for number, size in sorted(files.listed(directory)) if self._probed else ():
             files.check_access(directory, number)
             self.space.add(Segment(number, size - size % self.medium.alignment))
         self.space.revive(placed)
