@@ -248,7 +248,7 @@ def test_a_worker_says_what_it_cannot_answer(tmp_path: Path) -> None:
 
 def test_others_have_their_turn_while_all_topics_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(pacing, "SLICE_SECONDS", 0.0)
+        monkeypatch.setattr(pacing.Pace, "slice_seconds", 0.0)
         async with clusters(tmp_path, "us-east") as (us,):
             for name in TOPICS:
                 await us.engine.topic(name)
