@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
@@ -37,8 +38,9 @@ COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Limit of a command's size: a namespace's list of topics, or a schema, is far smaller."""
 
 PARTS_MAX: Final = 1_000
-"""Limit of the parts of a command, such as properties, that are checked for invalid texts: 10 ms. Clients send some
+"""Limit of the parts of a command, such as properties. To count, parse and check so many takes 5 ms. Clients send some
 ten."""
+_PART_BYTES_MIN: Final = 2
 
 PIECE_BYTES_MIN: Final = 4096
 """Smallest piece of a frame that is kept alone. Smaller ones are joined, since each costs some memory of its own."""
@@ -149,13 +151,9 @@ class FrameDecoder:
         return at
 
     def _one(self, view: memoryview) -> Iterator[Any]:
-        frame: Frame | TooManyParts
-        try:
-            frame = _frame(view)
-        except TooManyParts as error:
-            if not self._refuses or error.request_id is None:
-                raise
-            frame = error
+        frame = _frame(view, of_client=self._refuses)
+        if isinstance(frame, TooManyParts) and (not self._refuses or frame.request_id is None):
+            raise frame
         if self._runs is not None:
             if isinstance(frame, Frame) and self._runs.takes(frame.command, view[4 : len(view) - len(frame.rest)]):
                 self._runs.add(bytes(frame.rest))
@@ -215,7 +213,11 @@ class FrameDecoder:
         return total
 
 
-def _frame(view: memoryview) -> Frame:
+def _frame(view: memoryview, *, of_client: bool) -> Frame | TooManyParts:
+    """Return the frame whose command size, command and rest are in ``view``. ``of_client`` says that a client sent it.
+
+    A command of too many parts is not parsed: that would hold the event loop for a tenth of a second.
+    """
     (size,) = _SIZE.unpack_from(view)
     if size > len(view) - 4:
         raise BadFrame(
@@ -226,8 +228,11 @@ def _frame(view: memoryview) -> Frame:
             f"a command of {size} bytes is over the limit of {COMMAND_BYTES_MAX}: its sender must give it fewer or "
             "shorter properties"
         )
+    encoded = bytes(view[4 : 4 + size])
+    if size > PARTS_MAX * _PART_BYTES_MIN and (refused := _too_many_parts(encoded, of_client=of_client)) is not None:
+        return refused
     try:
-        command = BaseCommand.FromString(bytes(view[4 : 4 + size]))
+        command = BaseCommand.FromString(encoded)
     except DecodeError:
         raise BadFrame("a command that cannot be read: the frame is damaged, or not of the Pulsar protocol") from None
     if not (command.IsInitialized() and command.HasField(_FIELDS[command.type])):
@@ -236,11 +241,88 @@ def _frame(view: memoryview) -> Frame:
             "version of the Pulsar protocol"
         )
     if command.type not in _WITHOUT_TEXTS:
-        inside = getattr(command, _FIELDS[command.type])
-        if _check_texts(inside, PARTS_MAX) < 0:
-            reason = f"{BaseCommand.Type.Name(command.type)} has more than {PARTS_MAX} parts, such as properties"
-            raise TooManyParts(reason, getattr(inside, "request_id", None))
+        _check_texts(getattr(command, _FIELDS[command.type]))
     return Frame(command, view[4 + size :])
+
+
+def _too_many_parts(encoded: bytes, *, of_client: bool) -> TooManyParts | None:
+    """Return an error if an encoded BaseCommand has more than :data:`PARTS_MAX` parts; None otherwise.
+
+    Lists of message ids may have more, which are handled piece by piece, and lists of topics that a server sends.
+    """
+    base = BaseCommand.DESCRIPTOR
+    if _parts_left(encoded, 0, len(encoded), base, PARTS_MAX + 1, of_client=of_client) >= 0:
+        return None
+    for number, start, stop in islice(_fields(encoded, 0, len(encoded)), 2):  # the type, and the command itself
+        if number in _FIELDS:
+            reason = f"{BaseCommand.Type.Name(number)} has more than {PARTS_MAX} parts, such as properties"
+            return TooManyParts(reason, _request_id(encoded, start, stop, base.fields_by_number[number].message_type))
+    return TooManyParts(f"a command has more than {PARTS_MAX} parts", None)
+
+
+def _parts_left(encoded: bytes, start: int, stop: int, kind: Descriptor, left: int, *, of_client: bool) -> int:
+    """Return ``left`` less the number of parts of an encoded message of a kind. Below 0, not all of them are counted.
+
+    Each message inside is a part, and each field beyond those that a message of its kind has once.
+    """
+    own_fields = len(kind.fields)
+    for number, inside_start, inside_stop in _fields(encoded, start, stop):
+        field = kind.fields_by_number.get(number)
+        inside = None if field is None else field.message_type
+        if inside is None:
+            if own_fields:
+                own_fields -= 1
+            elif field is None or of_client or field.type != FieldDescriptor.TYPE_STRING:
+                left -= 1
+        elif kind is not BaseCommand.DESCRIPTOR or number not in _WITHOUT_TEXTS:
+            left = _parts_left(encoded, inside_start, inside_stop, inside, left - 1, of_client=of_client)
+        if left < 0:
+            break
+    return left
+
+
+def _request_id(encoded: bytes, start: int, stop: int, kind: Descriptor) -> int | None:
+    """Return the request id of an encoded command, if it is among the first fields; None otherwise."""
+    field = kind.fields_by_name.get("request_id")
+    for number, value_start, _ in islice(_fields(encoded, start, stop), len(kind.fields)):
+        if field is not None and number == field.number:
+            return _varint(encoded, value_start)[0]
+    return None
+
+
+def _fields(encoded: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field of an encoded message. Stop at bytes that are no field."""
+    while at < end:
+        tag, at = _varint(encoded, at)
+        start = at
+        match tag & 7:
+            case 0:
+                at = _varint(encoded, at)[1]
+            case 1:
+                at += 8
+            case 2:
+                size, start = _varint(encoded, at)
+                at = start + size
+            case 5:
+                at += 4
+            case _:
+                return
+        if at > end:
+            return
+        yield tag >> 3, start, at
+
+
+def _varint(encoded: bytes, at: int) -> tuple[int, int]:
+    """Return the number that is encoded at ``at``, and the position behind it. Bytes that are missing count as 0."""
+    value = shift = 0
+    while at < len(encoded) and shift < 70:
+        byte = encoded[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    return value, at
 
 
 def encode(command: BaseCommand) -> bytes:
@@ -276,21 +358,14 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
         ) from None
 
 
-def _check_texts(message: Any, parts_left: int) -> int:
-    """Raise :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail.
-
-    Return how many more parts may be looked through; below 0 if there are too many.
-    """
+def _check_texts(message: Any) -> None:
+    """Raise :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail."""
     for field, value in message.ListFields():
         several = value if field.is_repeated else (value,)
         if field.message_type is not None:
-            parts_left -= len(several)
             for each in several:
-                if parts_left < 0:
-                    return parts_left
-                parts_left = _check_texts(each, parts_left)
+                _check_texts(each)
         elif field.type == FieldDescriptor.TYPE_STRING and any(isinstance(each, bytes) for each in several):
             raise BadFrame(
                 f"{message.DESCRIPTOR.name}.{field.name} of a command is not UTF-8: its sender must send text in UTF-8"
             )
-    return parts_left

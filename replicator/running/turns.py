@@ -7,7 +7,11 @@ All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client 
    each turn.
 3. The next slice goes to the client that used the least time lately. Use counts half as much after each second. So a
    client that used less than the others waits for the slice that is under way, and for no other.
-4. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
+4. Clients that are behind, because work was left over at the end of a slice, come after the others. Without this rule,
+   a client that asks little but often waits for seconds beside two hundred that flood: each of these uses a little less
+   of the time than it does. A client counts as behind until nothing of it waits, or if it used more than
+   :data:`FRESH_SECONDS` lately. Those behind get a slice in every second turn at least.
+5. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
    client that used less than :data:`LIGHT_SECONDS` lately is.
 
 Use of the last minute is kept for operators (:meth:`FairScheduler.busiest`).
@@ -29,6 +33,8 @@ TURN_SECONDS: Final = 0.004
 LIGHT_SECONDS: Final = 0.01
 """Use below which a client need not wait for others. One with a few hundred messages a second stays below; one that
 floods is above after ten slices."""
+FRESH_SECONDS: Final = 0.1
+"""Use up to which a client that was not behind comes before those that are: a twentieth of the time."""
 NOTED_SECONDS: Final = 0.0002
 """Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
@@ -46,7 +52,19 @@ Job = Callable[[], bool]
 class LoopShare:
     """Use of the event loop's time by one client."""
 
-    __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
+    __slots__ = (
+        "_bucket",
+        "_earlier",
+        "address",
+        "behind",
+        "end",
+        "fresh",
+        "in_bucket",
+        "jobs",
+        "lately",
+        "role",
+        "since",
+    )
 
     def __init__(self, address: str, end: Callable[[], None] | None = None) -> None:
         """Make the client. ``end`` closes its connection; None for work that is not a client's."""
@@ -58,6 +76,12 @@ class LoopShare:
         self.lately = 0.0
         """Seconds used lately, as of the second :attr:`since`. Use counts half as much after each second."""
         self.since = 0
+        self.jobs = 0
+        """Jobs of the client that wait for a slice."""
+        self.fresh = 0
+        """Jobs among them that wait before those of clients that are behind."""
+        self.behind = False
+        """Whether the client comes after those that are not behind, until none of its jobs waits."""
         self.in_bucket = 0.0
         """Seconds used in the present bucket of ten seconds."""
         self._bucket = 0
@@ -91,6 +115,11 @@ class LoopShare:
         self._bucket = max(self._bucket, bucket)
 
 
+_Waiting = tuple[float, int, LoopShare, Job]
+"""A waiting job, with the rank of its client and its own number. The one of the client that used the least is the
+smallest; of equals, the one that waited longer."""
+
+
 class FairScheduler:
     """Scheduler that decides which client's work runs next, and when the event loop looks at its sockets again."""
 
@@ -106,8 +135,12 @@ class FairScheduler:
         """Short pieces of work since one was measured."""
         self._ends = False
         """Whether the end of this turn is scheduled."""
-        self._waiting: list[tuple[float, int, LoopShare, Job]] = []
-        """Heap of waiting jobs: that of the client that used the least first; of equals, the one that waited longer."""
+        self._fresh: list[_Waiting] = []
+        """Heap of waiting jobs whose clients were not behind when the jobs came."""
+        self._behind: list[_Waiting] = []
+        """Heap of the other waiting jobs."""
+        self._owed = False
+        """Whether none of :attr:`_behind` got a slice in the last turn."""
         self._numbers = count()
         self._clients: dict[str, LoopShare] = {}
         """Open connections, by their addresses."""
@@ -147,7 +180,7 @@ class FairScheduler:
         """Return whether the client's work may run at once, rather than :meth:`wait`."""
         if self._spent >= TURN_SECONDS:
             return False
-        return not self._waiting or share.used(int(self.clock())) <= LIGHT_SECONDS
+        return not (self._fresh or self._behind) or share.used(int(self.clock())) <= LIGHT_SECONDS
 
     def spend(self, share: LoopShare, seconds: float, now: float) -> None:
         """Count time that was used for a client until ``now``."""
@@ -176,7 +209,12 @@ class FairScheduler:
 
         Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.
         """
-        heapq.heappush(self._waiting, (share.rank(), next(self._numbers), share, job))
+        if not share.jobs:
+            share.behind = share.used(int(self.clock())) > FRESH_SECONDS
+        share.jobs += 1
+        share.fresh += not share.behind
+        waiting = self._behind if share.behind else self._fresh
+        heapq.heappush(waiting, (share.rank(), next(self._numbers), share, job))
         if not self._ends:
             self._end_soon()
 
@@ -186,19 +224,41 @@ class FairScheduler:
 
     def _end(self) -> None:
         """End this turn: give what is left of its time to those that wait, at least one slice."""
-        waiting, first = self._waiting, True
+        first = True
+        owed, self._owed = self._owed, bool(self._behind)
+        fresh, behind = self._fresh, self._behind
         try:
-            while waiting and (first or self._spent < TURN_SECONDS):
-                rank, number, share, job = waiting[0]
-                if (now_rank := share.rank()) > rank:  # it used time meanwhile, by its calls
-                    heapq.heapreplace(waiting, (now_rank, number, share, job))
-                    continue
-                heapq.heappop(waiting)
-                first = False
-                if job():
-                    heapq.heappush(waiting, (share.rank(), number, share, job))
+            while (fresh or behind) and (first or self._spent < TURN_SECONDS):
+                if not fresh or (owed and behind and not behind[0][2].fresh):
+                    if self._give_slice(behind):
+                        first = owed = self._owed = False
+                elif self._give_slice(fresh):
+                    first = False
         finally:  # also if a job fails: the others go on
             self._spent = 0.0
             self._ends = False
-            if waiting:
+            if fresh or behind:
                 self._end_soon()
+
+    def _give_slice(self, waiting: list[_Waiting]) -> bool:
+        """Run the first of the jobs that wait in a heap for a slice. Return False if it is not the first any more."""
+        rank, number, share, job = waiting[0]
+        if (now_rank := share.rank()) > rank:  # it used time meanwhile, by its calls
+            heapq.heapreplace(waiting, (now_rank, number, share, job))
+            return False
+        heapq.heappop(waiting)
+        if waiting is self._fresh:
+            share.fresh -= 1
+            if share.behind:  # it fell behind by another job
+                heapq.heappush(self._behind, (rank, number, share, job))
+                return False
+        more = False
+        try:
+            more = job()
+        finally:
+            if more:
+                share.behind = True
+                heapq.heappush(self._behind, (share.rank(), number, share, job))
+            else:
+                share.jobs -= 1
+        return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicator.running.turns import LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
+from replicator.running.turns import FRESH_SECONDS, LIGHT_SECONDS, SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 
 COSTS = st.floats(min_value=0.00001, max_value=0.003)
 """Time that a slice really takes. Some end late, because one command of theirs is long."""
@@ -76,6 +76,45 @@ def test_a_turn_takes_no_longer_than_its_time_and_one_slice(costs: list[float], 
         loop.turn()
         assert loop.now - began <= TURN_SECONDS + max(costs)
         assert len(served) > count, "work that waits gets a slice in each turn"
+
+
+@given(st.lists(COSTS, min_size=1, max_size=50), st.floats(0, FRESH_SECONDS))
+def test_a_client_that_asks_little_but_often_waits_for_nobody_who_is_behind(costs: list[float], used: float) -> None:
+    """Even if each of those used less of the time than it did."""
+    loop, served = Loop(), list[LoopShare]()
+    for number, cost in enumerate(costs):
+        hostile = LoopShare(f"10.0.0.1:{number}")
+        loop.turns.wait(hostile, flood(loop, hostile, cost, served))
+    while len(set(served)) < len(costs):
+        loop.turn()
+    honest = LoopShare("10.0.0.2:1")
+    loop.work(honest, used)
+    before = len(served)
+    loop.turns.wait(honest, lambda: bool(served.append(honest)))
+    loop.turn()
+    loop.turn()
+    assert honest in served[before : before + 2], "one slice at most comes before it: that of those behind"
+
+
+@given(st.lists(COSTS, min_size=1, max_size=20), st.integers(2, 30))
+def test_those_behind_get_a_slice_in_every_second_turn(costs: list[float], turns: int) -> None:
+    """However many clients that are not behind ask in each turn."""
+    loop, served = Loop(), list[LoopShare]()
+    behind = LoopShare("10.0.0.1:1")
+    loop.turns.wait(behind, flood(loop, behind, SLICE_SECONDS, served))
+    loop.turn()
+
+    def ask(number: int) -> None:
+        share = LoopShare(f"10.0.0.2:{number}")
+        loop.turns.wait(share, lambda: bool(loop.work(share, max(costs))))
+
+    for turn in range(turns):
+        before = len(served)
+        for _ in range(2):
+            for number in range(1 + round(2 * TURN_SECONDS / max(costs))):
+                ask(1_000 * turn + number)
+            loop.turn()
+        assert len(served) > before
 
 
 @given(st.lists(COSTS, min_size=2, max_size=20))
