@@ -21,6 +21,8 @@ from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 from replicator.security.client_limits import ClientLimits
 
 READ_BYTES: Final = 256 * 1024
+UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Limit of what is read of a connection after it failed. Linux keeps 6 to 32 MiB of a socket."""
 PIECE_BYTES: Final = 16 * 1024
 """A few thousand of the smallest frames of a WebSocket, or some hundred requests: milliseconds."""
 
@@ -117,7 +119,8 @@ def unread(transport: asyncio.BaseTransport) -> list[bytes]:
     """Return what a client had sent and its socket still holds, after writing to the socket failed.
 
     A client that sends much and closes at once may reset the connection before everything is read. The kernel keeps
-    what came before, some megabytes at most. Of TLS nothing is returned: its pieces need what the transport knew.
+    what came before, some megabytes. No more than :data:`UNREAD_BYTES_MAX` is read, because the client may be there and
+    go on to send. Of TLS nothing is returned: its pieces need what the transport knew.
     """
     opened = transport.get_extra_info("socket")
     if opened is None or transport.get_extra_info("sslcontext") is not None:
@@ -125,6 +128,8 @@ def unread(transport: asyncio.BaseTransport) -> list[bytes]:
     found: list[bytes] = []
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(opened.fileno())) as copy:
         copy.setblocking(False)
-        while data := copy.recv(READ_BYTES):
+        left = UNREAD_BYTES_MAX
+        while left > 0 and (data := copy.recv(READ_BYTES)):
             found.append(data)
+            left -= len(data)
     return found

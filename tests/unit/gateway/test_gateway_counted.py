@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from aiohttp.base_protocol import BaseProtocol
 
-from replicator.gateway.counted import PIECE_BYTES, CountedConnection
+from replicator.gateway import counted
+from replicator.gateway.counted import PIECE_BYTES, READ_BYTES, CountedConnection, unread
 from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 from replicator.security.client_limits import ClientLimits
 
@@ -143,3 +148,17 @@ def test_an_operator_ends_it() -> None:
         assert share.end is not None
         share.end()
     assert transport.aborted
+
+
+def test_no_more_than_a_limit_is_read_of_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client may be there, and send faster than it is read: that held the event loop, and gigabytes came."""
+    monkeypatch.setattr(counted, "UNREAD_BYTES_MAX", READ_BYTES)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        failed, _ = listening.accept()
+    with client, failed:
+        client.settimeout(30)
+        client.sendall(bytes(2 * READ_BYTES))
+        transport = SimpleNamespace(get_extra_info=lambda name: failed if name == "socket" else None)
+        select.select([failed], [], [], 30)
+        assert 0 < sum(map(len, unread(cast(asyncio.Transport, transport)))) < 2 * READ_BYTES
