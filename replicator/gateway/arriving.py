@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import structlog
@@ -58,6 +58,7 @@ class Arrivals:
         "_rest",
         "_share",
         "_turns",
+        "_unread",
         "behind",
     )
 
@@ -74,6 +75,8 @@ class Arrivals:
         """Commands that are left of the bytes that are being carried out."""
         self._arrived: deque[bytes] = deque()
         """Bytes that came behind these."""
+        self._unread: Iterator[bytes] = iter(())
+        """Bytes behind these that the socket of a client that has left still holds."""
         self._queued = False
         """Whether the client waits for its turn."""
         self._left = False
@@ -87,40 +90,46 @@ class Arrivals:
         if self.behind or not self._turns.may_begin(self._share):
             self._arrived.append(data)
             if not self.behind:
-                self._enter_backlog()
+                self._enter_backlog(left_over=False)
             return
         self._commands = self._connection.commands(data)
         if self._work():
-            self._enter_backlog()
+            self._enter_backlog(left_over=True)
 
-    def go_on(self) -> None:
-        """Go on where that stopped because of a flood."""
+    def go_on(self, *, left_over: bool = True) -> None:
+        """Go on with commands that are left, when it is the client's turn. ``left_over``: some had a slice before."""
         if self.behind and not self._queued and not self._outgoing.flooded:
             self._queued = True
-            self._turns.wait(self._share, self._turn)
+            self._turns.wait(self._share, self._turn, left_over=left_over)
 
     def drop(self) -> None:
         """Carry out nothing more: this side ends the connection."""
         self._dropped = True
-        self._rest, self._commands = None, iter(())
+        self._rest, self._commands, self._unread = None, iter(()), iter(())
         self._arrived.clear()
 
-    def left(self, unread: list[bytes]) -> None:
-        """Note that the client has left; ``unread`` are the last bytes that it sent."""
+    def left(self, unread: Iterable[bytes]) -> None:
+        """Note that the client has left; ``unread`` reads the last bytes that it sent, a piece at a time."""
         self._left = True
         if not self._dropped:
-            self._arrived.extend(unread)
-        if self.behind or self._arrived:
+            self._unread = iter(unread)
+        if self.behind or self._next_piece():
             self.behind = True
             self._outgoing.flooded = False
             self.go_on()
         else:
             self._connection.over()
 
-    def _enter_backlog(self) -> None:
+    def _enter_backlog(self, *, left_over: bool) -> None:
         self.behind = True
         self._connection.on_backlog_changed()
-        self.go_on()
+        self.go_on(left_over=left_over)
+
+    def _next_piece(self) -> bool:
+        """Return whether bytes are left to be carried out. Read the last ones of a client that has left."""
+        if not self._arrived and (piece := next(self._unread, None)) is not None:
+            self._arrived.append(piece)
+        return bool(self._arrived)
 
     def _turn(self) -> bool:
         """Work for a slice, and return whether to do so again."""
@@ -166,7 +175,7 @@ class Arrivals:
                     return True
                 if outgoing.flooded or clock() >= until:
                     return True
-            if not self._arrived:
+            if not self._next_piece():
                 return False
             self._commands = self._connection.commands(self._arrived.popleft())
 

@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         """Carry out what the client sent before it left, and then end the connection."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._arrivals.left([] if error is None else unread(self._transport))
+        self._arrivals.left(unread(self._transport) if isinstance(error, OSError) else iter(()))
 
     def over(self) -> None:
         """Cancel the calls of the client, which has left, and close its sessions."""

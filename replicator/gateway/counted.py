@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, cast
 
 import structlog
@@ -65,10 +66,11 @@ class CountedConnection(asyncio.Protocol):
             self._hand_on(data)
             return
         self._waiting.append(memoryview(data))
-        if waits or (self._turns.may_begin(self._share) and not self._work()):
+        begins = not waits and self._turns.may_begin(self._share)
+        if waits or (begins and not self._work()):
             return
         self._transport.pause_reading()
-        self._turns.wait(self._share, self._work)
+        self._turns.wait(self._share, self._work, left_over=begins)
 
     def _work(self) -> bool:
         """Hand on what waits, for a slice at most. Return whether something is left."""
@@ -115,8 +117,8 @@ class CountedConnection(asyncio.Protocol):
         self._protocol.connection_lost(error)
 
 
-def unread(transport: asyncio.BaseTransport) -> list[bytes]:
-    """Return what a client had sent and its socket still holds, after writing to the socket failed.
+def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
+    """Return pieces of what a client had sent and its socket still holds, after reading or writing failed.
 
     A client that sends much and closes at once may reset the connection before everything is read. The kernel keeps
     what came before, some megabytes. No more than :data:`UNREAD_BYTES_MAX` is read, because the client may be there and
@@ -124,12 +126,18 @@ def unread(transport: asyncio.BaseTransport) -> list[bytes]:
     """
     opened = transport.get_extra_info("socket")
     if opened is None or transport.get_extra_info("sslcontext") is not None:
-        return []
-    found: list[bytes] = []
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(opened.fileno())) as copy:
-        copy.setblocking(False)
+        return iter(())
+    try:
+        return _pieces(socket.socket(fileno=os.dup(opened.fileno())))
+    except OSError:
+        return iter(())
+
+
+def _pieces(opened: socket.socket) -> Iterator[bytes]:
+    """Yield what a socket holds, up to the limit, and close it."""
+    with opened, contextlib.suppress(OSError):
+        opened.setblocking(False)
         left = UNREAD_BYTES_MAX
-        while left > 0 and (data := copy.recv(READ_BYTES)):
-            found.append(data)
+        while left > 0 and (data := opened.recv(READ_BYTES)):
+            yield data
             left -= len(data)
-    return found

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from replicator.engine.log.entry import MESSAGE_BYTES_MAX, METADATA_ROOM_BYTES
@@ -38,9 +38,12 @@ COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Limit of a command's size: a namespace's list of topics, or a schema, is far smaller."""
 
 PARTS_MAX: Final = 1_000
-"""Limit of the parts of a command, such as properties. To count, parse and check so many takes 5 ms. Clients send some
-ten."""
+"""Limit of the parts of a client's command, such as properties. To count, parse and check so many takes 5 ms. Clients
+send some ten."""
+FIELDS_MAX: Final = 5 * PARTS_MAX
+"""Limit of all fields of a client's command. A place in the largest batch has 1,563."""
 _PART_BYTES_MIN: Final = 2
+_REQUEST_ID_MAX: Final = 2**64 - 1
 
 PIECE_BYTES_MIN: Final = 4096
 """Smallest piece of a frame that is kept alone. Smaller ones are joined, since each costs some memory of its own."""
@@ -81,8 +84,9 @@ def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
 class FrameDecoder:
     """Decoder that cuts a stream of bytes into frames. After an error it ignores all input: the connection is over.
 
-    Commands that the reader of ``runs`` gathers come as its runs, never as a :class:`Frame`. With ``refuses``, a
-    request of too many parts comes as a :class:`TooManyParts` in its place, and the connection stays open.
+    Commands that the reader of ``runs`` gathers come as its runs, never as a :class:`Frame`. With ``refuses``, commands
+    have a limit of parts. A request with more comes as a :class:`TooManyParts` in its place, and the connection stays
+    open.
     """
 
     def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None, refuses: bool = False) -> None:
@@ -152,7 +156,7 @@ class FrameDecoder:
 
     def _one(self, view: memoryview) -> Iterator[Any]:
         frame = _frame(view, of_client=self._refuses)
-        if isinstance(frame, TooManyParts) and (not self._refuses or frame.request_id is None):
+        if isinstance(frame, TooManyParts) and frame.request_id is None:
             raise frame
         if self._runs is not None:
             if isinstance(frame, Frame) and self._runs.takes(frame.command, view[4 : len(view) - len(frame.rest)]):
@@ -229,7 +233,7 @@ def _frame(view: memoryview, *, of_client: bool) -> Frame | TooManyParts:
             "shorter properties"
         )
     encoded = bytes(view[4 : 4 + size])
-    if size > PARTS_MAX * _PART_BYTES_MIN and (refused := _too_many_parts(encoded, of_client=of_client)) is not None:
+    if of_client and size > PARTS_MAX * _PART_BYTES_MIN and (refused := _too_many_parts(encoded)) is not None:
         return refused
     try:
         command = BaseCommand.FromString(encoded)
@@ -245,71 +249,65 @@ def _frame(view: memoryview, *, of_client: bool) -> Frame | TooManyParts:
     return Frame(command, view[4 + size :])
 
 
-def _too_many_parts(encoded: bytes, *, of_client: bool) -> TooManyParts | None:
-    """Return an error if an encoded BaseCommand has more than :data:`PARTS_MAX` parts; None otherwise.
+def _too_many_parts(encoded: bytes) -> TooManyParts | None:
+    """Return an error if an encoded BaseCommand has more parts or fields than any client sends; None otherwise.
 
-    Lists of message ids may have more, which are handled piece by piece, and lists of topics that a server sends.
+    Each message inside another one is a part. Lists of message ids to acknowledge or to send again are not looked
+    through, because they are handled piece by piece.
     """
+    parts, fields = PARTS_MAX + 1, FIELDS_MAX
     base = BaseCommand.DESCRIPTOR
-    if _parts_left(encoded, 0, len(encoded), base, PARTS_MAX + 1, of_client=of_client) >= 0:
-        return None
-    for number, start, stop in islice(_fields(encoded, 0, len(encoded)), 2):  # the type, and the command itself
-        if number in _FIELDS:
-            reason = f"{BaseCommand.Type.Name(number)} has more than {PARTS_MAX} parts, such as properties"
-            return TooManyParts(reason, _request_id(encoded, start, stop, base.fields_by_number[number].message_type))
-    return TooManyParts(f"a command has more than {PARTS_MAX} parts", None)
-
-
-def _parts_left(encoded: bytes, start: int, stop: int, kind: Descriptor, left: int, *, of_client: bool) -> int:
-    """Return ``left`` less the number of parts of an encoded message of a kind. Below 0, not all of them are counted.
-
-    Each message inside is a part, and each field beyond those that a message of its kind has once.
-    """
-    own_fields = len(kind.fields)
-    for number, inside_start, inside_stop in _fields(encoded, start, stop):
-        field = kind.fields_by_number.get(number)
-        inside = None if field is None else field.message_type
-        if inside is None:
-            if own_fields:
-                own_fields -= 1
-            elif field is None or of_client or field.type != FieldDescriptor.TYPE_STRING:
-                left -= 1
-        elif kind is not BaseCommand.DESCRIPTOR or number not in _WITHOUT_TEXTS:
-            left = _parts_left(encoded, inside_start, inside_stop, inside, left - 1, of_client=of_client)
-        if left < 0:
-            break
-    return left
-
-
-def _request_id(encoded: bytes, start: int, stop: int, kind: Descriptor) -> int | None:
-    """Return the request id of an encoded command, if it is among the first fields; None otherwise."""
-    field = kind.fields_by_name.get("request_id")
-    for number, value_start, _ in islice(_fields(encoded, start, stop), len(kind.fields)):
-        if field is not None and number == field.number:
-            return _varint(encoded, value_start)[0]
+    left = [(0, len(encoded), base)]
+    while left:
+        at, end, kind = left.pop()
+        for number, _, start, stop in _fields(encoded, at, end):
+            field = kind.fields_by_number.get(number)
+            inside = None if field is None else field.message_type
+            fields -= 1
+            parts -= inside is not None
+            if fields < 0 or parts < 0:
+                return _refusal(encoded)
+            if inside is not None and not (kind is base and number in _WITHOUT_TEXTS):
+                left.append((start, stop, inside))
     return None
 
 
-def _fields(encoded: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field of an encoded message. Stop at bytes that are no field."""
+def _refusal(encoded: bytes) -> TooManyParts:
+    """Return the error for an encoded command of too many parts, with its request id if that is among its first
+    fields."""
+    for number, _, start, stop in islice(_fields(encoded, 0, len(encoded)), 2):  # the type, and the command itself
+        inside = BaseCommand.DESCRIPTOR.fields_by_number[number].message_type if number in _FIELDS else None
+        if inside is not None:
+            asked = inside.fields_by_name.get("request_id")
+            first = islice(_fields(encoded, start, stop), len(inside.fields))
+            ids = (at for each, wire, at, _ in first if asked is not None and (each, wire) == (asked.number, 0))
+            request_id = next((_varint(encoded, at)[0] & _REQUEST_ID_MAX for at in ids), None)
+            name = BaseCommand.Type.Name(number)
+            return TooManyParts(f"{name} has more than {PARTS_MAX} parts, such as properties", request_id)
+    return TooManyParts(f"a command has more than {PARTS_MAX} parts", None)
+
+
+def _fields(encoded: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, wire type, start and end of each field of an encoded message. Stop at bytes that are no field.
+
+    The beginning and the end of a group are fields without a value: the parser reads on behind them.
+    """
     while at < end:
         tag, at = _varint(encoded, at)
         start = at
-        match tag & 7:
-            case 0:
-                at = _varint(encoded, at)[1]
-            case 1:
-                at += 8
-            case 2:
-                size, start = _varint(encoded, at)
-                at = start + size
-            case 5:
-                at += 4
-            case _:
-                return
+        wire = tag & 7
+        if wire == 0:
+            at = _varint(encoded, at)[1]
+        elif wire == 2:
+            size, start = _varint(encoded, at)
+            at = start + size
+        elif wire in (1, 5):
+            at += 8 if wire == 1 else 4
+        elif wire > 5:
+            return
         if at > end:
             return
-        yield tag >> 3, start, at
+        yield tag >> 3, wire, start, at
 
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:

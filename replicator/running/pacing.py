@@ -45,7 +45,7 @@ class Pace:
         if self._share is self._turns.own:  # a client's time is counted by the steps of its request
             now = self._turns.clock()
             self._turns.spend(self._share, max(0.0, now - self._until + self.slice_seconds), now)
-        await next_slice(self._turns, self._share)
+        await next_slice(self._turns, self._share, left_over=True)
         self._begin()
 
     async def finish(self, steps: Generator[None, None, _T]) -> _T:
@@ -96,8 +96,8 @@ def metered(work: Coroutine[Any, Any, _T], turns: FairScheduler) -> MeteredCorou
     return MeteredCoroutine(work, turns, CLIENT.get() or turns.own)
 
 
-async def next_slice(turns: FairScheduler, share: LoopShare) -> None:
-    """Wait until it is the turn of the client of ``share``."""
+async def next_slice(turns: FairScheduler, share: LoopShare, *, left_over: bool = False) -> None:
+    """Wait until it is the turn of the client of ``share``. ``left_over`` says that its work had a slice before."""
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def grant() -> bool:
@@ -106,7 +106,7 @@ async def next_slice(turns: FairScheduler, share: LoopShare) -> None:
             granted.set_result(None)
         return False
 
-    turns.wait(share, grant)
+    turns.wait(share, grant, left_over=left_over)
     await granted
 
 

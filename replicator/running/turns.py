@@ -5,12 +5,12 @@ All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client 
 1. Work of a client ends at the end of its slice, :data:`SLICE_SECONDS`. The rest waits for another slice.
 2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. Work that waits gets at least one slice in
    each turn.
-3. The next slice goes to the client that used the least time lately. Use counts half as much after each second. So a
-   client that used less than the others waits for the slice that is under way, and for no other.
-4. Clients that are behind, because work was left over at the end of a slice, come after the others. Without this rule,
-   a client that asks little but often waits for seconds beside two hundred that flood: each of these uses a little less
-   of the time than it does. A client counts as behind until nothing of it waits, or if it used more than
-   :data:`FRESH_SECONDS` lately. Those behind get a slice in every second turn at least.
+3. A client is behind while work is left over at the end of its slice, or while it used more than :data:`FRESH_SECONDS`
+   lately; use counts half as much after each second. Clients that are behind and the others get slices in turn. So a
+   client that asks little but often need not wait for two hundred that flood, each of which uses a little less of the
+   time than it does.
+4. Of those behind, the client that used the least time lately comes first. Of the others, the one that waits longest
+   does, but :data:`USE_WEIGHT` seconds of waiting count as much as a second of use.
 5. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
    client that used less than :data:`LIGHT_SECONDS` lately is.
 
@@ -34,7 +34,9 @@ LIGHT_SECONDS: Final = 0.01
 """Use below which a client need not wait for others. One with a few hundred messages a second stays below; one that
 floods is above after ten slices."""
 FRESH_SECONDS: Final = 0.1
-"""Use up to which a client that was not behind comes before those that are: a twentieth of the time."""
+"""Use from which a client counts as behind: a twentieth of the time."""
+USE_WEIGHT: Final = 10
+"""Seconds of waiting that count as much as a second of use. So nobody waits over a second longer than others."""
 NOTED_SECONDS: Final = 0.0002
 """Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
@@ -76,12 +78,6 @@ class LoopShare:
         self.lately = 0.0
         """Seconds used lately, as of the second :attr:`since`. Use counts half as much after each second."""
         self.since = 0
-        self.jobs = 0
-        """Jobs of the client that wait for a slice."""
-        self.fresh = 0
-        """Jobs among them that wait before those of clients that are behind."""
-        self.behind = False
-        """Whether the client comes after those that are not behind, until none of its jobs waits."""
         self.in_bucket = 0.0
         """Seconds used in the present bucket of ten seconds."""
         self._bucket = 0
@@ -115,9 +111,15 @@ class LoopShare:
         self._bucket = max(self._bucket, bucket)
 
 
-_Waiting = tuple[float, int, LoopShare, Job]
-"""A waiting job, with the rank of its client and its own number. The one of the client that used the least is the
-smallest; of equals, the one that waited longer."""
+class _Waiting:
+    """Jobs of one client that wait for slices, in the order in which they came."""
+
+    __slots__ = ("behind", "jobs", "share")
+
+    def __init__(self, share: LoopShare) -> None:
+        self.share = share
+        self.jobs: deque[Job] = deque()
+        self.behind = False
 
 
 class FairScheduler:
@@ -135,12 +137,14 @@ class FairScheduler:
         """Short pieces of work since one was measured."""
         self._ends = False
         """Whether the end of this turn is scheduled."""
-        self._fresh: list[_Waiting] = []
-        """Heap of waiting jobs whose clients were not behind when the jobs came."""
-        self._behind: list[_Waiting] = []
-        """Heap of the other waiting jobs."""
-        self._owed = False
-        """Whether none of :attr:`_behind` got a slice in the last turn."""
+        self._waiting: dict[LoopShare, _Waiting] = {}
+        """All that wait, by client. Each is in one of two heaps, or its first job runs."""
+        self._fresh: list[tuple[float, int, _Waiting]] = []
+        """Heap of the clients that are not behind, with the time when their turn is due, and a number."""
+        self._behind: list[tuple[float, int, _Waiting]] = []
+        """Heap of the clients that are behind, with their ranks, and a number."""
+        self._behind_next = False
+        """Whether the next slice is for a client that is behind, if there is one."""
         self._numbers = count()
         self._clients: dict[str, LoopShare] = {}
         """Open connections, by their addresses."""
@@ -180,7 +184,7 @@ class FairScheduler:
         """Return whether the client's work may run at once, rather than :meth:`wait`."""
         if self._spent >= TURN_SECONDS:
             return False
-        return not (self._fresh or self._behind) or share.used(int(self.clock())) <= LIGHT_SECONDS
+        return not self._waiting or share.used(int(self.clock())) <= LIGHT_SECONDS
 
     def spend(self, share: LoopShare, seconds: float, now: float) -> None:
         """Count time that was used for a client until ``now``."""
@@ -204,19 +208,30 @@ class FairScheduler:
         """Count a slice for work that was granted in this turn; its real use is counted by :meth:`spend` later."""
         self._spent += SLICE_SECONDS
 
-    def wait(self, share: LoopShare, job: Job) -> None:
+    def wait(self, share: LoopShare, job: Job, *, left_over: bool = False) -> None:
         """Call ``job`` when it is the client's turn, and again for as long as it returns True.
 
         Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.
+        ``left_over`` says that a part of the work was done in an earlier slice.
         """
-        if not share.jobs:
-            share.behind = share.used(int(self.clock())) > FRESH_SECONDS
-        share.jobs += 1
-        share.fresh += not share.behind
-        waiting = self._behind if share.behind else self._fresh
-        heapq.heappush(waiting, (share.rank(), next(self._numbers), share, job))
+        waiting = self._waiting.get(share)
+        if waiting is None:
+            waiting = self._waiting[share] = _Waiting(share)
+            self._enter(waiting, left_over=left_over)
+        waiting.jobs.append(job)
+        waiting.behind |= left_over
         if not self._ends:
             self._end_soon()
+
+    def _enter(self, waiting: _Waiting, *, left_over: bool) -> None:
+        """Add a client to one of the heaps."""
+        now, share = self.clock(), waiting.share
+        used = share.used(int(now))
+        waiting.behind = left_over or used > FRESH_SECONDS
+        if waiting.behind:
+            heapq.heappush(self._behind, (share.rank(), next(self._numbers), waiting))
+        else:
+            heapq.heappush(self._fresh, (now + USE_WEIGHT * used, next(self._numbers), waiting))
 
     def _end_soon(self) -> None:
         self._ends = True
@@ -225,40 +240,48 @@ class FairScheduler:
     def _end(self) -> None:
         """End this turn: give what is left of its time to those that wait, at least one slice."""
         first = True
-        owed, self._owed = self._owed, bool(self._behind)
-        fresh, behind = self._fresh, self._behind
         try:
-            while (fresh or behind) and (first or self._spent < TURN_SECONDS):
-                if not fresh or (owed and behind and not behind[0][2].fresh):
-                    if self._give_slice(behind):
-                        first = owed = self._owed = False
-                elif self._give_slice(fresh):
-                    first = False
+            while self._waiting and (first or self._spent < TURN_SECONDS):
+                of_behind = bool(self._behind) and (self._behind_next or not self._fresh)
+                waiting = self._take_behind() if of_behind else self._take_fresh()
+                if waiting is None:
+                    continue
+                before = self._spent
+                if self._run(waiting) or self._spent > before:  # else the job had nothing to do
+                    first, self._behind_next = False, not of_behind
         finally:  # also if a job fails: the others go on
             self._spent = 0.0
             self._ends = False
-            if fresh or behind:
+            if self._waiting:
                 self._end_soon()
 
-    def _give_slice(self, waiting: list[_Waiting]) -> bool:
-        """Run the first of the jobs that wait in a heap for a slice. Return False if it is not the first any more."""
-        rank, number, share, job = waiting[0]
-        if (now_rank := share.rank()) > rank:  # it used time meanwhile, by its calls
-            heapq.heapreplace(waiting, (now_rank, number, share, job))
-            return False
-        heapq.heappop(waiting)
-        if waiting is self._fresh:
-            share.fresh -= 1
-            if share.behind:  # it fell behind by another job
-                heapq.heappush(self._behind, (rank, number, share, job))
-                return False
+    def _take_fresh(self) -> _Waiting | None:
+        """Return the first client that is not behind, taken from its heap; None if it fell behind meanwhile."""
+        waiting = heapq.heappop(self._fresh)[2]
+        if not waiting.behind:
+            return waiting
+        self._enter(waiting, left_over=True)
+        return None
+
+    def _take_behind(self) -> _Waiting | None:
+        """Return the first client that is behind, taken from its heap; None if it used time meanwhile, by its calls."""
+        rank, number, waiting = self._behind[0]
+        if (now_rank := waiting.share.rank()) > rank:
+            heapq.heapreplace(self._behind, (now_rank, number, waiting))
+            return None
+        heapq.heappop(self._behind)
+        return waiting
+
+    def _run(self, waiting: _Waiting) -> bool:
+        """Run the first job of a client for a slice. Return whether a part of that job is left."""
         more = False
         try:
-            more = job()
+            more = waiting.jobs[0]()
         finally:
-            if more:
-                share.behind = True
-                heapq.heappush(self._behind, (share.rank(), number, share, job))
+            if not more:
+                waiting.jobs.popleft()
+            if waiting.jobs:
+                self._enter(waiting, left_over=more)
             else:
-                share.jobs -= 1
-        return True
+                del self._waiting[waiting.share]
+        return more

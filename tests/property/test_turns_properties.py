@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hypothesis import given, settings
@@ -115,6 +116,49 @@ def test_those_behind_get_a_slice_in_every_second_turn(costs: list[float], turns
                 ask(1_000 * turn + number)
             loop.turn()
         assert len(served) > before
+
+
+def test_beside_two_hundred_that_ask_again_and_again_nobody_waits_long() -> None:
+    """Each of them uses less than the honest client does, and is never behind: nothing of it is left over."""
+    loop = Loop()
+    hostile = [LoopShare(f"10.0.0.1:{number}") for number in range(200)]
+    for share in hostile:
+        loop.turns.wait(share, lambda share=share: bool(loop.work(share, 0.0009)))
+    honest, waits, asked = LoopShare("10.0.0.2:1"), list[float](), 0.0
+    due = loop.now + 0.01
+    end = loop.now + 3
+
+    def answer() -> bool:
+        waits.append(loop.now - asked)
+        loop.work(honest, 0.0002)
+        return False
+
+    while loop.now < end:
+        loop.turn()
+        for share in hostile:
+            if share not in loop.turns._waiting:
+                loop.turns.wait(share, lambda share=share: bool(loop.work(share, 0.0009)))
+        if loop.now >= due:
+            asked, due = loop.now, math.inf
+            loop.turns.wait(honest, answer)
+        if due == math.inf and honest not in loop.turns._waiting:
+            due = loop.now + 0.01
+    assert len(waits) > 10
+    assert max(waits) < 0.4, "by use alone it waits for seconds"
+
+
+def test_jobs_that_have_nothing_to_do_take_no_slice_from_those_behind() -> None:
+    loop, served = Loop(), list[LoopShare]()
+    behind, idle = LoopShare("10.0.0.1:1"), LoopShare("10.0.0.3:1")
+    loop.work(behind, 0.5)
+    loop.turns.wait(behind, flood(loop, behind, SLICE_SECONDS, served))
+    for _ in range(20):
+        loop.turns.wait(idle, lambda: False, left_over=True)
+        for number in range(6):
+            busy = LoopShare(f"10.0.0.2:{number}")
+            loop.turns.wait(busy, lambda busy=busy: bool(loop.work(busy, SLICE_SECONDS)))
+        loop.turn()
+    assert len(served) >= 20
 
 
 @given(st.lists(COSTS, min_size=2, max_size=20))
