@@ -35,8 +35,8 @@ LIGHT_SECONDS: Final = 0.01
 floods is above after ten slices."""
 FRESH_SECONDS: Final = 0.1
 """Use from which a client counts as behind: a twentieth of the time."""
-USE_WEIGHT: Final = 10
-"""Seconds of waiting that count as much as a second of use. So nobody waits over a second longer than others."""
+USE_WEIGHT: Final = 3
+"""Seconds of waiting that count as much as a second of use. So nobody waits over 0.3 s longer than others."""
 NOTED_SECONDS: Final = 0.0002
 """Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
