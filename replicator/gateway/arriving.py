@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -51,7 +50,6 @@ class Arrivals:
         "_arrived",
         "_commands",
         "_connection",
-        "_dropped",
         "_left",
         "_outgoing",
         "_queued",
@@ -60,6 +58,7 @@ class Arrivals:
         "_turns",
         "_unread",
         "behind",
+        "dropped",
     )
 
     def __init__(self, connection: CommandHandler, outgoing: Outgoing, turns: FairScheduler, share: LoopShare) -> None:
@@ -73,7 +72,7 @@ class Arrivals:
         """Steps that are left of a large command; they come first."""
         self._commands: Iterator[Any] = iter(())
         """Commands that are left of the bytes that are being carried out."""
-        self._arrived: deque[bytes] = deque()
+        self._arrived: list[bytes] = []
         """Bytes that came behind these."""
         self._unread: Iterator[bytes] = iter(())
         """Bytes behind these that the socket of a client that has left still holds."""
@@ -81,11 +80,12 @@ class Arrivals:
         """Whether the client waits for its turn."""
         self._left = False
         """Whether the client has left."""
-        self._dropped = False
+        self.dropped = False
+        """Whether nothing more is carried out, because this side ends the connection."""
 
     def came(self, data: bytes) -> None:
         """Carry out the commands that came, or keep them for the client's turn."""
-        if self._dropped:
+        if self.dropped:
             return
         if self.behind or not self._turns.may_begin(self._share):
             self._arrived.append(data)
@@ -93,25 +93,30 @@ class Arrivals:
                 self._enter_backlog(left_over=False)
             return
         self._commands = self._connection.commands(data)
-        if self._work():
+        try:
+            more = self._work()
+        except Exception:  # a bug, for which the transport closes the connection
+            self.drop()
+            raise
+        if more:
             self._enter_backlog(left_over=True)
 
     def go_on(self, *, left_over: bool = True) -> None:
-        """Go on with commands that are left, when it is the client's turn. ``left_over``: some had a slice before."""
+        """Go on with what came, when it is the client's turn. ``left_over`` says that a part of it was carried out."""
         if self.behind and not self._queued and not self._outgoing.flooded:
             self._queued = True
             self._turns.wait(self._share, self._turn, left_over=left_over)
 
     def drop(self) -> None:
         """Carry out nothing more: this side ends the connection."""
-        self._dropped = True
+        self.dropped = True
         self._rest, self._commands, self._unread = None, iter(()), iter(())
         self._arrived.clear()
 
     def left(self, unread: Iterable[bytes]) -> None:
         """Note that the client has left; ``unread`` reads the last bytes that it sent, a piece at a time."""
         self._left = True
-        if not self._dropped:
+        if not self.dropped:
             self._unread = iter(unread)
         if self.behind or self._next_piece():
             self.behind = True
@@ -126,7 +131,8 @@ class Arrivals:
         self.go_on(left_over=left_over)
 
     def _next_piece(self) -> bool:
-        """Return whether bytes are left to be carried out. Read the last ones of a client that has left."""
+        """Return whether bytes are left to be carried out. If none came, take a piece of what the socket of a client
+        that has left still holds."""
         if not self._arrived and (piece := next(self._unread, None)) is not None:
             self._arrived.append(piece)
         return bool(self._arrived)
@@ -137,6 +143,7 @@ class Arrivals:
             more = self._work()
         except Exception:  # a bug: where a command is carried out at once, the transport closes the connection for it
             log.exception("a command failed")
+            self.drop()
             self._connection.fail("a command failed")
             more = False
         self._queued = more and not self._outgoing.flooded
@@ -157,11 +164,13 @@ class Arrivals:
         try:
             more = self._slice(began + SLICE_SECONDS)
         except ProtocolError as error:
+            self.drop()
             self._connection.fail(str(error))
         else:
             self._connection.on_commands_run()
-        now = clock()
-        turns.spend(self._share, now - began, now)
+        finally:
+            now = clock()
+            turns.spend(self._share, now - began, now)
         return more
 
     def _slice(self, until: float) -> bool:
@@ -177,13 +186,13 @@ class Arrivals:
                     return True
             if not self._next_piece():
                 return False
-            self._commands = self._connection.commands(self._arrived.popleft())
+            self._commands = self._connection.commands(self._arrived.pop(0))
 
     def _finished(self, rest: Iterator[None], until: float) -> bool:
         """Go on with a large command until it is ``until``. Return whether it is done."""
         self._rest = rest
         for _ in rest:
             if self._turns.clock() >= until:
-                return self._dropped
+                return self.dropped
         self._rest = None
         return True

@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._connected_at_ms = 0
         self._turns = served.engine.turns
-        self.share = LoopShare("", lambda: self.fail("an operator closed the connection"))
+        self.share = LoopShare("", self._end)
         self._host = ""
         self._counted_as = ""
         """Role under which the connection is counted."""
@@ -269,7 +269,8 @@ class Connection(asyncio.Protocol):
         """Carry out what the client sent before it left, and then end the connection."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._arrivals.left(unread(self._transport) if isinstance(error, OSError) else iter(()))
+        failed = isinstance(error, OSError) and not self._arrivals.dropped
+        self._arrivals.left(unread(self._transport) if failed else ())
 
     def over(self) -> None:
         """Cancel the calls of the client, which has left, and close its sessions."""
@@ -278,7 +279,7 @@ class Connection(asyncio.Protocol):
             task.cancel()
         self._to_close = iter(self.state.close())
         if self._close_some():
-            self._turns.wait(self.share, self._close_some)
+            self._turns.wait(self.share, self._close_some, left_over=True)
 
     def _close_some(self) -> bool:
         """Close sessions for one slice of time, and return whether some are left. A connection may have thousands."""
@@ -300,6 +301,9 @@ class Connection(asyncio.Protocol):
             self._limits.connections_of_role.give_back(self._counted_as)
             self._on_over(self)
         return more
+
+    def _end(self) -> None:
+        self.fail("an operator closed the connection")
 
     def close(self) -> None:
         """Close the connection, because the client broke the protocol or the worker stops.

@@ -122,20 +122,24 @@ def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
 
     A client that sends much and closes at once may reset the connection before everything is read. The kernel keeps
     what came before, some megabytes. No more than :data:`UNREAD_BYTES_MAX` is read, because the client may be there and
-    go on to send. Of TLS nothing is returned: its pieces need what the transport knew.
+    go on to send. Of TLS nothing is returned, because its keys are gone with the transport. The socket closes when the
+    iterator ends, or when nobody has it any more.
     """
     opened = transport.get_extra_info("socket")
     if opened is None or transport.get_extra_info("sslcontext") is not None:
         return iter(())
     try:
-        return _pieces(socket.socket(fileno=os.dup(opened.fileno())))
+        pieces = _pieces(socket.socket(fileno=os.dup(opened.fileno())))
     except OSError:
         return iter(())
+    next(pieces)  # from here on it closes the socket
+    return pieces
 
 
 def _pieces(opened: socket.socket) -> Iterator[bytes]:
-    """Yield what a socket holds, up to the limit, and close it."""
+    """Yield no bytes, and then what a socket holds, up to the limit. Close the socket."""
     with opened, contextlib.suppress(OSError):
+        yield b""
         opened.setblocking(False)
         left = UNREAD_BYTES_MAX
         while left > 0 and (data := opened.recv(READ_BYTES)):

@@ -6,11 +6,11 @@ All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client 
 2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. Work that waits gets at least one slice in
    each turn.
 3. A client is behind while work is left over at the end of its slice, or while it used more than :data:`FRESH_SECONDS`
-   lately; use counts half as much after each second. Clients that are behind and the others get slices in turn. So a
-   client that asks little but often need not wait for two hundred that flood, each of which uses a little less of the
-   time than it does.
-4. Of those behind, the client that used the least time lately comes first. Of the others, the one that waits longest
-   does, but :data:`USE_WEIGHT` seconds of waiting count as much as a second of use.
+   lately; use counts half as much after each second. Clients that are behind get a slice after each
+   :data:`SLICE_SECONDS` of the others, or at once if no other waits. So a client that asks little but often need not
+   wait for two hundred that flood, each of which uses a little less of the time than it does.
+4. Of those behind, the client that used the least time lately comes first. Of the others, the one that has waited
+   longest does, but :data:`USE_WEIGHT` seconds of waiting count as much as a second of use.
 5. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
    client that used less than :data:`LIGHT_SECONDS` lately is.
 
@@ -34,9 +34,10 @@ LIGHT_SECONDS: Final = 0.01
 """Use below which a client need not wait for others. One with a few hundred messages a second stays below; one that
 floods is above after ten slices."""
 FRESH_SECONDS: Final = 0.1
-"""Use from which a client counts as behind: a twentieth of the time."""
+"""Use from which a client counts as behind. It has it with a twentieth to a tenth of the time."""
 USE_WEIGHT: Final = 3
-"""Seconds of waiting that count as much as a second of use. So nobody waits over 0.3 s longer than others."""
+"""Seconds of waiting that count as much as a second of use. A client that is not behind used 0.1 s at most, so that it
+comes before all that began to wait 0.3 s after it."""
 NOTED_SECONDS: Final = 0.0002
 """Use in a turn from which its end is scheduled. A few small commands stay below, and save the cost of that."""
 SAMPLED: Final = 8
@@ -54,19 +55,7 @@ Job = Callable[[], bool]
 class LoopShare:
     """Use of the event loop's time by one client."""
 
-    __slots__ = (
-        "_bucket",
-        "_earlier",
-        "address",
-        "behind",
-        "end",
-        "fresh",
-        "in_bucket",
-        "jobs",
-        "lately",
-        "role",
-        "since",
-    )
+    __slots__ = ("_bucket", "_earlier", "address", "end", "in_bucket", "lately", "role", "since")
 
     def __init__(self, address: str, end: Callable[[], None] | None = None) -> None:
         """Make the client. ``end`` closes its connection; None for work that is not a client's."""
@@ -82,7 +71,7 @@ class LoopShare:
         """Seconds used in the present bucket of ten seconds."""
         self._bucket = 0
         """Number of the present bucket of ten seconds."""
-        self._earlier: deque[float] = deque([0.0] * (_BUCKETS - 1), _BUCKETS - 1)
+        self._earlier: tuple[float, ...] = ()
         """Seconds used in each of the earlier buckets, the oldest first."""
 
     def begin_second(self, second: int) -> None:
@@ -106,7 +95,7 @@ class LoopShare:
 
     def _roll(self, bucket: int) -> None:
         for _ in range(min(bucket - self._bucket, _BUCKETS)):
-            self._earlier.append(self.in_bucket)
+            self._earlier = (*self._earlier[2 - _BUCKETS :], self.in_bucket)
             self.in_bucket = 0.0
         self._bucket = max(self._bucket, bucket)
 
@@ -114,12 +103,31 @@ class LoopShare:
 class _Waiting:
     """Jobs of one client that wait for slices, in the order in which they came."""
 
-    __slots__ = ("behind", "jobs", "share")
+    __slots__ = ("jobs", "left_over", "share")
 
     def __init__(self, share: LoopShare) -> None:
         self.share = share
-        self.jobs: deque[Job] = deque()
-        self.behind = False
+        self.jobs: deque[tuple[Job, bool]] = deque()
+        """Jobs, each with whether a part of its work was done in an earlier slice."""
+        self.left_over = 0
+        """Number of jobs of which a part was done."""
+
+    def add(self, job: Job, *, left_over: bool) -> None:
+        self.jobs.append((job, left_over))
+        self.left_over += left_over
+
+    def run(self) -> bool:
+        """Run the first job for a slice. Return whether a part of it is left, which stays the first job."""
+        job, left_over = self.jobs[0]
+        more = False
+        try:
+            more = job()
+        finally:
+            self.jobs[0] = (job, True)
+            self.left_over += more - left_over
+            if not more:
+                self.jobs.popleft()
+        return more
 
 
 class FairScheduler:
@@ -140,11 +148,11 @@ class FairScheduler:
         self._waiting: dict[LoopShare, _Waiting] = {}
         """All that wait, by client. Each is in one of two heaps, or its first job runs."""
         self._fresh: list[tuple[float, int, _Waiting]] = []
-        """Heap of the clients that are not behind, with the time when their turn is due, and a number."""
+        """Heap of the clients that are not behind, each after the time that orders them, and a number."""
         self._behind: list[tuple[float, int, _Waiting]] = []
-        """Heap of the clients that are behind, with their ranks, and a number."""
-        self._behind_next = False
-        """Whether the next slice is for a client that is behind, if there is one."""
+        """Heap of the clients that are behind, each after its rank, and a number for equal ranks."""
+        self._fresh_spent = 0.0
+        """Seconds of clients that are not behind since the last slice of one that is."""
         self._numbers = count()
         self._clients: dict[str, LoopShare] = {}
         """Open connections, by their addresses."""
@@ -217,18 +225,18 @@ class FairScheduler:
         waiting = self._waiting.get(share)
         if waiting is None:
             waiting = self._waiting[share] = _Waiting(share)
-            self._enter(waiting, left_over=left_over)
-        waiting.jobs.append(job)
-        waiting.behind |= left_over
+            waiting.add(job, left_over=left_over)
+            self._enter(waiting)
+        else:
+            waiting.add(job, left_over=left_over)
         if not self._ends:
             self._end_soon()
 
-    def _enter(self, waiting: _Waiting, *, left_over: bool) -> None:
-        """Add a client to one of the heaps."""
+    def _enter(self, waiting: _Waiting) -> None:
+        """Add a client to the heap of those that are behind, or to that of the others."""
         now, share = self.clock(), waiting.share
         used = share.used(int(now))
-        waiting.behind = left_over or used > FRESH_SECONDS
-        if waiting.behind:
+        if used > FRESH_SECONDS or waiting.left_over:
             heapq.heappush(self._behind, (share.rank(), next(self._numbers), waiting))
         else:
             heapq.heappush(self._fresh, (now + USE_WEIGHT * used, next(self._numbers), waiting))
@@ -242,13 +250,15 @@ class FairScheduler:
         first = True
         try:
             while self._waiting and (first or self._spent < TURN_SECONDS):
-                of_behind = bool(self._behind) and (self._behind_next or not self._fresh)
+                of_behind = bool(self._behind) and (not self._fresh or self._fresh_spent >= SLICE_SECONDS)
                 waiting = self._take_behind() if of_behind else self._take_fresh()
                 if waiting is None:
                     continue
                 before = self._spent
-                if self._run(waiting) or self._spent > before:  # else the job had nothing to do
-                    first, self._behind_next = False, not of_behind
+                more = self._run(waiting)
+                if more or self._spent > before:  # else the job had nothing to do
+                    first = False
+                    self._fresh_spent = 0.0 if of_behind else self._fresh_spent + self._spent - before
         finally:  # also if a job fails: the others go on
             self._spent = 0.0
             self._ends = False
@@ -256,15 +266,15 @@ class FairScheduler:
                 self._end_soon()
 
     def _take_fresh(self) -> _Waiting | None:
-        """Return the first client that is not behind, taken from its heap; None if it fell behind meanwhile."""
+        """Return the first client that is not behind, taken from its heap; None if work of it was left over since."""
         waiting = heapq.heappop(self._fresh)[2]
-        if not waiting.behind:
+        if not waiting.left_over:
             return waiting
-        self._enter(waiting, left_over=True)
+        self._enter(waiting)
         return None
 
     def _take_behind(self) -> _Waiting | None:
-        """Return the first client that is behind, taken from its heap; None if it used time meanwhile, by its calls."""
+        """Return the first client that is behind, taken from its heap; None if it used time since, by its calls."""
         rank, number, waiting = self._behind[0]
         if (now_rank := waiting.share.rank()) > rank:
             heapq.heapreplace(self._behind, (now_rank, number, waiting))
@@ -273,15 +283,11 @@ class FairScheduler:
         return waiting
 
     def _run(self, waiting: _Waiting) -> bool:
-        """Run the first job of a client for a slice. Return whether a part of that job is left."""
-        more = False
+        """Run the first job of a client, and let the client wait on if a job is left. Return whether that job is."""
         try:
-            more = waiting.jobs[0]()
+            return waiting.run()
         finally:
-            if not more:
-                waiting.jobs.popleft()
             if waiting.jobs:
-                self._enter(waiting, left_over=more)
+                self._enter(waiting)
             else:
                 del self._waiting[waiting.share]
-        return more

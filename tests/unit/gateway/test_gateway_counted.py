@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 
 from replicator.gateway import counted
-from replicator.gateway.counted import PIECE_BYTES, READ_BYTES, CountedConnection, unread
+from replicator.gateway.counted import PIECE_BYTES, READ_BYTES, UNREAD_BYTES_MAX, CountedConnection, unread
 from replicator.running.turns import SLICE_SECONDS, TURN_SECONDS, FairScheduler, LoopShare
 from replicator.security.client_limits import ClientLimits
 
@@ -150,15 +151,35 @@ def test_an_operator_ends_it() -> None:
     assert transport.aborted
 
 
-def test_no_more_than_a_limit_is_read_of_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client may be there, and send faster than it is read: that held the event loop, and gigabytes came."""
-    monkeypatch.setattr(counted, "UNREAD_BYTES_MAX", READ_BYTES)
+@contextmanager
+def failed_connection(size: int) -> Iterator[tuple[asyncio.Transport, socket.socket]]:
+    """Yield a transport whose socket holds bytes that a client sent, and the client's socket."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         client = socket.create_connection(listening.getsockname())
         failed, _ = listening.accept()
     with client, failed:
         client.settimeout(30)
-        client.sendall(bytes(2 * READ_BYTES))
-        transport = SimpleNamespace(get_extra_info=lambda name: failed if name == "socket" else None)
+        client.sendall(bytes(size))
         select.select([failed], [], [], 30)
-        assert 0 < sum(map(len, unread(cast(asyncio.Transport, transport)))) < 2 * READ_BYTES
+        transport = SimpleNamespace(get_extra_info=lambda name: failed if name == "socket" else None)
+        yield cast(asyncio.Transport, transport), client
+
+
+def test_no_more_than_a_limit_is_read_of_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client may be there, and send faster than it is read: that held the event loop, and gigabytes came."""
+    monkeypatch.setattr(counted, "UNREAD_BYTES_MAX", READ_BYTES)
+    with failed_connection(2 * READ_BYTES) as (transport, _):
+        assert 0 < sum(map(len, unread(transport))) < 2 * READ_BYTES
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_the_socket_of_a_failed_connection_closes_though_its_last_bytes_are_not_read(read: int) -> None:
+    with failed_connection(2 * READ_BYTES) as (transport, client):
+        pieces = unread(transport)
+        for _ in range(read):
+            next(pieces)
+        transport.get_extra_info("socket").close()
+        del pieces
+        everything = bytes(UNREAD_BYTES_MAX)  # more than the kernel takes if nobody reads
+        with pytest.raises(ConnectionError):
+            client.sendall(4 * everything)

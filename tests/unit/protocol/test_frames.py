@@ -232,6 +232,8 @@ def test_a_command_may_have_as_many_properties_as_the_limit_says() -> None:
         b"\x08\x12" + b"\x92\x01\x00" * 300_000,  # many PINGs in one
         b"\xfb\x3f\xfc\x3f" + producer_with(100_001)[8:],  # behind a group, which the parser passes over
         nested_ids(PARTS_MAX + 200),
+        b"\x08\x12\x92\x01\x00\x52" + varint(200_000) + b"\x1a\x00" * 100_000,  # a list of ids in a PING
+        b"\x08\x0a\x52" + varint(600_000) + b"\x1a\x00" * 300_000,  # a list of ids that is too long
         b"\xf8\x01\x01" * 300_000,  # of a field that is unknown
     ],
 )
