@@ -18,6 +18,9 @@ from replicator.gateway.outgoing import Outgoing
 from replicator.protocol.errors import ProtocolError
 from replicator.running.turns import SLICE_SECONDS, FairScheduler, LoopShare
 
+NOTHING: Final[Iterator[Any]] = iter(())
+"""Iterator that yields nothing. All connections share it."""
+
 log: Final = structlog.get_logger(__name__)
 
 
@@ -70,11 +73,11 @@ class Arrivals:
         """Whether some of the commands that came are left."""
         self._rest: Iterator[None] | None = None
         """Steps that are left of a large command; they come first."""
-        self._commands: Iterator[Any] = iter(())
+        self._commands: Iterator[Any] = NOTHING
         """Commands that are left of the bytes that are being carried out."""
         self._arrived: list[bytes] = []
         """Bytes that came behind these."""
-        self._unread: Iterator[bytes] = iter(())
+        self._unread: Iterator[bytes] = NOTHING
         """Bytes behind these that the socket of a client that has left still holds."""
         self._queued = False
         """Whether the client waits for its turn."""
@@ -110,7 +113,7 @@ class Arrivals:
     def drop(self) -> None:
         """Carry out nothing more: this side ends the connection."""
         self.dropped = True
-        self._rest, self._commands, self._unread = None, iter(()), iter(())
+        self._rest, self._commands, self._unread = None, NOTHING, NOTHING
         self._arrived.clear()
 
     def left(self, unread: Iterable[bytes]) -> None:

@@ -33,7 +33,7 @@ from replicator.engine.errors import EngineError
 from replicator.engine.schemas.registry import SchemaRegistry
 from replicator.engine.topics.topic_watchers import TopicWatchers
 from replicator.engine.types import ClientInfo
-from replicator.gateway.arriving import Arrivals
+from replicator.gateway.arriving import NOTHING, Arrivals
 from replicator.gateway.consuming import ConsumerSession
 from replicator.gateway.counted import unread
 from replicator.gateway.message_ids import MessageAlias, SeekPositions
@@ -146,19 +146,20 @@ class Connection(asyncio.Protocol):
         """Role under which the connection is counted."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
-        self._calls: set[asyncio.Task[None]] = set()
-        self.answering: set[asyncio.Task[None]] = set()
-        """Calls that go on when the client is gone: answers to what a producer sent, one for each at most."""
-        self.unanswered: set[PendingReceipts] = set()
-        self._waiting: set[asyncio.Task[None]] = set()
-        """Calls that wait for other clients; at most one for each producer."""
+        self._calls: dict[asyncio.Task[None], tuple[bool, bool]] = {}
+        """Calls that run, each with whether it goes on when the client is gone, and whether it counts for the limit.
+        Answers to what a producer sent go on. They do not count, as calls that wait for other clients do not: there is
+        one of each for each producer at most."""
+        self._counting_calls = 0
+        """Number of calls that count for the limit."""
+        self.unanswered: dict[PendingReceipts, None] = {}
         self._held_bytes = 0
         self._reading = True
         self._outgoing = Outgoing(self._loop, self._update_reading)
         self.write = self._outgoing.write
         self._arrivals = Arrivals(self, self._outgoing, self._turns, self.share)
         self.data_received = self._arrivals.came  # type: ignore[method-assign]
-        self._to_close: Iterator[Any] = iter(())
+        self._to_close: Iterator[Any] = NOTHING
         """Sessions that are still to be closed after the client has left."""
         self._first_consumer = 0
         self._later: list[Callable[[], None]] = []
@@ -275,8 +276,9 @@ class Connection(asyncio.Protocol):
     def over(self) -> None:
         """Cancel the calls of the client, which has left, and close its sessions."""
         self._turns.closed(self.share)
-        for task in self._calls - self.answering:
-            task.cancel()
+        for task, (to_the_end, _) in self._calls.items():
+            if not to_the_end:
+                task.cancel()
         self._to_close = iter(self.state.close())
         if self._close_some():
             self._turns.wait(self.share, self._close_some, left_over=True)
@@ -382,11 +384,9 @@ class Connection(asyncio.Protocol):
         self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False, waits: bool = False
     ) -> asyncio.Task[None]:
         task = awaited(MeteredCoroutine(call, self._turns, self.share), name)
-        self._calls.add(task)
-        if to_the_end:
-            self.answering.add(task)
-        if waits:
-            self._waiting.add(task)
+        counts = not (to_the_end or waits)
+        self._calls[task] = to_the_end, counts
+        self._counting_calls += counts
         task.add_done_callback(self._has_ended)
         self._update_reading()
         return task
@@ -453,9 +453,8 @@ class Connection(asyncio.Protocol):
         self.send(BaseCommand(type=T.ERROR, error=refusal))
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
-        self.answering.discard(task)
-        self._waiting.discard(task)
+        _, counts = self._calls.pop(task)
+        self._counting_calls -= counts
         if not task.cancelled() and (error := task.exception()) is not None:
             # A bug of ours: the client would wait for an answer for ever.
             log.error("a client's call failed", call=task.get_name(), exc_info=error)
@@ -463,10 +462,9 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        calls = len(self._calls) - len(self.answering) - len(self._waiting)
         reading = (
             self._held_bytes < HELD_BYTES_MAX
-            and calls < CALLS_MAX
+            and self._counting_calls < CALLS_MAX
             and not self._arrivals.behind
             and not self._outgoing.flooded
         )

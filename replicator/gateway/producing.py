@@ -188,7 +188,7 @@ class ProducerSession:
         self._gathered, self._gathered_bytes = None, 0
         call = _Call(sends, size_bytes, self._confirm)
         self._calls.append(call)
-        self._wire.unanswered.add(self)
+        self._wire.unanswered[self] = None
         if self._refused:
             self._answer_apart()
         else:
@@ -243,7 +243,7 @@ class ProducerSession:
     def _all_answered(self) -> None:
         if self._refused or self._order.refused is not None:
             self._refused, self._order = False, PublishOrder()
-        self._wire.unanswered.discard(self)
+        self._wire.unanswered.pop(self, None)
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)

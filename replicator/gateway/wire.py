@@ -23,7 +23,7 @@ class Wire(Protocol):
 
     admission: Admission
     """Gate that says whether the cluster takes clients."""
-    unanswered: set[PendingReceipts]
+    unanswered: dict[PendingReceipts, None]
     """Producers whose client waits for receipts, whether the client is still connected or not."""
 
     @property

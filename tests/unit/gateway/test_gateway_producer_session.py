@@ -36,7 +36,7 @@ class Connected:
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.writable = True
-        self.unanswered: set[PendingReceipts] = set()
+        self.unanswered: dict[PendingReceipts, None] = {}
         self.held_bytes = 0
         self.frames: list[bytes] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -114,7 +114,7 @@ def test_what_is_sent_with_the_close_does_not_overtake_a_large_call(tmp_path: Pa
             await asyncio.sleep(0)
             await asyncio.wait_for(session.answered(), 10)
             assert stored(topic) == [1, 2, 3]
-            assert (wire.held_bytes, wire.unanswered) == (0, set())
+            assert (wire.held_bytes, wire.unanswered) == (0, {})
 
     asyncio.run(main())
 
@@ -137,7 +137,7 @@ def test_what_waits_behind_a_refused_call_is_counted_back_when_it_is_given_up(
             await asyncio.sleep(0)
             session.close()
             await asyncio.wait_for(session.answered(), 10)
-            assert (wire.held_bytes, wire.unanswered) == (0, set())
+            assert (wire.held_bytes, wire.unanswered) == (0, {})
 
     asyncio.run(main())
 
@@ -242,6 +242,6 @@ def test_every_send_is_answered_in_order_and_all_but_the_wrong_ones_are_stored_i
         assert ids == list(range(len(sent)))
         assert receipts == [entry != b"wrong" for entry in sent]
         assert engine.stored == [entry for entry in sent if entry != b"wrong"]
-        assert (wire.held_bytes, wire.unanswered) == (0, set())
+        assert (wire.held_bytes, wire.unanswered) == (0, {})
 
     asyncio.run(main())
