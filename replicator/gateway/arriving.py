@@ -105,7 +105,7 @@ class Arrivals:
             self._enter_backlog(left_over=True)
 
     def go_on(self, *, left_over: bool = True) -> None:
-        """Go on with what came, when it is the client's turn. ``left_over`` says that a part of it was carried out."""
+        """Carry out the bytes that came, when it is the client's turn. ``left_over``: a part is done already."""
         if self.behind and not self._queued and not self._outgoing.flooded:
             self._queued = True
             self._turns.wait(self._share, self._turn, left_over=left_over)
@@ -117,7 +117,7 @@ class Arrivals:
         self._arrived.clear()
 
     def left(self, unread: Iterable[bytes]) -> None:
-        """Note that the client has left; ``unread`` reads the last bytes that it sent, a piece at a time."""
+        """Note that the client has left. ``unread`` yields the last bytes that it sent, a piece at a time."""
         self._left = True
         if not self.dropped:
             self._unread = iter(unread)
@@ -134,8 +134,8 @@ class Arrivals:
         self.go_on(left_over=left_over)
 
     def _next_piece(self) -> bool:
-        """Return whether bytes are left to be carried out. If none came, take a piece of what the socket of a client
-        that has left still holds."""
+        """Return whether bytes are left to be carried out. If none are, first read a piece from the socket of a client
+        that has left."""
         if not self._arrived and (piece := next(self._unread, None)) is not None:
             self._arrived.append(piece)
         return bool(self._arrived)

@@ -118,12 +118,12 @@ class CountedConnection(asyncio.Protocol):
 
 
 def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
-    """Return pieces of what a client had sent and its socket still holds, after reading or writing failed.
+    """Return an iterator over the bytes that a client's socket still holds, after reading or writing failed.
 
     A client that sends much and closes at once may reset the connection before everything is read. The kernel keeps
     what came before, some megabytes. No more than :data:`UNREAD_BYTES_MAX` is read, because the client may be there and
-    go on to send. Of TLS nothing is returned, because its keys are gone with the transport. The socket closes when the
-    iterator ends, or when nobody has it any more.
+    go on to send. For TLS it yields nothing, because the keys are gone with the transport. The socket closes when the
+    iterator ends, or when nobody refers to the iterator any more.
     """
     opened = transport.get_extra_info("socket")
     if opened is None or transport.get_extra_info("sslcontext") is not None:
@@ -137,7 +137,10 @@ def unread(transport: asyncio.BaseTransport) -> Iterator[bytes]:
 
 
 def _pieces(opened: socket.socket) -> Iterator[bytes]:
-    """Yield no bytes, and then what a socket holds, up to the limit. Close the socket."""
+    """Yield ``b""`` first, and then the bytes of a socket, up to the limit. Close the socket.
+
+    Once the first value was taken, the socket is closed also if no other one is.
+    """
     with opened, contextlib.suppress(OSError):
         yield b""
         opened.setblocking(False)

@@ -90,9 +90,9 @@ def frame_bytes_max(message_bytes_max: int = MESSAGE_BYTES_MAX) -> int:
 class FrameDecoder:
     """Decoder that cuts a stream of bytes into frames. After an error it ignores all input: the connection is over.
 
-    Commands that the reader of ``runs`` gathers come as its runs, never as a :class:`Frame`. With ``refuses``, commands
-    have a limit of parts. A request with more comes as a :class:`TooManyParts` in its place, and the connection stays
-    open.
+    Neighbouring commands that ``runs`` gathers come as its runs, never as a :class:`Frame`. If ``refuses`` is set, a
+    command with too many parts is not parsed. If it is a request, a :class:`TooManyParts` comes in its place, and the
+    connection stays open.
     """
 
     def __init__(self, *, bytes_max: int | None = None, runs: RunReader | None = None, refuses: bool = False) -> None:
@@ -226,7 +226,7 @@ class FrameDecoder:
 def _frame(view: memoryview, *, of_client: bool) -> Frame | TooManyParts:
     """Return the frame whose command size, command and rest are in ``view``. ``of_client`` says that a client sent it.
 
-    A command of too many parts is not parsed: that would hold the event loop for a tenth of a second.
+    A client's command of too many parts is not parsed: parsing could hold the event loop for a tenth of a second.
     """
     (size,) = _SIZE.unpack_from(view)
     if size > len(view) - 4:
@@ -258,8 +258,8 @@ def _frame(view: memoryview, *, of_client: bool) -> Frame | TooManyParts:
 def _too_many_parts(encoded: bytes) -> TooManyParts | None:
     """Return an error if an encoded BaseCommand has more parts or fields than any client sends; None otherwise.
 
-    Each message inside another one is a part. Ids to acknowledge or to send again are not counted: a list of them may
-    have up to :data:`IDS_BYTES_MAX`.
+    A part is a message that lies in another one. Ids to acknowledge or to send again are not counted: a list of them
+    may take :data:`IDS_BYTES_MAX` bytes.
     """
     parts, fields = PARTS_MAX + 1, FIELDS_MAX
     base, command_type = BaseCommand.DESCRIPTOR, -1
@@ -284,8 +284,8 @@ def _too_many_parts(encoded: bytes) -> TooManyParts | None:
 
 
 def _refusal(encoded: bytes) -> TooManyParts:
-    """Return the error for an encoded command of too many parts, with its request id if that is among its first
-    fields."""
+    """Return the error for an encoded command of too many parts. It has the request id if one of the command's first
+    fields is that."""
     for number, _, start, stop in islice(_fields(encoded, 0, len(encoded)), 2):  # the type, and the command itself
         inside = BaseCommand.DESCRIPTOR.fields_by_number[number].message_type if number in _FIELDS else None
         if inside is not None:
@@ -303,8 +303,8 @@ def _refusal(encoded: bytes) -> TooManyParts:
 def _fields(encoded: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield number, wire type, start and end of each field of an encoded message. Stop at bytes that are no field.
 
-    The beginning and the end of a group are fields without a value, and the group's fields count as the message's own:
-    the parser passes over groups and reads on.
+    The beginning and the end of a group are fields without a value, and the group's fields count as the message's own.
+    The parser skips a group, but has to read it.
     """
     while at < end:
         tag, at = _varint(encoded, at)
@@ -371,7 +371,7 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
 
 
 def _check_texts(message: Any) -> None:
-    """Raise :class:`BadFrame` for a text that is not UTF-8: the parser leaves it as bytes, on which others fail."""
+    """Raise :class:`BadFrame` for a text that is not UTF-8. The parser leaves it as bytes, and later code would fail."""
     for field, value in message.ListFields():
         several = value if field.is_repeated else (value,)
         if field.message_type is not None:

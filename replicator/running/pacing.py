@@ -97,7 +97,7 @@ def metered(work: Coroutine[Any, Any, _T], turns: FairScheduler) -> MeteredCorou
 
 
 async def next_slice(turns: FairScheduler, share: LoopShare, *, left_over: bool = False) -> None:
-    """Wait until it is the turn of the client of ``share``. ``left_over`` says that its work had a slice before."""
+    """Wait until the client that owns ``share`` has its turn. ``left_over``: its work had a slice already."""
     granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def grant() -> bool:

@@ -1,20 +1,20 @@
-"""Shares of the event loop's time: clients get it in slices, and those that used the least lately come first. Sans-IO.
+"""Shares of the event loop's time: clients get it in slices, first those that ask for little. Sans-IO.
 
 All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client delays another by more than its share.
 
 1. Work of a client ends at the end of its slice, :data:`SLICE_SECONDS`. The rest waits for another slice.
-2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. Work that waits gets at least one slice in
-   each turn.
-3. A client is behind while work is left over at the end of its slice, or while it used more than :data:`FRESH_SECONDS`
-   lately; use counts half as much after each second. Clients that are behind get a slice after each
-   :data:`SLICE_SECONDS` of the others, or at once if no other waits. So a client that asks little but often need not
-   wait for two hundred that flood, each of which uses a little less of the time than it does.
-4. Of those behind, the client that used the least time lately comes first. Of the others, the one that has waited
-   longest does, but :data:`USE_WEIGHT` seconds of waiting count as much as a second of use.
+2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. If work waits, at least one slice of it
+   runs in each turn.
+3. A client is *behind* while work is left over at the end of its slice, or while it used more than
+   :data:`FRESH_SECONDS` lately; recorded use halves every second. After each :data:`SLICE_SECONDS` that the others used, one client that is
+   behind gets a slice; at once if no other waits. So a client with small, frequent requests need not wait for two
+   hundred that flood, even if each of these used a little less time.
+4. Of those behind, the client that used the least time lately comes first. Of the others, the one with the longest wait
+   does, after :data:`USE_WEIGHT` seconds were subtracted for each second of its use.
 5. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
-   client that used less than :data:`LIGHT_SECONDS` lately is.
+   client that used less than :data:`LIGHT_SECONDS` lately is served at once.
 
-Use of the last minute is kept for operators (:meth:`FairScheduler.busiest`).
+The time that each client used in the last minute is kept for operators (:meth:`FairScheduler.busiest`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Waiting:
         self.left_over += left_over
 
     def run(self) -> bool:
-        """Run the first job for a slice. Return whether a part of it is left, which stays the first job."""
+        """Run the first job for a slice. Return whether it is unfinished; if so, it stays the first."""
         job, left_over = self.jobs[0]
         more = False
         try:
@@ -217,7 +217,7 @@ class FairScheduler:
         self._spent += SLICE_SECONDS
 
     def wait(self, share: LoopShare, job: Job, *, left_over: bool = False) -> None:
-        """Call ``job`` when it is the client's turn, and again for as long as it returns True.
+        """Call ``job`` at the client's turn, and at each later one for as long as it returns True.
 
         Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.
         ``left_over`` says that a part of the work was done in an earlier slice.
@@ -233,7 +233,7 @@ class FairScheduler:
             self._end_soon()
 
     def _enter(self, waiting: _Waiting) -> None:
-        """Add a client to the heap of those that are behind, or to that of the others."""
+        """Add a client to the heap of those that are behind, if it is, or to that of the others."""
         now, share = self.clock(), waiting.share
         used = share.used(int(now))
         if used > FRESH_SECONDS or waiting.left_over:
@@ -266,7 +266,8 @@ class FairScheduler:
                 self._end_soon()
 
     def _take_fresh(self) -> _Waiting | None:
-        """Return the first client that is not behind, taken from its heap; None if work of it was left over since."""
+        """Take the first client that is not behind from its heap, and return it. If it fell behind since it entered the
+        heap, move it to the other one, and return None."""
         waiting = heapq.heappop(self._fresh)[2]
         if not waiting.left_over:
             return waiting
@@ -274,7 +275,8 @@ class FairScheduler:
         return None
 
     def _take_behind(self) -> _Waiting | None:
-        """Return the first client that is behind, taken from its heap; None if it used time since, by its calls."""
+        """Take the first client that is behind from its heap, and return it. If it used time since it entered the heap,
+        give it its new place, and return None."""
         rank, number, waiting = self._behind[0]
         if (now_rank := waiting.share.rank()) > rank:
             heapq.heapreplace(self._behind, (now_rank, number, waiting))
@@ -283,7 +285,8 @@ class FairScheduler:
         return waiting
 
     def _run(self, waiting: _Waiting) -> bool:
-        """Run the first job of a client, and let the client wait on if a job is left. Return whether that job is."""
+        """Run the first job of a client. If a job remains, let the client wait again. Return whether the job that ran
+        is unfinished."""
         try:
             return waiting.run()
         finally:

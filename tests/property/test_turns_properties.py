@@ -83,7 +83,7 @@ def test_a_turn_takes_no_longer_than_its_time_and_one_slice(costs: list[float], 
 
 @given(st.lists(COSTS, min_size=1, max_size=50), st.floats(0, FRESH_SECONDS))
 def test_a_client_that_asks_little_but_often_waits_for_nobody_who_is_behind(costs: list[float], used: float) -> None:
-    """Even if each of those used less of the time than it did."""
+    """This holds even if each client that is behind used less time."""
     loop, served = Loop(), list[LoopShare]()
     for number, cost in enumerate(costs):
         hostile = LoopShare(f"10.0.0.1:{number}")
@@ -101,7 +101,7 @@ def test_a_client_that_asks_little_but_often_waits_for_nobody_who_is_behind(cost
 
 @given(st.lists(COSTS, min_size=1, max_size=20), st.integers(2, 30))
 def test_those_behind_get_a_slice_in_every_second_turn(costs: list[float], turns: int) -> None:
-    """However many clients that are not behind ask in each turn."""
+    """Together they get one, however many others ask in each turn."""
     loop, served = Loop(), list[LoopShare]()
     behind = LoopShare("10.0.0.1:1")
     loop.turns.wait(behind, flood(loop, behind, SLICE_SECONDS, served))
@@ -121,7 +121,7 @@ def test_those_behind_get_a_slice_in_every_second_turn(costs: list[float], turns
 
 
 def test_beside_two_hundred_that_ask_again_and_again_nobody_waits_long() -> None:
-    """Each of them uses less than the honest client does, and is never behind: nothing of it is left over."""
+    """Each uses less time than the one that is watched, and leaves no work over, so that none is behind."""
     loop = Loop()
     hostile = [LoopShare(f"10.0.0.1:{number}") for number in range(200)]
     for share in hostile:
@@ -151,7 +151,7 @@ def test_beside_two_hundred_that_ask_again_and_again_nobody_waits_long() -> None
 
 
 def test_beside_a_flood_clients_that_ask_little_get_what_they_ask_for() -> None:
-    """Twenty that ask for 0.2 ms, get it, and ask again after 5 ms want half of the time, less than their share."""
+    """Twenty clients each use 0.2 ms, and then pause for 5 ms. Together they want less than their share of the time."""
     loop, served = Loop(), list[LoopShare]()
     hostile = LoopShare("10.0.0.1:1")
     loop.turns.wait(hostile, flood(loop, hostile, SLICE_SECONDS, served))

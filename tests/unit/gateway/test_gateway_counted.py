@@ -166,7 +166,7 @@ def failed_connection(size: int) -> Iterator[tuple[asyncio.Transport, socket.soc
 
 
 def test_no_more_than_a_limit_is_read_of_a_connection_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client may be there, and send faster than it is read: that held the event loop, and gigabytes came."""
+    """A client that is still connected may send faster than it is read: gigabytes came, and blocked the event loop."""
     monkeypatch.setattr(counted, "UNREAD_BYTES_MAX", READ_BYTES)
     with failed_connection(2 * READ_BYTES) as (transport, _):
         assert 0 < sum(map(len, unread(transport))) < 2 * READ_BYTES
