@@ -371,7 +371,7 @@ def split_broker_metadata(rest: memoryview) -> tuple[BrokerEntryMetadata | None,
 
 
 def _check_texts(message: Any) -> None:
-    """Raise :class:`BadFrame` for a text that is not UTF-8. The parser leaves it as bytes, and later code would fail."""
+    """Raise :class:`BadFrame` for a text that is not UTF-8. The parser leaves it as bytes, and others would fail."""
     for field, value in message.ListFields():
         several = value if field.is_repeated else (value,)
         if field.message_type is not None:
