@@ -6,9 +6,9 @@ All doors of a worker share one :class:`FairScheduler`. Invariant 11: no client 
 2. In one turn of the event loop, clients get :data:`TURN_SECONDS` together. If work waits, at least one slice of it
    runs in each turn.
 3. A client is *behind* while work is left over at the end of its slice, or while it used more than
-   :data:`FRESH_SECONDS` lately; recorded use halves every second. After each :data:`SLICE_SECONDS` that the others used,
-   one client that is behind gets a slice; at once if no other waits. So a client with small, frequent requests need not
-   wait for two hundred that flood, even if each of these used a little less time.
+   :data:`FRESH_SECONDS` lately; recorded use halves every second. After each :data:`SLICE_SECONDS` that the others
+   used, one client that is behind gets a slice; at once if no other waits. So a client with small, frequent requests
+   need not wait for two hundred that flood, even if each of these used a little less time.
 4. Of those behind, the client that used the least time lately comes first. Of the others, the one with the longest wait
    does, after :data:`USE_WEIGHT` seconds were subtracted for each second of its use.
 5. A client whose work fits into the turn is served at once, without waiting: nearly always. While others wait, only a
