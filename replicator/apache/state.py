@@ -232,6 +232,10 @@ class SubscriptionStates:
     def status(self) -> dict[str, Any]:
         return {"subscriptions": len(self._seen), "errors": dict(self.errors), **self.counters, **self._moves.counters}
 
+    def has_seen_any(self) -> bool:
+        """Return whether the brokers have had a subscription of the topic that is not known to be deleted."""
+        return bool(self._seen)
+
     def knows(self, subscription: Subscription) -> bool:
         """Return whether the engine's subscription has not changed since a comparison found nothing to do."""
         idle = self._idle.get(subscription.name)

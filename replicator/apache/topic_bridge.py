@@ -33,7 +33,6 @@ from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_budget import SharedBudget
 from replicator.apache.shown import ConsumersShown, TopicInternals
 from replicator.apache.state import SubscriptionStates
-from replicator.apache.sync_states import load_sync_states
 from replicator.apache.topic_at_brokers import TopicAtBrokers
 from replicator.apache.topic_work import TopicWork
 from replicator.client.errors import SubscriptionNotFound
@@ -106,7 +105,7 @@ class TopicBridge:
             admin,
             engine,
             topic.name,
-            lambda: self._cursor.reached() > BEFORE_ALL or bool(load_sync_states(engine.store, topic.topic_id)),
+            lambda: self._cursor.reached() > BEFORE_ALL or self._states.has_seen_any(),
         )
         self._renewing = Renewing(admin, engine, topic, broker_origin, self._cursor, self._at_brokers)
         self._comparison = Comparison()
