@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
@@ -43,6 +44,9 @@ from replicator.apache.skipped_messages import Gap, first_passed_over
 from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
+
+DELETION_SECONDS: Final = 5.0
+"""Time after which a subscription that the brokers lost was deleted alone. To delete a topic takes them less."""
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +84,10 @@ class ReadingCursor:
         self.times_put_back = 0
         self._is_first = False
         """Whether this process made the subscription before it knew what the other clusters have."""
+        self._was_there = False
+        """Whether the brokers had the subscription while this process ran."""
+        self._missing_since: float | None = None
+        """Time of the monotonic clock since which they do not have it."""
         self._same_load: str | None = None
         """Loading of the topic in which the brokers were last seen to have what was read."""
         self._ends = LedgerEnds()
@@ -94,6 +102,7 @@ class ReadingCursor:
         shown = await self._admin.subscription(topic, self._name)
         lives = self._entries.lives.incarnations
         if shown is None:
+            self._check_is_no_deletion()
             incarnation = lives[-1] if lives else time.time_ns() // 1_000_000
             if self._nothing_read():  # the cursor has a place also before the first message
                 if not lives:
@@ -110,6 +119,7 @@ class ReadingCursor:
                 renewing_command(topic),
             )
         incarnation = found
+        self.note_is_there()
         internals = await self._admin.internals(topic)
         await self._check_last_read(internals)
         at = self.mark_delete(internals)
@@ -124,6 +134,28 @@ class ReadingCursor:
             if missed is not None:
                 at = await self._put_back(missed, internals, at)
         return ReadState(incarnation, at)
+
+    def note_is_there(self) -> None:
+        """Note that the brokers have the subscription."""
+        self._was_there, self._missing_since = True, None
+
+    def _check_is_no_deletion(self) -> None:
+        """Raise :class:`BridgeError` while the brokers may be deleting the topic: they delete its subscriptions first.
+
+        To make the subscription then would make the topic anew. After :data:`DELETION_SECONDS` it may be made: then the
+        subscription alone was deleted.
+        """
+        if not self._was_there:
+            return
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        if now - self._missing_since < DELETION_SECONDS:
+            raise BridgeError(
+                f"{self._topic.name}: the brokers do not have the subscription {self._name!r} any more, as while they "
+                "delete the topic; the bridge looks again by itself"
+            )
+        self._was_there, self._missing_since = False, None
 
     def incarnation_of(self, shown: SubscriptionShown) -> int | None:
         """Return the incarnation under which reading goes on by the subscription ``shown``.
@@ -258,6 +290,7 @@ class ReadingCursor:
         """
         if self.reached() > self._entries.lives.begin and not self._nothing_read():
             raise self._gone()
+        self._check_is_no_deletion()
         properties = {"incarnation": str(incarnation)}
         await self._admin.create_subscription(self._topic.name, self._name, None, properties)
 

@@ -404,7 +404,7 @@ class TopicBridge:
             self._read_room,
             incarnation=incarnation,
             reached=reached,
-            begins=lambda: self._work.succeeded("reading"),
+            begins=self._begins,
             stored=self._stored,
             check=self._cursor.check,
             natives=self._natives,
@@ -414,6 +414,11 @@ class TopicBridge:
         except SubscriptionNotFound:  # the brokers let no consumer make one
             await self._cursor.make(incarnation)
             await incoming.read()
+
+    def _begins(self) -> None:
+        """Note that the brokers let the bridge read."""
+        self._cursor.note_is_there()
+        self._work.succeeded("reading")
 
     async def _fence_consumers(self) -> None:
         await self._consumer_fence.run(lambda: self._work.succeeded("fencing"))

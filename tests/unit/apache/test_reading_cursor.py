@@ -14,6 +14,7 @@ from answering_admin import answering, asked
 from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
+from replicator.apache import reading_cursor
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.copies_elsewhere import Copies, Copy
 from replicator.apache.entry_map import EntryMap
@@ -360,9 +361,12 @@ async def test_invariant_2_a_subscription_that_was_deleted_is_not_made_anew_behi
 
 
 @asynchronous
-async def test_a_topic_that_was_made_anew_before_anything_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_topic_that_was_made_anew_before_anything_was_read_is_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bridge's cursor had a position in the former topic, although no message was read. It does not count. If a
     message was read, reading halts."""
+    monkeypatch.setattr(reading_cursor, "DELETION_SECONDS", 0.0)
     brokers = Brokers(at=-1)
     async with reading(tmp_path / "first", brokers, stored=0) as bridge:
         bridge.through = (await bridge.cursor.standing()).reached
@@ -458,3 +462,26 @@ async def test_invariant_2_a_new_store_begins_a_new_life_where_another_cluster_h
             await bridge.cursor.standing()
         assert raised.value.elsewhere == copy
         assert brokers.reset_to == []
+
+
+@asynchronous
+async def test_while_brokers_may_be_deleting_a_topic_its_subscription_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They delete the subscriptions first. A subscription that was made then brought the topic back, and nobody was told
+    of the deletion."""
+    brokers = Brokers(at=-1)
+    brokers.last = "1:-1"
+    async with reading(tmp_path, brokers, stored=0) as bridge:
+        bridge.cursor.note_is_there()
+        brokers.has_subscription = False
+        for _ in range(2):
+            with pytest.raises(BridgeError, match="as while they delete the topic"):
+                await bridge.cursor.standing()
+        with pytest.raises(BridgeError, match="as while they delete the topic"):
+            await bridge.cursor.make(7)
+        assert brokers.made == []
+        monkeypatch.setattr(reading_cursor, "DELETION_SECONDS", 0.0)
+        assert (await bridge.cursor.standing()).is_first, "it alone was deleted"
+        await bridge.cursor.make(7)
+        assert len(brokers.made) == 1
