@@ -468,8 +468,8 @@ async def test_invariant_2_a_new_store_begins_a_new_life_where_another_cluster_h
 async def test_while_brokers_may_be_deleting_a_topic_its_subscription_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They delete the subscriptions first. A subscription that was made then brought the topic back, and nobody was told
-    of the deletion."""
+    """They delete the subscriptions first. A subscription that was made then brought the topic back, and nobody was
+    told of the deletion."""
     brokers = Brokers(at=-1)
     brokers.last = "1:-1"
     async with reading(tmp_path, brokers, stored=0) as bridge:
