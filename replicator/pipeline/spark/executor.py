@@ -67,7 +67,8 @@ def main() -> NoReturn:
         print(f"executor: {error}", file=sys.stderr)
         sys.exit(2)
     environment = {**os.environ, "JAVA_HOME": str(java), "SPARK_HOME": str(home)}
-    os.execve(program[0], program, environment)  # noqa: S606 - the executor is the pod's first process, as in Spark's
+    # The executor is the pod's first process, as in Spark's image.
+    os.execve(program[0], program, environment)  # noqa: S606  # nosec B606
 
 
 if __name__ == "__main__":
