@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.left_out import RefusedEntry
@@ -32,6 +32,8 @@ from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.position_set import PositionSet
 
+NAMED_MAX: Final = 5
+"""Most runs of entries that a status names."""
 READ_LEDGERS_MAX: Final = 200
 """Number of ledgers for which the first and the last entry that were read are kept."""
 _NONE: Final = PositionSet()
@@ -294,6 +296,12 @@ class EntryMap:
     def late(self) -> list[tuple[str, Extent]]:
         """Return the origin and the run of each entry that stands at the brokers behind later ones of its origin."""
         return [(origin, run) for origin, runs in self._published.items() for run in runs.late()]
+
+    def late_shown(self) -> dict[str, Any]:
+        """Return, for a status, how many entries :meth:`late` has, and its first :data:`NAMED_MAX` runs in words."""
+        late = self.late()
+        named = [f"{run.origin_first} of {origin} at {run.local_first}" for origin, run in late[:NAMED_MAX]]
+        return {"entries": sum(run.entries for _, run in late), "first": named}
 
     def last_published(self) -> Position:
         """Return the last position of the brokers at which an entry of the bridge's own was found."""

@@ -55,8 +55,6 @@ within it."""
 QUIET_SECONDS_MAX: Final = 5.0
 """Longest time between comparisons of a topic whose messages are all acknowledged, on both sides. A new message, or a
 change in another cluster, ends it at once. A seek back or a new subscription at the brokers is seen within it."""
-NAMED_MAX: Final = 5
-"""Most runs of entries that the status names."""
 LEFT_OUT_SHOWN_MAX: Final = 1_000
 """Most entries in the status that an operator passed over."""
 HOLDER: Final = "apache-bridge"
@@ -359,7 +357,7 @@ class TopicBridge:
                 for origin in self._outgoing.origins()
                 if (missing := self._entries.missing(origin))
             },
-            "out_of_order": self._out_of_order(),
+            "out_of_order": self._entries.late_shown(),
             "lives": self._entries.lives.shown(),
             "may_be_missing": [each.shown() for each in self._cursor.may_be_missing()],
             "refused": None if self._outgoing.refused is None else self._outgoing.refused.shown(),
@@ -372,12 +370,6 @@ class TopicBridge:
                 "unloads": self._consumer_fence.unloads,
             },
         }
-
-    def _out_of_order(self) -> dict[str, Any]:
-        """Return how many entries stand at the brokers behind later ones of their origin, and the first of them."""
-        late = self._entries.late()
-        named = [f"{run.origin_first} of {origin} at {run.local_first}" for origin, run in late[:NAMED_MAX]]
-        return {"entries": sum(run.entries for _, run in late), "first": named}
 
     # Inside.
 

@@ -6,7 +6,7 @@ came. Who the link is and what it speaks is looked at first; then its connection
 (:mod:`replicator.api.posted_frames`).
 
 Invariant 11 (DESIGN §3): a frame may have some hundred thousand blocks. It is decoded, checked and handed over in
-slices, of which all links together get one in each turn of the event loop (:mod:`replicator.running.pacing`).
+slices. All links together get one slice in each turn of the event loop (:mod:`replicator.running.pacing`).
 """
 
 from __future__ import annotations

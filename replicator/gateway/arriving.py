@@ -96,12 +96,7 @@ class Arrivals:
                 self._enter_backlog(left_over=False)
             return
         self._commands = self._connection.commands(data)
-        try:
-            more = self._work()
-        except Exception:  # a bug, for which the transport closes the connection
-            self.drop()
-            raise
-        if more:
+        if self._work():
             self._enter_backlog(left_over=True)
 
     def go_on(self, *, left_over: bool = True) -> None:
@@ -146,7 +141,6 @@ class Arrivals:
             more = self._work()
         except Exception:  # a bug: where a command is carried out at once, the transport closes the connection for it
             log.exception("a command failed")
-            self.drop()
             self._connection.fail("a command failed")
             more = False
         self._queued = more and not self._outgoing.flooded
@@ -166,11 +160,13 @@ class Arrivals:
         more = False
         try:
             more = self._slice(began + SLICE_SECONDS)
+            self._connection.on_commands_run()
         except ProtocolError as error:
             self.drop()
             self._connection.fail(str(error))
-        else:
-            self._connection.on_commands_run()
+        except Exception:  # a bug: what comes after the command that failed is not carried out
+            self.drop()
+            raise
         finally:
             now = clock()
             turns.spend(self._share, now - began, now)

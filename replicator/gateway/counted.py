@@ -23,7 +23,7 @@ from replicator.security.client_limits import ClientLimits
 
 READ_BYTES: Final = 256 * 1024
 UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Limit of what is read of a connection after it failed. Linux keeps 6 to 32 MiB of a socket."""
+"""Limit of the bytes that are read from a failed connection. Linux keeps 6 to 32 MiB for a socket."""
 PIECE_BYTES: Final = 16 * 1024
 """A few thousand of the smallest frames of a WebSocket, or some hundred requests: milliseconds."""
 

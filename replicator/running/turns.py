@@ -110,7 +110,7 @@ class _Waiting:
         self.jobs: deque[tuple[Job, bool]] = deque()
         """Jobs, each with whether a part of its work was done in an earlier slice."""
         self.left_over = 0
-        """Number of jobs of which a part was done."""
+        """Number of jobs that had a slice already."""
 
     def add(self, job: Job, *, left_over: bool) -> None:
         self.jobs.append((job, left_over))
@@ -222,13 +222,11 @@ class FairScheduler:
         Jobs of one client are called in the order in which they came. ``job`` counts what it uses by :meth:`spend`.
         ``left_over`` says that a part of the work was done in an earlier slice.
         """
-        waiting = self._waiting.get(share)
-        if waiting is None:
-            waiting = self._waiting[share] = _Waiting(share)
-            waiting.add(job, left_over=left_over)
+        waiting = self._waiting.get(share) or _Waiting(share)
+        waiting.add(job, left_over=left_over)
+        if share not in self._waiting:
+            self._waiting[share] = waiting
             self._enter(waiting)
-        else:
-            waiting.add(job, left_over=left_over)
         if not self._ends:
             self._end_soon()
 

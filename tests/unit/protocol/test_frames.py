@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.engine.log.entry import varint
 from replicator.metadata.metadata_pb2 import KeyValue
 from replicator.protocol import frames as frames_module
 from replicator.protocol.commands_pb2 import (
@@ -190,14 +191,6 @@ def nested_ids(count: int) -> bytes:
     return b"\x08\x1c\xe2\x01" + varint(len(seek)) + seek
 
 
-def varint(number: int) -> bytes:
-    encoded = b""
-    while number > 0x7F:
-        encoded += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return encoded + bytes([number])
-
-
 @pytest.mark.parametrize("properties", [PARTS_MAX + 1, 100_001])
 def test_a_command_with_too_many_properties_is_refused_before_it_is_parsed(
     properties: int, monkeypatch: pytest.MonkeyPatch
@@ -241,12 +234,12 @@ def test_a_client_may_not_hide_parts_in_fields_that_are_there_again(
     command: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at = 0
-    varint = frames_module._varint
+    read_varint = frames_module._varint
 
     def counted(encoded: bytes, at: int) -> tuple[int, int]:
         nonlocal looked_at
         looked_at += 1
-        return varint(encoded, at)
+        return read_varint(encoded, at)
 
     monkeypatch.setattr(frames_module, "_varint", counted)
     got: list[object] = []
