@@ -250,7 +250,10 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
             standing = scope.topics[number].standings.get(origin, ReplicaState())
             of_life = cells.origins[group], int(cells.incarnations[group])
             kept[group] = (
-                way in ways[number] and home_of(of_life[0]) == way[0] and standing.is_without(way[0], *of_life)
+                way in ways[number]
+                and home_of(of_life[0]) == way[0]
+                and standing.is_without(way[0], *of_life)
+                and not scope.topics[number].has_deleted(way[2])  # it gets later lives alone
             )
         if not kept.any():
             continue
