@@ -66,6 +66,9 @@ class Subscription:
     unsettled_seek: str | None = None
     safe: set[str] = field(default_factory=set)
     """Messages whose acknowledgement every cluster knows."""
+    startless: set[str] = field(default_factory=set)
+    """Origins whose messages did not come to a cluster where a client created or found the subscription, because their
+    link was dropped."""
     deleted: bool = False
     passed_over: bool = False
     """Whether an operator passed over messages, perhaps over a part of one."""
@@ -194,13 +197,13 @@ class Model:
         if found is None:
             found = Subscription(topic, name, home, {cluster})
             self.subscriptions[topic, name, home] = found
+            self._excuse_unreached(found)
             if earliest and not self.topic(topic).trims:
                 found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
                 self._excuse_earlier_lives(found)
                 self._excuse_unreached(found)
         elif not earliest:
-            if self.dropped:
-                self._excuse_unreached(found)
+            self._excuse_unreached(found)
             if not any(self.shape.tells(other, cluster) for other in found.made):
                 # Nobody can tell this cluster of the subscription: here it begins now.
                 found.excused.setdefault(cluster, set()).update(found.wanted)
@@ -234,9 +237,9 @@ class Model:
         A cluster that does not receive an origin does not say at which of its messages the subscription starts. So the
         start at another cluster counts.
         """
-        origins = {source for source, _ in self.dropped}
+        found.startless.update(source for source, _ in self.dropped)
         sent = self.topic(found.topic).sent
-        found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
+        found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
@@ -434,6 +437,14 @@ class Model:
         }
         if missing := sorted(here - set(uids) - found.void.get(cluster, set())):
             raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
+
+    def judge_compacted(self, topic: str, cluster: str, newest: Collection[str], uids: Collection[str]) -> None:
+        """Raise :class:`Violation` if a read of the compacted topic did not give the newest message of a key.
+
+        ``newest`` has the newest message of each key in the log of ``cluster``, and ``uids`` what the reader got.
+        """
+        if missing := sorted(set(newest) - set(uids)):
+            raise Violation(f"who reads {topic} at {cluster} compacted does not get {', '.join(missing[:10])}")
 
     def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
         """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""

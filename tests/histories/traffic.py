@@ -12,7 +12,7 @@ from typing import Any, Final
 from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
 from histories.model import Subscription, Violation
 from histories.operating import Operating
-from histories.steps import NAMED, is_replicated
+from histories.steps import NAMED, PARTED, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
 from replicator.client.errors import InvalidAck
@@ -70,7 +70,7 @@ class Traffic(Operating):
                 uid = f"{producer}-{number}" if content == "same" else f"{producer}-{number}-{self._uid(at)}"
                 if uid not in self.model.topic(NAMED).sent:
                     self.model.sending(NAMED, at, uid, delayed=True)
-                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number)
+                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number, partition_key=producer)
                 stored = await self._in_time(sent, f"publishing {uid} at {at}")
                 if not stored.is_duplicate():
                     self.model.confirmed(NAMED, [uid], at)
@@ -154,7 +154,9 @@ class Traffic(Operating):
     async def consume(self, *, at: str, topic: str, name: str, count: int, how: str, seed: int) -> None:
         """Receive some messages, and acknowledge them in one of several ways."""
         subscription = self._known(topic, name, at)
-        consumer = await self._consumer(at, topic, name, earliest=True)
+        # Partitions that were added have the subscription from their first message on, whatever a consumer asks for.
+        earliest = topic != PARTED or at in self.model.behind
+        consumer = await self._consumer(at, topic, name, earliest=earliest)
         try:
             waiting = self.model.is_waiting(subscription, at)
             got = await self._receive(consumer, count, first_seconds=SURE_SECONDS if waiting else FIRST_SECONDS)
@@ -254,20 +256,27 @@ class Traffic(Operating):
 
     async def last_message(self, *, at: str, topic: str) -> None:
         """Read a topic to its end, as it is and compacted. Each message that is said to be available must come."""
-        for compacted in (False, True):
-            where = f"{topic} at {at}{' compacted' if compacted else ''}"
-            reader: Reader = await self._in_time(
-                self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
-                f"a reader of {where}",
-            )
-            got: set[str] = set()
-            try:
-                while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
-                    got.add(uid_of(await self._read_surely(reader, where)))
-            finally:
-                await reader.close()
-            if not compacted:
-                self.model.judge_read(topic, at, got)
+        whole = await self._read(at, topic, compacted=False)
+        self.model.judge_read(topic, at, {uid_of(message) for message in whole})
+        compacted = await self._read(at, topic, compacted=True)
+        newest = {message.partition_key(): message for message in whole if message.partition_key()}
+        kept = {uid_of(message) for message in newest.values() if message.data()}
+        self.model.judge_compacted(topic, at, kept, {uid_of(message) for message in compacted})
+
+    async def _read(self, at: str, topic: str, *, compacted: bool) -> list[Message]:
+        """Return all messages of a topic, or those that are left of them after compaction."""
+        where = f"{topic} at {at}{' compacted' if compacted else ''}"
+        reader: Reader = await self._in_time(
+            self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
+            f"a reader of {where}",
+        )
+        got: list[Message] = []
+        try:
+            while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
+                got.append(await self._read_surely(reader, where))
+        finally:
+            await reader.close()
+        return got
 
     async def _read_surely(self, reader: Reader, where: str) -> Message:
         """Return the next message, which must come. Wait for it until no worker works any more."""

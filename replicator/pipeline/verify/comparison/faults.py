@@ -229,7 +229,10 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
         compared = (of_origin & carried)[cut.group]
         for lacking, having in ((other, origin), (origin, other)):
             gone, behind = excused[lacking]
+            deleted = [number for number in ways if scope.topics[number].has_deleted(scope.clusters[lacking])]
             lacks = compared & here[:, having] & ~here[:, lacking] & ~gone
+            # Who makes a topic anew is told whole states. Its neighbor may have trimmed the markers from before.
+            lacks &= (cells.interval_kind == MESSAGES) | ~np.isin(topic_of, deleted)
             for index in np.flatnonzero(lacks).tolist():
                 kind = BEHIND if behind[index] else "missing"
                 yield text.found(kind, index, int(weight[index]), cluster=lacking, other=having)
