@@ -210,9 +210,10 @@ class Traffic(Operating):
         answers = await self._in_time(asyncio.gather(*acks, return_exceptions=True), f"acknowledging at {at}")
         refused = [isinstance(answer, InvalidAck) for answer in answers]
         if any(refused) and subscription.unsettled_seek not in (None, at):
-            # A seek at another cluster arrived meanwhile. An acknowledgement from before it may be refused.
-            kept = [] if len(answers) < len(chosen) else zip(chosen, refused, strict=True)
-            chosen = [message for message, is_refused in kept if not is_refused]
+            # A seek at another cluster arrived meanwhile. An acknowledgement on its way then counts, or does not.
+            each = refused if len(refused) == len(chosen) else refused * len(chosen)
+            subscription.forget(uid_of(message) for message, is_refused in zip(chosen, each, strict=True) if is_refused)
+            chosen = [message for message, is_refused in zip(chosen, each, strict=True) if not is_refused]
             answers = [answer for answer in answers if not isinstance(answer, InvalidAck)]
         for answer in answers:
             if isinstance(answer, BaseException):
