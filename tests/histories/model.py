@@ -7,7 +7,7 @@ If a history leaves open what is right, the model allows every answer that may b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from histories.shapes import JOINED, SHAPES, Shape
 
@@ -237,7 +237,10 @@ class Model:
         A cluster that does not receive an origin does not say at which of its messages the subscription starts. So the
         start at another cluster counts.
         """
-        found.startless.update(source for source, _ in self.dropped)
+        live = replace(self.shape, links=tuple(link for link in self.shape.links if link not in self.dropped))
+        for cluster in self.shape.clusters if self.dropped else ():
+            reaching = {origin for origin in self.shape.clusters if self.shape.reaches(origin, cluster)}
+            found.startless.update(origin for origin in reaching if not live.reaches(origin, cluster))
         sent = self.topic(found.topic).sent
         found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 
