@@ -18,7 +18,8 @@ import psycopg
 from failover_support import Deployment
 from sqlalchemy import make_url
 
-from histories.model import Model, Subscription, Violation
+from histories.model import Model, Violation
+from histories.records import Subscription
 from histories.shapes import Shape
 from histories.steps import TYPES, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, Watch, patient

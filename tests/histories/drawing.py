@@ -4,7 +4,7 @@ done now."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,8 +32,11 @@ nothing to the topic, and their logs have only markers of their own."""
 RECLAIM_SHARE: Final = 0.1
 """Share of the reclaims that are drawn where links lead back. There retention deletes nothing in the middle anyway."""
 
-MEANWHILE: Final = (None, None, "command", "target", "source")
+MEANWHILE: Final = (None, None, "command", "target", "source", "trim at target", "delete_topic at target")
 """Events in the middle of a failover; None where nothing happens."""
+MEANWHILE_PLANNED: Final = (*MEANWHILE, "trim at source", "delete_topic at source")
+WHILE_RECLAIMING: Final = (None, None, "kill_other", "trim", "delete_topic")
+"""Events at another cluster in the middle of a reclaim; None where nothing happens."""
 
 Draw = Callable[[random.Random, Model], dict[str, Any] | None]
 
@@ -236,14 +239,22 @@ def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.paused or model.moved:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
+    return {"source": source, "to": to, **_meanwhile(drawn, model, MEANWHILE_PLANNED)}
+
+
+def _meanwhile(drawn: random.Random, model: Model, events: Sequence[str | None]) -> dict[str, Any]:
+    """Draw one of the ``events``, and a topic if it needs one. Draw nothing that needs one while there is no topic."""
+    meanwhile, found = drawn.choice(events), _to_consume_all(drawn, model)
+    if meanwhile is None or not meanwhile.startswith(("trim", "delete_topic")):
+        return {"meanwhile": meanwhile}
+    return {"meanwhile": None} if found is None else {"meanwhile": meanwhile, "topic": found["topic"]}
 
 
 def _fail_over_dead(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.moved or model.dropped:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
+    return {"source": source, "to": to, **_meanwhile(drawn, model, MEANWHILE)}
 
 
 def _fail_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -265,7 +276,13 @@ def _lose_disk(drawn: random.Random, model: Model) -> dict[str, Any] | None:
         return None
     others = [name for name in model.shape.clusters if name != found["at"]]
     damaged = drawn.choice(others) if len(others) > 1 and drawn.random() < 0.5 else None
-    return {**found, "damaged": damaged, "killed": drawn.random() < 0.3}
+    if damaged is not None or drawn.random() < 0.2:
+        return {**found, "damaged": damaged, "meanwhile": drawn.choice((None, "kill"))}
+    return {**found, **_while_reclaiming(drawn, model, others)}
+
+
+def _while_reclaiming(drawn: random.Random, model: Model, others: Sequence[str]) -> dict[str, Any]:
+    return {**_meanwhile(drawn, model, WHILE_RECLAIMING), "other": drawn.choice(others)}
 
 
 def _back_up(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -283,8 +300,12 @@ def _reclaim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """
     one_way = model.shape.name == "one-way" and not model.subscriptions
     if one_way and not (model.down or model.paused or model.moved or model.without_postgres):
-        return {"at": model.shape.links[0][0]}
-    return _one_disk(drawn, model) if drawn.random() < RECLAIM_SHARE else None
+        at, other = model.shape.links[0]
+        return {"at": at, **_while_reclaiming(drawn, model, [other])}
+    found = _one_disk(drawn, model) if drawn.random() < RECLAIM_SHARE else None
+    if found is None:
+        return None
+    return {**found, **_while_reclaiming(drawn, model, [name for name in model.shape.clusters if name != found["at"]])}
 
 
 def _restore(drawn: random.Random, model: Model) -> dict[str, Any] | None:

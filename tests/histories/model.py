@@ -7,89 +7,13 @@ If a history leaves open what is right, the model allows every answer that may b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 
+from histories.records import Sent, Subscription, Topic
 from histories.shapes import JOINED, SHAPES, Shape
 
 
 class Violation(AssertionError):
     """A worker did something that users must never see."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """One message that a producer sent. ``number`` counts the messages of its topic at its origin, in order."""
-
-    uid: str
-    topic: str
-    origin: str
-    number: int
-    key: str | None
-    confirmed: bool
-    life: int
-    delayed: bool = False
-    copied: bool = False
-    """Whether all clusters behind links have it."""
-    lane: int = -1
-    """Partition of the topic, within which messages have an order. -1 for a topic without partitions."""
-    gone: bool = False
-    """Whether its origin deleted or lost it before it was surely copied. It may still come."""
-    chunked: bool = False
-    """Whether it is several entries. If it is gone, some of them may have been copied."""
-
-
-@dataclass(slots=True)
-class Subscription:
-    """State of a subscription in the model. A subscription that is not replicated belongs to one cluster."""
-
-    topic: str
-    name: str
-    home: str | None
-    """The cluster of a subscription that is not replicated; None for a replicated one."""
-    clusters: set[str]
-    """Clusters where a client created or used it, and clusters that were told of it."""
-    wanted: set[str] = field(default_factory=set)
-    """Messages that the subscription must get, unless they are acknowledged."""
-    acknowledged: set[str] = field(default_factory=set)
-    told: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that it must not deliver again."""
-    here: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that were acknowledged there since the last seek."""
-    made: set[str] = field(default_factory=set)
-    """Clusters where a client created the subscription, or found it."""
-    excused: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, messages before the position at which the subscription began in that cluster alone."""
-    kept: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster that has the subscription, the messages confirmed since. Retention must keep them there."""
-    excluded: set[str] = field(default_factory=set)
-    """Clusters where the topic was deleted since. The subscription must get nothing there."""
-    unsettled_seek: str | None = None
-    safe: set[str] = field(default_factory=set)
-    """Messages whose acknowledgement every cluster knows."""
-    deleted: bool = False
-    passed_over: bool = False
-    """Whether an operator passed over messages, perhaps over a part of one."""
-
-    def is_at(self, cluster: str) -> bool:
-        return self.home in (None, cluster)
-
-    def forget(self, uids: Iterable[str]) -> None:
-        """Leave open whether these messages come."""
-        self.wanted.difference_update(uids)
-
-
-@dataclass(slots=True)
-class Topic:
-    """The messages of one topic, and how often it was deleted at each cluster."""
-
-    name: str
-    sent: dict[str, Sent] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=dict)
-    trims: bool = False
-    """Whether retention deletes consumed messages of the topic."""
-    void: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""
 
 
 class Model:
@@ -295,31 +219,47 @@ class Model:
                 subscription.here.pop(cluster, None)
                 # What only lay there is gone with it; what was copied still comes elsewhere.
                 subscription.forget(lost)
+        self._cut_off(found)
 
-    def _lose(self, topic: Topic, cluster: str) -> set[str]:
+    def _lose(self, topic: Topic, cluster: str, *, unreadable: str | None = None) -> set[str]:
         """Record that ``cluster`` no longer has its own messages of the topic.
 
-        Return those of them that perhaps no cluster has.
+        Return those of them that perhaps no cluster has. The copies at ``unreadable`` do not count.
         """
-        lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not sent.copied}
+        having = [name for name in self.shape.clusters if name not in (cluster, unreadable, *self.behind)]
+        having = [name for name in having if self.shape.reaches(cluster, name)]
+
+        def is_elsewhere(sent: Sent) -> bool:
+            return sent.copied and any(sent.uid not in topic.void.get(name, ()) for name in having)
+
+        lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not is_elsewhere(sent)}
         for uid in lost:
             topic.sent[uid].gone = True
         return lost
 
+    def _cut_off(self, topic: Topic) -> None:
+        """Leave it open whether clusters that are behind get messages that an origin published before it deleted the
+        topic. Those are only at other clusters, and no link carries them from there."""
+        for cluster in self.behind:
+            earlier = {
+                uid
+                for uid, sent in topic.sent.items()
+                if sent.origin != cluster and sent.life < topic.lives.get(sent.origin, 0)
+            }
+            if earlier:
+                topic.void.setdefault(cluster, set()).update(earlier)
+
     def joined(self) -> None:
         """Record that the cluster that can join has joined, with links from and to each other one.
 
-        It gets all messages that are still there. Messages that an origin published before it deleted the topic are
-        only at other clusters, and no link carries them from there.
+        It gets all messages that are still there.
         """
         joined, self.joining = self.joining, None
         assert joined is not None
         self.shape = SHAPES[JOINED[self.shape.name]]
         self.behind.add(joined)
         for topic in self.topics.values():
-            earlier = {uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)}
-            if earlier:
-                topic.void[joined] = earlier
+            self._cut_off(topic)
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
         """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""
@@ -341,13 +281,18 @@ class Model:
             if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
                 subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))
 
-    def disk_lost(self, cluster: str) -> None:
-        """Record that ``cluster`` lost its disk, and took back its messages from other clusters."""
+    def disk_lost(self, cluster: str, *, unreadable: str | None = None) -> None:
+        """Record that ``cluster`` lost its disk, and takes back its messages from other clusters.
+
+        Record it once more if one of those deletes a topic before that ends. ``unreadable`` names a cluster that cannot
+        give all of them, because of a damaged block.
+        """
         self.losers.add(cluster)
         self.behind.add(cluster)
         gone: set[str] = set()
         for topic in self.topics.values():
-            gone |= self._lose(topic, cluster)
+            gone |= self._lose(topic, cluster, unreadable=unreadable)
+            self._cut_off(topic)
         for key, subscription in list(self.subscriptions.items()):
             if subscription.home == cluster:
                 del self.subscriptions[key]

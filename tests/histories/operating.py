@@ -181,19 +181,26 @@ class Operating(Settling):
         await asyncio.to_thread(self.regions.start, at)
         self.model.down.discard(at)
 
-    async def fail_over(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
+    async def fail_over(self, *, source: str, to: str, meanwhile: str | None = None, topic: str = "") -> None:
         """Move the clients of a cluster by a planned failover, which leaves nothing behind.
 
         ``meanwhile`` says what happens before the new epoch is written. See :meth:`_in_the_middle`. If the failover
         fails by that, run it again: then it must succeed.
         """
         await self._leave(source)
+        await self._end_gaps()
         words = ("failover", "--from", source, "--to", to, "--planned")
         if meanwhile is not None:
-            await self._in_the_middle(FAILOVER, words, source, to, meanwhile)
+            await self._in_the_middle(FAILOVER, words, source, to, meanwhile, topic)
         if meanwhile is None or not await self._serves(to, source):
             await self._fail_over_again(words)
         self.model.failed_over(source, to, planned=True)
+
+    async def _end_gaps(self) -> None:
+        """Come to rest if a topic was deleted. Before an operator ends the gaps that this made, the cluster behind a
+        link lacks messages, and a failover or failback to it is refused."""
+        if any(topic.void for topic in self.model.topics.values()):
+            await self.settle()
 
     async def _fail_over_again(self, words: Sequence[str]) -> None:
         """Run a planned failover. Where a command was killed, wait until the source does not hold its fence any more.
@@ -211,7 +218,7 @@ class Operating(Settling):
         answer = await self._command("failover", "--from", source, "--to", to, "--unplanned", "--dry-run")
         self.model.judge_dry_run(source, to, answer["not_received"])
 
-    async def fail_over_dead(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
+    async def fail_over_dead(self, *, source: str, to: str, meanwhile: str | None = None, topic: str = "") -> None:
         """Kill a cluster, and move its clients by an unplanned failover.
 
         ``meanwhile`` says what happens once the new epoch is written and no other cluster is told of it. See
@@ -222,15 +229,19 @@ class Operating(Settling):
         if meanwhile is None:
             await self._command(*words)
         else:
-            await self._in_the_middle(UNPLANNED, words, source, to, meanwhile)
+            await self._in_the_middle(UNPLANNED, words, source, to, meanwhile, topic)
             if not await self._serves(to, source):
                 raise Violation(f"{to} wrote that it serves the clients of {source}, and does not say so any more")
         self.model.failed_over(source, to, planned=False)
 
-    async def _in_the_middle(self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str) -> None:
+    async def _in_the_middle(
+        self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str, topic: str
+    ) -> None:
         """Run a failover, and let something happen at a point in its middle.
 
-        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it.
+        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it. "trim
+        at target" lets retention pass over ``topic`` there, and "delete_topic at target" deletes it; the same at the
+        source, if it runs.
         """
         pause = Pause(point)
         command = self._begin(*words)
@@ -239,10 +250,14 @@ class Operating(Settling):
             if meanwhile == "command":
                 command.kill()
             else:
-                worker = {"source": source, "target": to}[meanwhile]
-                if worker not in self.model.down:
-                    await self.kill(at=worker)
-                await self.start(at=worker)
+                step, _, where = meanwhile.rpartition(" at ")
+                worker = {"source": source, "target": to}[where]
+                if step and worker not in self.model.down:
+                    await getattr(self, step)(at=worker, topic=topic)
+                elif not step:
+                    if worker not in self.model.down:
+                        await self.kill(at=worker)
+                    await self.start(at=worker)
         finally:
             pause.end()
         await asyncio.to_thread(command.wait, patient(COMMAND_SECONDS))
@@ -261,6 +276,7 @@ class Operating(Settling):
         """Let a cluster serve its own clients again."""
         for name in self.shape.clusters:
             await self._leave(name)
+        await self._end_gaps()
         await self._command("failback", "--to", to)
         self.model.failed_back(to)
 

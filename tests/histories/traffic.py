@@ -10,8 +10,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
-from histories.model import Subscription, Violation
+from histories.model import Violation
 from histories.operating import Operating
+from histories.records import Subscription
 from histories.steps import NAMED, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout

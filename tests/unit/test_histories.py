@@ -7,9 +7,10 @@ import itertools
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-from histories.drawing import KINDS, draw
+from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
 from histories.edits import Edit
 from histories.model import Model, Violation
 from histories.pauses import POINTS
@@ -214,6 +215,49 @@ def test_after_a_lost_disk_messages_of_others_come_by_links_and_own_ones_are_the
     model.settled()
     with pytest.raises(Violation, match="does not get b1"):
         model.judge_read("t0", "a", ["a1", "a2"])
+
+
+@pytest.mark.parametrize(("shape", "unreadable"), [("pair", None), ("mesh", None), ("mesh", "c")])
+def test_what_only_a_cluster_had_that_deleted_the_topic_need_not_come_back_to_one_that_lost_its_disk(
+    shape: str, unreadable: str | None
+) -> None:
+    model = Model(SHAPES[shape])
+    subscription = model.subscribed("t0", "r-shared", "a", replicated=True, earliest=True)
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    model.settled()
+    model.disk_lost("a", unreadable=unreadable)
+    assert model.missing(subscription, "a", []) == ["a1", "b1"]
+    model.topic_deleted("t0", "b")
+    model.disk_lost("a", unreadable=unreadable)
+    others_have_it = shape == "mesh" and unreadable is None
+    assert model.missing(subscription, "a", []) == (["a1"] if others_have_it else []), "no link carries b1 to a"
+
+
+def test_in_the_middle_of_failovers_and_reclaims_all_events_are_drawn_with_what_they_need() -> None:
+    drawn, model = random.Random(1), Model(SHAPES["mesh"])
+    assert {draws(drawn, model).get("meanwhile") for draws in (_failover, _lost) for _ in range(200)} <= {
+        None, "command", "target", "source", "kill", "kill_other"
+    }, "without a topic, nothing happens to one"  # fmt: skip
+    model.sending("t0", "a", "a1")
+    seen: dict[str, set[str | None]] = {}
+    for name, draws in {"failover": _failover, "lost": _lost}.items():
+        for _ in range(300):
+            given = draws(drawn, model)
+            seen.setdefault(name, set()).add(meanwhile := given["meanwhile"])
+            assert ("topic" in given) == str(meanwhile).startswith(("trim", "delete_topic"))
+            assert given.get("other") != given.get("at", "")
+    assert seen["failover"] == set(MEANWHILE_PLANNED)
+    assert seen["lost"] == {*WHILE_RECLAIMING, "kill"}
+
+
+def _failover(drawn: random.Random, model: Model) -> dict[str, Any]:
+    return KINDS["fail_over"].draw(drawn, model) or {}
+
+
+def _lost(drawn: random.Random, model: Model) -> dict[str, Any]:
+    return KINDS["lose_disk"].draw(drawn, model) or {}
 
 
 def test_a_dry_run_must_not_hide_what_a_paused_link_holds_back() -> None:
