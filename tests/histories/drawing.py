@@ -170,6 +170,15 @@ def _seek(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {**found, "earliest": drawn.random() < 0.7}
 
 
+def _reset_by_time(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a reset where a seek may be drawn, to a time before one of the topic's messages or after the last."""
+    found = _seek(drawn, model)
+    if found is None:
+        return None
+    del found["earliest"]
+    return {**found, "after": drawn.randint(0, len(model.topic(found["topic"]).sent))}
+
+
 def _skip(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     found = _existing(drawn, model)
     return None if found is None else {**found, "count": drawn.randint(1, 4)}
@@ -358,6 +367,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "consume": Kind(24, _consume),
     "rest": Kind(1, _any_existing),
     "seek": Kind(3, _seek),
+    "reset_by_time": Kind(1, _reset_by_time),
     "skip": Kind(2, _skip),
     "clear": Kind(1, _existing_alone),
     "expire": Kind(1, _existing_alone),

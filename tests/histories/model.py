@@ -174,17 +174,22 @@ class Model:
         subscription.passed_over = True
         subscription.forget(set(subscription.wanted) if uids is None else uids)
 
-    def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:
-        """Record that a client moved the subscription back to the first message, or forward to the end.
+    def sought(self, subscription: Subscription, cluster: str, *, after: int | None) -> None:
+        """Record that a client moved the subscription to a place after ``after`` messages of the topic, in the order in
+        which they were sent; None means the end.
 
-        The seek affects the messages that ``cluster`` knows. Origins that the cluster does not know stay as they are.
+        The others must come. It is open whether the first ``after`` ones come: their order in a log is not known. The
+        seek affects the messages that ``cluster`` knows. Origins that the cluster does not know stay as they are.
         """
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
-        surely = {uid for uid in reaching if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
+        later = reaching.intersection(list(topic.sent)[after:])
+        surely = {uid for uid in later if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
-        if earliest and subscription.unsettled_seek in (None, cluster):
+        if after is not None and subscription.unsettled_seek in (None, cluster):
+            subscription.forget(reaching - later)
+            subscription.passed_over |= after > 0  # perhaps over a part of a message
             if topic.trims:
                 subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
             subscription.acknowledged -= surely

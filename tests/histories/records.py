@@ -1,4 +1,4 @@
-"""What the model of a history knows of one message, one subscription and one topic."""
+"""Records of the model of a history: one message, one subscription and one topic."""
 
 from __future__ import annotations
 

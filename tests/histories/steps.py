@@ -94,7 +94,7 @@ def possible(step: Step, model: Model) -> bool:
     if step.name == "unsubscribe_in_use" and (model.down or model.paused or given["other"] not in serving(model)):
         return False
     if step.name in (
-        "consume", "rest", "seek", "skip", "clear", "expire", "unsubscribe", "unsubscribe_in_use"
+        "consume", "rest", "seek", "reset_by_time", "skip", "clear", "expire", "unsubscribe", "unsubscribe_in_use"
     ):  # fmt: skip
         home = None if is_replicated(given["name"]) else given["at"]
         found = model.subscriptions.get((given["topic"], given["name"], home))

@@ -127,9 +127,26 @@ def test_what_was_acknowledged_must_not_come_again_where_that_is_known() -> None
     model.settled()
     with pytest.raises(Violation, match="again"):
         model.judge_delivery(subscription, "a", "a1")
-    model.sought(subscription, "b", earliest=True)
+    model.sought(subscription, "b", after=0)
     model.judge_delivery(subscription, "b", "a1")
     assert model.missing(subscription, "b", []) == ["a1", "a2"]
+
+
+def test_after_a_reset_to_a_time_what_was_sent_later_must_come_again_and_the_rest_may() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.acknowledged(subscription, "b", {"a1", "a2"})
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])  # b perhaps has it not yet
+    model.sought(subscription, "b", after=1)
+    assert model.missing(subscription, "b", []) == ["a2", "a3"]
+    for uid in ("a1", "a2", "a3"):
+        model.judge_delivery(subscription, "b", uid)
+    model.acknowledged(subscription, "b", {"a2"})
+    model.sought(subscription, "b", after=3)
+    assert model.missing(subscription, "b", []) == []
 
 
 def test_one_way_links_tell_one_side_only() -> None:
@@ -157,7 +174,7 @@ def test_a_seek_at_another_cluster_may_put_a_connected_consumer_back() -> None:
     model = a_pair()
     subscription = model.find("t0", "r-shared", "b", replicated=True)
     assert subscription is not None
-    model.sought(subscription, "a", earliest=True)
+    model.sought(subscription, "a", after=0)
     model.judge_session(subscription, "b", ["a2", "a1", "a2"], redelivered=False)
     with pytest.raises(Violation, match="twice"):
         model.judge_session(subscription, "a", ["a1", "a1"], redelivered=False)
@@ -391,7 +408,7 @@ def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept
     model.settled()
     model.trims("t0")
     model.acknowledged(subscription, "b", {"a1"})
-    model.sought(subscription, "b", earliest=True)
+    model.sought(subscription, "b", after=0)
     assert model.missing(subscription, "b", []) == ["a2"]
     model.judge_delivery(subscription, "b", "a1")  # it may come
 
