@@ -104,6 +104,18 @@ def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {"at": at, "topic": drawn.choice(topics), "name": name, "earliest": drawn.random() < 0.5}
 
 
+def _subscribe_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a new subscription that begins at one of the messages of a topic."""
+    at, name = _at(drawn, model), drawn.choice(REPLICATED * 2 + LOCAL)
+    known = sorted(topic for topic in model.topics if topic in (*TOPICS, NAMED))
+    if at is None or not known:
+        return None
+    topic = drawn.choice(known)
+    if model.find(topic, name, at, replicated=is_replicated(name)) is not None:
+        return None
+    return {"at": at, "topic": topic, "name": name, "place": drawn.randrange(1_000), "excluded": drawn.random() < 0.3}
+
+
 def _subscribe_apart(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """Draw a new replicated subscription, and two clusters that make it before they tell each other of it."""
     topic, name = drawn.choice(TOPICS), drawn.choice(REPLICATED)
@@ -363,6 +375,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "publish": Kind(30, _publish),
     "publish_named": Kind(6, _publish_named),
     "subscribe": Kind(12, _subscribe),
+    "subscribe_at": Kind(2, _subscribe_at),
     "subscribe_apart": Kind(1, _subscribe_apart),
     "consume": Kind(24, _consume),
     "rest": Kind(1, _any_existing),

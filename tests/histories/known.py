@@ -88,6 +88,18 @@ KNOWN: Final[Mapping[str, History]] = {
         _SETTLE,
         _step("unsubscribe_in_use", at="a", other="b", topic="t0", name="r-shared"),
     ),
+    "subscriptions-begin-at-messages": _history(
+        "pair",
+        _publish("a"),
+        _publish("a", "batch", 3),
+        _SETTLE,
+        _publish("b"),
+        _step("subscribe_at", at="a", topic="t0", name="r-shared", place=3, excluded=False),
+        _step("subscribe_at", at="b", topic="t0", name="l-shared", place=6, excluded=True),
+        _step("subscribe_at", at="b", topic="t0", name="r-keys", place=10, excluded=False),
+        _publish("a", "chunks"),
+        _step("consume", at="a", topic="t0", name="r-shared", count=4, how="each", seed=0),
+    ),
     "subscriptions-are-put-to-a-time": _history(
         "pair",
         _publish("a", "batch"),

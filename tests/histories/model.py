@@ -137,6 +137,35 @@ class Model:
         found.made.add(cluster)
         return found
 
+    def subscribed_at(
+        self, topic: str, name: str, cluster: str, *, replicated: bool, before: Collection[str], behind: Collection[str]
+    ) -> None:
+        """Record that an operator created a subscription at a place in the log of ``cluster``.
+
+        ``before`` and ``behind`` are the messages that a reader got there, on both sides of the place. What was not
+        there yet comes behind it.
+        """
+        found = Subscription(topic, name, None if replicated else cluster, {cluster}, made={cluster})
+        self.subscriptions[topic, name, found.home] = found
+        sent, void = self.topic(topic).sent, self.topic(topic).void.get(cluster, set())
+        cut = {uid for uid in behind if sent[uid].chunked}  # the place may be in the middle of one
+        found.passed_over = bool(cut)
+        if not self.topic(topic).trims:
+            found.wanted = {
+                uid
+                for uid, each in sent.items()
+                if each.confirmed and not each.gone and self.shape.reaches(each.origin, cluster)
+            }
+            found.forget({*before, *void, *cut})
+            self._excuse_earlier_lives(found)
+            self._excuse_unreached(found)
+        here = {sent[uid].origin for uid in (*before, *behind)}
+        for other in self.shape.clusters:
+            if other != cluster:  # the place says nothing of origins of which nothing is before it or behind it
+                found.excused[other] = {uid for uid in found.wanted if sent[uid].origin not in here}
+        if not replicated:
+            found.told[cluster] = {uid for uid in before if not sent[uid].chunked}
+
     def _is_known(self, origin: str, clusters: Iterable[str]) -> bool:
         """Return whether messages of ``origin`` are copied to one of the clusters."""
         return any(self.shape.reaches(origin, cluster) for cluster in clusters)
@@ -189,7 +218,7 @@ class Model:
             known -= reaching
         if after is not None and subscription.unsettled_seek in (None, cluster):
             subscription.forget(reaching - later)
-            subscription.passed_over |= after > 0  # perhaps over a part of a message
+            subscription.passed_over |= any(topic.sent[uid].chunked for uid in reaching - later)  # perhaps over a part
             if topic.trims:
                 subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
             subscription.acknowledged -= surely

@@ -45,7 +45,9 @@ class Settling(ClusterClients):
         for each in self.model.subscriptions.values():
             if each.home is None and not each.deleted:
                 for cluster in self.shape.clusters:
-                    if cluster not in each.excluded and any(self.shape.tells(known, cluster) for known in each.made):
+                    if cluster not in each.excluded and any(
+                        self.shape.tells(known, cluster) for known in each.made - each.excluded
+                    ):
                         each.clusters.add(cluster)
 
     async def _look(self) -> tuple[str, Any]:

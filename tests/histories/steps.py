@@ -88,9 +88,12 @@ def possible(step: Step, model: Model) -> bool:
     if step.name == "drop_link":
         carries = (given["source"], given["to"]) not in model.paused
         return carries and not (model.down or model.moved or any(topic.trims for topic in model.topics.values()))
+    if step.name == "subscribe_at":
+        known = model.find(given["topic"], given["name"], given["at"], replicated=is_replicated(given["name"]))
+        return known is None and given["topic"] in model.topics
     if step.name == "subscribe_apart":
-        known = (given["topic"], given["name"], None) in model.subscriptions
-        return not known and not model.down and given["other"] in serving(model)
+        made = (given["topic"], given["name"], None) in model.subscriptions
+        return not made and not model.down and given["other"] in serving(model)
     if step.name == "unsubscribe_in_use" and (model.down or model.paused or given["other"] not in serving(model)):
         return False
     if step.name in (

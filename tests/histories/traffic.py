@@ -161,6 +161,23 @@ class Traffic(Operating):
         self.model.subscribed(topic, name, at, replicated=is_replicated(name), earliest=earliest)
         await consumer.close()
 
+    async def subscribe_at(self, *, at: str, topic: str, name: str, place: int, excluded: bool) -> None:
+        """Create a subscription by an operator's request. It begins at one of the messages that a reader gets, number
+        ``place`` of them, or with ``excluded`` behind it."""
+        read = await self._read_all(at, topic, compacted=False)
+        ids = [(message.message_id().ledger_id(), message.message_id().entry_id()) for message in read]
+        chosen = ids[place % len(ids)] if ids else (-1, -1)
+        replicated = is_replicated(name)
+        path = f"/admin/v2/persistent/{self._path(topic)}/subscription/{name}?replicated={str(replicated).lower()}"
+        body = {"ledgerId": chosen[0], "entryId": chosen[1], "excluded": excluded and bool(ids)}
+        await self._ask(at, "PUT", path, body)
+        uids = [uid_of(message) for message in read]
+        behind = {
+            uid for uid, each in zip(uids, ids, strict=True) if each > chosen or (each == chosen and not excluded)
+        }
+        before = set(uids) - behind
+        self.model.subscribed_at(topic, name, at, replicated=replicated, before=before, behind=behind)
+
     async def consume(self, *, at: str, topic: str, name: str, count: int, how: str, seed: int) -> None:
         """Receive some messages, and acknowledge them in one of several ways."""
         subscription = self._known(topic, name, at)
@@ -273,19 +290,24 @@ class Traffic(Operating):
     async def last_message(self, *, at: str, topic: str) -> None:
         """Read a topic to its end, as it is and compacted. Each message that is said to be available must come."""
         for compacted in (False, True):
-            where = f"{topic} at {at}{' compacted' if compacted else ''}"
-            reader: Reader = await self._in_time(
-                self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
-                f"a reader of {where}",
-            )
-            got: set[str] = set()
-            try:
-                while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
-                    got.add(uid_of(await self._read_surely(reader, where)))
-            finally:
-                await reader.close()
-            if not compacted:
-                self.model.judge_read(topic, at, got)
+            await self._read_all(at, topic, compacted=compacted)
+
+    async def _read_all(self, at: str, topic: str, *, compacted: bool) -> list[Message]:
+        """Return all messages of a topic, in the order of the log. Judge them, unless they are read compacted."""
+        where = f"{topic} at {at}{' compacted' if compacted else ''}"
+        reader: Reader = await self._in_time(
+            self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
+            f"a reader of {where}",
+        )
+        got: list[Message] = []
+        try:
+            while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
+                got.append(await self._read_surely(reader, where))
+        finally:
+            await reader.close()
+        if not compacted:
+            self.model.judge_read(topic, at, {uid_of(message) for message in got})
+        return got
 
     async def _read_surely(self, reader: Reader, where: str) -> Message:
         """Return the next message, which must come. Wait for it until no worker works any more."""

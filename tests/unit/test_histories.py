@@ -37,6 +37,17 @@ def followed(model: Model, step: Step) -> None:
         model.subscribed(
             given["topic"], given["name"], at, replicated=given["name"].startswith("r-"), earliest=given["earliest"]
         )
+    elif step.name == "subscribe_at":
+        sent = list(model.topic(given["topic"]).sent)
+        number = given["place"] % len(sent) if sent else 0
+        model.subscribed_at(
+            given["topic"],
+            given["name"],
+            at,
+            replicated=given["name"].startswith("r-"),
+            before=sent[:number],
+            behind=sent[number:],
+        )
     elif step.name in ("stop", "kill", "publish_and_kill"):
         model.down.add(at)
     elif step.name == "start":
@@ -157,6 +168,38 @@ def test_one_way_links_tell_one_side_only() -> None:
     model.acknowledged(subscription, "b", {"a1"})
     model.settled()
     model.judge_delivery(subscription, "a", "a1")
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_subscription_that_begins_at_a_message_gets_what_is_behind_it_there_or_comes_later(replicated: bool) -> None:
+    model = Model(SHAPES["pair"])
+    for uid in ("a1", "a2", "a3", "b1", "b2"):
+        model.sending("t0", uid[0], uid, chunked=uid == "a3")
+        model.confirmed("t0", [uid])
+    # At a, b2 is still missing.
+    model.subscribed_at("t0", "x", "a", replicated=replicated, before={"a1"}, behind={"b1", "a2", "a3"})
+    subscription = model.find("t0", "x", "a", replicated=replicated)
+    assert subscription is not None
+    assert model.missing(subscription, "a", []) == ["a2", "b1", "b2"], "a place may be in the middle of a3"
+    model.judge_delivery(subscription, "a", "a3")
+    if replicated:
+        model.judge_delivery(subscription, "a", "a1")
+        assert model.missing(subscription, "b", []) == ["a2", "b1", "b2"]
+    else:
+        with pytest.raises(Violation, match="again"):
+            model.judge_delivery(subscription, "a", "a1")
+
+
+def test_the_place_of_a_subscription_says_nothing_at_other_clusters_of_origins_that_it_does_not_know() -> None:
+    model = Model(SHAPES["mesh"])
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    model.subscribed_at("t0", "x", "a", replicated=True, before=(), behind={"a1"})
+    subscription = model.find("t0", "x", "a", replicated=True)
+    assert subscription is not None
+    assert model.missing(subscription, "a", []) == ["a1", "b1"]
+    assert model.missing(subscription, "c", []) == ["a1"]
 
 
 def test_a_session_gets_each_message_once_and_each_origin_in_order() -> None:
