@@ -223,6 +223,28 @@ def _untrimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {"topic": drawn.choice(known)} if known and not model.down and not model.dropped else None
 
 
+def _kept_again(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic whose consumed messages retention deletes, if all clusters run."""
+    found = _trimmed(drawn, model)
+    return None if found is None or model.down else {"topic": found["topic"]}
+
+
+def _set_ttl(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic and an age, if all clusters run. A short age leaves open what comes, so it is drawn seldom."""
+    found = _topic_at(drawn, model)
+    if found is None or model.down:
+        return None
+    ages = model.topic(found["topic"]).ages
+    return {"topic": found["topic"], "seconds": drawn.choice((0, 0, 1, 3_600) if ages else (1, 3_600, 3_600, 0))}
+
+
+def _to_trim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic on which a pass has something to do. Prefer one whose messages may be passed over."""
+    at = _at(drawn, model)
+    aging = sorted(name for name, topic in model.topics.items() if topic.ages)
+    return {"at": at, "topic": drawn.choice(aging)} if at is not None and aging else _trimmed(drawn, model)
+
+
 def _trimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     at = _at(drawn, model)
     known = sorted(name for name, topic in model.topics.items() if topic.trims and name in TOPICS)
@@ -391,7 +413,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "compact_and_read": Kind(2, _topic_at),
     "last_message": Kind(4, _read),
     "retain_nothing": Kind(2, _untrimmed),
-    "trim": Kind(3, _trimmed),
+    "retain_again": Kind(1, _kept_again),
+    "set_ttl": Kind(1, _set_ttl),
+    "trim": Kind(3, _to_trim),
     "pause": Kind(4, _link),
     "resume": Kind(5, _paused),
     "drop_link": Kind(1, _drop_link),

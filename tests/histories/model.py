@@ -118,8 +118,11 @@ class Model:
         if found is None:
             found = Subscription(topic, name, home, {cluster})
             self.subscriptions[topic, name, home] = found
-            if earliest and not self.topic(topic).trims:
-                found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
+            if earliest:
+                sent, open_ = self.topic(topic).sent, self._perhaps_trimmed(topic)
+                found.wanted = {
+                    uid for uid, each in sent.items() if each.confirmed and not each.gone and uid not in open_
+                }
                 self._excuse_earlier_lives(found)
                 self._excuse_unreached(found)
         elif not earliest:
@@ -150,15 +153,14 @@ class Model:
         sent, void = self.topic(topic).sent, self.topic(topic).void.get(cluster, set())
         cut = {uid for uid in behind if sent[uid].chunked}  # the place may be in the middle of one
         found.passed_over = bool(cut)
-        if not self.topic(topic).trims:
-            found.wanted = {
-                uid
-                for uid, each in sent.items()
-                if each.confirmed and not each.gone and self.shape.reaches(each.origin, cluster)
-            }
-            found.forget({*before, *void, *cut})
-            self._excuse_earlier_lives(found)
-            self._excuse_unreached(found)
+        found.wanted = {
+            uid
+            for uid, each in sent.items()
+            if each.confirmed and not each.gone and self.shape.reaches(each.origin, cluster)
+        }
+        found.forget({*before, *void, *cut, *self._perhaps_trimmed(topic)})
+        self._excuse_earlier_lives(found)
+        self._excuse_unreached(found)
         here = {sent[uid].origin for uid in (*before, *behind)}
         for other in self.shape.clusters:
             if other != cluster:  # the place says nothing of origins of which nothing is before it or behind it
@@ -172,10 +174,30 @@ class Model:
 
     def trims(self, topic: str) -> None:
         """Record that retention deletes consumed messages of the topic from now on."""
-        self.topic(topic).trims = True
+        found = self.topic(topic)
+        found.trims = True
         for subscription in self.of_topic(topic):
             for cluster in subscription.clusters:
-                subscription.kept.setdefault(cluster, set()).update(subscription.wanted)
+                subscription.kept.setdefault(cluster, set()).update(subscription.wanted - found.trimmed)
+
+    def keeps(self, topic: str) -> None:
+        """Record that retention keeps all messages of the topic that are there now, and those that follow."""
+        self.topic(topic).trimmed = self._perhaps_trimmed(topic)
+        self.topic(topic).trims = False
+
+    def _perhaps_trimmed(self, topic: str) -> set[str]:
+        """Return the messages that retention has perhaps deleted once they were consumed."""
+        found = self.topic(topic)
+        return set(found.sent) if found.trims else found.trimmed
+
+    def ages(self, topic: str, *, may: bool) -> None:
+        """Record that messages of the topic may be passed over because of their age from now on, or may not any more.
+
+        Until then, nothing has to come. Later, what was sent before may come or not.
+        """
+        self.topic(topic).ages = may
+        for subscription in self.of_topic(topic):
+            self.passed_over(subscription)
 
     def _excuse_earlier_lives(self, found: Subscription) -> None:
         topic = self.topic(found.topic)
@@ -219,11 +241,12 @@ class Model:
         if after is not None and subscription.unsettled_seek in (None, cluster):
             subscription.forget(reaching - later)
             subscription.passed_over |= any(topic.sent[uid].chunked for uid in reaching - later)  # perhaps over a part
-            if topic.trims:
-                subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
+            perhaps_trimmed = self._perhaps_trimmed(topic.name)
+            subscription.forget(surely & subscription.acknowledged & perhaps_trimmed)
             subscription.acknowledged -= surely
-            if not topic.trims:
-                subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed and not topic.sent[uid].gone}
+            subscription.wanted |= {
+                uid for uid in surely - perhaps_trimmed if topic.sent[uid].confirmed and not topic.sent[uid].gone
+            }
             self._excuse_earlier_lives(subscription)
         else:
             subscription.forget(reaching)
@@ -325,6 +348,7 @@ class Model:
         self.behind.add(cluster)
         gone: set[str] = set()
         for topic in self.topics.values():
+            topic.trims |= bool(topic.trimmed)  # the cluster perhaps has an earlier policy again
             gone |= self._lose(topic, cluster, unreadable=unreadable)
             self._cut_off(topic)
         for key, subscription in list(self.subscriptions.items()):
@@ -371,7 +395,7 @@ class Model:
         if topic.trims or cluster in subscription.excluded or subscription.unsettled_seek not in (None, cluster):
             return False
         return any(
-            (sent := topic.sent[uid]).origin == cluster and not sent.delayed
+            (sent := topic.sent[uid]).origin == cluster and not sent.delayed and uid not in topic.trimmed
             for uid in self.missing(subscription, cluster, ())
         )
 
@@ -382,7 +406,7 @@ class Model:
         messages. Markers alone do not count as an earlier life of the topic.
         """
         found = self.topic(topic)
-        if found.trims or origin in self.losers:
+        if found.trims or found.trimmed or origin in self.losers:
             return
         lives = found.lives.get(origin, 0)
         if not any(sent.origin == origin and sent.life < lives for sent in found.sent.values()):
@@ -411,7 +435,7 @@ class Model:
             and self.shape.reaches(sent.origin, cluster)
             and (sent.origin == cluster or cluster not in self.behind)
         }
-        if missing := sorted(here - set(uids) - found.void.get(cluster, set())):
+        if missing := sorted(here - set(uids) - found.void.get(cluster, set()) - found.trimmed):
             raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
 
     def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
@@ -458,8 +482,10 @@ class Model:
             return []
         topic = self.topic(subscription.topic)
         sent: Mapping[str, Sent] = topic.sent
-        wanted = subscription.wanted & subscription.kept.get(cluster, set()) if topic.trims else subscription.wanted
-        wanted = wanted - subscription.excused.get(cluster, set())
+        if topic.ages:
+            return []
+        trimmed = self._perhaps_trimmed(topic.name) - subscription.kept.get(cluster, set())
+        wanted = subscription.wanted - trimmed - subscription.excused.get(cluster, set())
         return sorted(
             uid
             for uid in wanted - subscription.acknowledged - set(got) - topic.void.get(cluster, set())

@@ -26,6 +26,7 @@ HELD: Final = "already: wait for that to end"
 """Reason of a refusal: another command holds the fence of the source, or held it when it was killed."""
 HELD_SECONDS: Final = 1.0
 """Pause before a failover that was refused so is run again."""
+LONG_TTL_SECONDS: Final = 3_600
 UNAVAILABLE: Final = 3
 """Exit status of a command during which a worker went away."""
 
@@ -69,8 +70,31 @@ class Operating(Settling):
         body = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         await self._ask(at, "POST", f"/admin/v2/persistent/{self._path(topic)}/retention", body, allow=(404,))
 
+    async def retain_again(self, *, topic: str) -> None:
+        """Take back :meth:`retain_nothing`: from now on, retention deletes nothing."""
+        for name in self.shape.clusters:
+            path = f"/admin/v2/persistent/{self._path(topic)}/retention"
+            await self._ask(name, "DELETE", path, allow=(404,))
+        self.model.keeps(topic)
+
+    async def set_ttl(self, *, topic: str, seconds: int) -> None:
+        """Set the age at which messages of a topic count as consumed, at every cluster that has the topic; 0 removes
+        it. No history takes an hour, so such an age must change nothing."""
+        short = 0 < seconds < LONG_TTL_SECONDS
+        if short:
+            self.model.ages(topic, may=True)
+        for name in self.shape.clusters:
+            path = f"/admin/v2/persistent/{self._path(topic)}/messageTTL"
+            if seconds:
+                await self._ask(name, "POST", f"{path}?messageTTL={seconds}", allow=(404,))
+            else:
+                await self._ask(name, "DELETE", path, allow=(404,))
+        if not short and self.model.topic(topic).ages:
+            self.model.ages(topic, may=False)
+
     async def trim(self, *, at: str, topic: str) -> None:
-        """Delete messages of a topic that the retention policy does not keep."""
+        """Pass over a topic: messages that are too old count as consumed, and what retention does not keep is deleted.
+        See :data:`histories.edits.WHOLE_PASS`."""
         await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
 
     async def grow(self, *, at: str, to: int) -> None:

@@ -78,5 +78,9 @@ class Topic:
     lives: dict[str, int] = field(default_factory=dict)
     trims: bool = False
     """Whether retention deletes consumed messages of the topic."""
+    trimmed: set[str] = field(default_factory=set)
+    """Messages from a time in which retention deleted consumed messages, and which it does not any more."""
+    ages: bool = False
+    """Whether messages of the topic may be passed over because of their age."""
     void: dict[str, set[str]] = field(default_factory=dict)
     """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""

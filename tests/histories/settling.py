@@ -91,7 +91,8 @@ class Settling(ClusterClients):
         They need to agree only on the messages of origins from which they have the same messages.
         """
         for topic in sorted(self.model.topics):
-            if self.model.topic(topic).void or self.model.topic(topic).trims:
+            of_model = self.model.topic(topic)
+            if of_model.void or of_model.trims or of_model.trimmed:
                 continue  # clusters have different messages, for good
             while (different := await self._different(topic)) is not None:
                 if time.monotonic() > deadline:

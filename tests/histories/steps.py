@@ -103,7 +103,10 @@ def possible(step: Step, model: Model) -> bool:
         found = model.subscriptions.get((given["topic"], given["name"], home))
         return found is not None and not found.deleted and given["at"] not in found.excluded
     if step.name == "trim":
-        return given["topic"] in model.topics and model.topics[given["topic"]].trims
+        topic = model.topics.get(given["topic"])
+        return topic is not None and (topic.trims or topic.ages)
+    if step.name in ("retain_again", "set_ttl"):
+        return not model.down and given["topic"] in model.topics
     if step.name == "retain_nothing":
         return not model.down and not model.dropped and given["topic"] in model.topics
     if step.name in ("compact", "compact_and_read", "consume_all", "last_message", "delete_topic"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
-from histories.edits import Edit
+from histories.edits import WHOLE_PASS, Edit
 from histories.model import Model, Violation
 from histories.pauses import POINTS
 from histories.reverts import REVERTS
@@ -83,6 +83,10 @@ def followed(model: Model, step: Step) -> None:
         model.failed_back(given["to"])
     elif step.name == "retain_nothing":
         model.trims(given["topic"])
+    elif step.name == "retain_again":
+        model.keeps(given["topic"])
+    elif step.name == "set_ttl":
+        model.ages(given["topic"], may=given["seconds"] == 1)
     elif step.name == "delete_topic":
         model.topic_deleted(given["topic"], at)
 
@@ -456,6 +460,48 @@ def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept
     model.judge_delivery(subscription, "b", "a1")  # it may come
 
 
+def test_once_retention_keeps_messages_again_later_ones_must_stay_and_earlier_ones_may_be_gone() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1"})
+    model.keeps("t0")
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    model.settled()
+    model.acknowledged(subscription, "b", {"a3"})
+    model.sought(subscription, "b", after=0)
+    assert model.missing(subscription, "b", []) == ["a2", "a3"], "nobody consumed a2"
+    another = model.subscribed("t0", "r-keys", "b", replicated=True, earliest=True)
+    assert model.missing(another, "b", []) == ["a3"]
+    with pytest.raises(Violation, match="does not get a3"):
+        model.judge_read("t0", "b", [])
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1", "a2"})
+    assert model.missing(subscription, "b", []) == ["a3"]
+    model.judge_read("t0", "b", [])
+
+
+def test_while_messages_may_age_none_must_come_and_after_that_a_seek_brings_all_back() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.ages("t0", may=True)
+    another = model.subscribed("t0", "r-keys", "b", replicated=True, earliest=True)
+    assert model.missing(subscription, "b", []) == model.missing(another, "b", []) == []
+    model.ages("t0", may=False)
+    assert model.missing(subscription, "b", []) == model.missing(another, "b", []) == []
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    assert model.missing(subscription, "b", []) == ["a3"]
+    model.settled()
+    model.sought(subscription, "b", after=0)
+    assert model.missing(subscription, "b", []) == ["a1", "a2", "a3"]
+
+
 def test_a_cluster_that_joins_must_get_what_is_still_there() -> None:
     model = Model(SHAPES["pair"], joins=True)
     subscription = model.subscribed("t0", "r-shared", "b", replicated=True, earliest=True)
@@ -488,7 +534,7 @@ def test_processor_time_of_processes_is_counted_and_processes_that_are_gone_coun
 @pytest.mark.parametrize("name", ["", *REVERTS])
 def test_a_fix_can_still_be_taken_back_and_points_of_pauses_are_there(name: str) -> None:
     sources: dict[str, str] = {}
-    for edit in (*POINTS, *REVERTS.get(name, ())):
+    for edit in (*POINTS, WHOLE_PASS, *REVERTS.get(name, ())):
         file = ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
         sources[edit.module] = edit.applied(sources.get(edit.module) or file.read_text())
     for module, source in sources.items():
