@@ -379,6 +379,12 @@ def _join(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {"at": model.joining, "starts_first": drawn.random() < 0.5}
 
 
+def _settle_anew(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a rest at which topics are copied anew, if a topic was deleted: only that makes gaps which may end so."""
+    has_gaps = any(topic.lives for topic in model.topics.values())
+    return None if model.down or model.paused or not has_gaps else {}
+
+
 def _nothing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {}
 
@@ -422,6 +428,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "join": Kind(4, _join),
     "grow": Kind(1, _grow),
     "settle": Kind(3, _nothing),
+    "settle_anew": Kind(2, _settle_anew, deletes=True),
     "dry_run": Kind(1, _dry_run, slow=True),
     "stop": Kind(2, _running, slow=True),
     "kill": Kind(2, _running, slow=True),

@@ -161,6 +161,20 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-topic-is-made-anew": _history(
         "pair", _publish("b"), _SETTLE, _step("delete_topic", at="a", topic="t0"), _publish("a")
     ),
+    "a-topic-that-was-deleted-is-copied-anew": _history(
+        "mesh",
+        _publish("a"),
+        _publish("b"),
+        _subscribe("b"),
+        _subscribe("b", "l-shared"),
+        _SETTLE,
+        _step("delete_topic", at="a", topic="t0"),
+        _publish("a"),
+        _step("settle_anew"),
+        _publish("a"),
+        _publish("b"),
+        _subscribe("c", "r-keys"),
+    ),
     "a-deleted-copy-of-markers-is-made-anew": _history(
         "one-way",
         _publish("b"),

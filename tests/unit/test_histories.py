@@ -70,7 +70,7 @@ def followed(model: Model, step: Step) -> None:
         model.without_postgres.add(at)
     elif step.name == "postgres_back":
         model.without_postgres.discard(at)
-    elif step.name == "settle" and not model.down and not model.paused:
+    elif step.name in ("settle", "settle_anew") and not model.down and not model.paused:
         model.settled()
     elif step.name == "pause":
         model.paused.add((given["source"], given["to"]))
