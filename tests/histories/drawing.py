@@ -401,7 +401,7 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "publish": Kind(30, _publish),
-    "publish_named": Kind(6, _publish_named),
+    "publish_named": Kind(8, _publish_named),
     "subscribe": Kind(12, _subscribe),
     "subscribe_at": Kind(2, _subscribe_at),
     "subscribe_apart": Kind(1, _subscribe_apart),
@@ -415,8 +415,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "unsubscribe": Kind(1, _existing_alone),
     "unsubscribe_in_use": Kind(1, _unsubscribe_in_use),
     "consume_all": Kind(2, _to_consume_all),
-    "compact": Kind(2, _topic_at),
-    "compact_and_read": Kind(2, _topic_at),
+    "compact": Kind(2, _read),
+    "compact_and_read": Kind(2, _read),
     "last_message": Kind(4, _read),
     "retain_nothing": Kind(2, _untrimmed),
     "retain_again": Kind(1, _kept_again),

@@ -188,6 +188,29 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-copy-is-made-anew": _history(
         "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
     ),
+    "a-forwarder-deletes-a-life-that-its-origin-deleted": _history(
+        "chain",
+        _publish("a", count=1),
+        _publish("b", count=1),
+        _SETTLE,
+        _step("delete_topic", at="a", topic="t0"),
+        _publish("a", count=1),
+        _SETTLE,
+        _step("delete_topic", at="b", topic="t0"),
+        _publish("b", count=1),
+    ),
+    "a-forwarder-deletes-a-topic-whose-markers-are-trimmed": _history(
+        "ring",
+        _publish("a"),
+        _step("retain_nothing", topic="t0"),
+        _subscribe("c"),
+        _step("consume_all", at="c", topic="t0"),
+        _SETTLE,
+        _publish("b"),
+        _step("delete_topic", at="b", topic="t0"),
+        _step("trim", at="a", topic="t0"),
+        _publish("b", count=1),
+    ),
     "failovers-are-interrupted": _history(
         "mesh",
         _publish("a"),

@@ -118,6 +118,7 @@ class Model:
         if found is None:
             found = Subscription(topic, name, home, {cluster})
             self.subscriptions[topic, name, home] = found
+            self._excuse_unreached(found)
             if earliest:
                 sent, open_ = self.topic(topic).sent, self._perhaps_trimmed(topic)
                 found.wanted = {
@@ -126,8 +127,7 @@ class Model:
                 self._excuse_earlier_lives(found)
                 self._excuse_unreached(found)
         elif not earliest:
-            if self.dropped:
-                self._excuse_unreached(found)
+            self._excuse_unreached(found)
             if not any(self.shape.tells(other, cluster) for other in found.made):
                 # Nobody can tell this cluster of the subscription: here it begins now.
                 found.excused.setdefault(cluster, set()).update(found.wanted)
@@ -192,9 +192,7 @@ class Model:
 
     def ages(self, topic: str, *, may: bool) -> None:
         """Record that messages of the topic may be passed over because of their age from now on, or may not any more.
-
-        Until then, nothing has to come. Later, what was sent before may come or not.
-        """
+        Until then, nothing has to come. Later, what was sent before may come or not."""
         self.topic(topic).ages = may
         for subscription in self.of_topic(topic):
             self.passed_over(subscription)
@@ -209,9 +207,9 @@ class Model:
         A cluster that does not receive an origin does not say at which of its messages the subscription starts. So the
         start at another cluster counts.
         """
-        origins = {source for source, _ in self.dropped}
+        found.startless.update(source for source, _ in self.dropped)
         sent = self.topic(found.topic).sent
-        found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
+        found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
@@ -437,6 +435,14 @@ class Model:
         }
         if missing := sorted(here - set(uids) - found.void.get(cluster, set()) - found.trimmed):
             raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
+
+    def judge_compacted(self, topic: str, cluster: str, newest: Collection[str], uids: Collection[str]) -> None:
+        """Raise :class:`Violation` if a read of the compacted topic did not give the newest message of a key.
+
+        ``newest`` has the newest message of each key in the log of ``cluster``, and ``uids`` what the reader got.
+        """
+        if missing := sorted(set(newest) - set(uids)):
+            raise Violation(f"who reads {topic} at {cluster} compacted does not get {', '.join(missing[:10])}")
 
     def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
         """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""

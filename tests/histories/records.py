@@ -56,6 +56,9 @@ class Subscription:
     unsettled_seek: str | None = None
     safe: set[str] = field(default_factory=set)
     """Messages whose acknowledgement every cluster knows."""
+    startless: set[str] = field(default_factory=set)
+    """Origins whose messages did not come to a cluster where a client created or found the subscription, because their
+    link was dropped."""
     deleted: bool = False
     passed_over: bool = False
     """Whether an operator passed over messages, perhaps over a part of one."""

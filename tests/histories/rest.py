@@ -143,10 +143,13 @@ class AtRest(Disks):
     async def _gone(self) -> set[str]:
         """Return the full names of topics that a cluster deleted and did not make anew.
 
-        If the cluster had only copies of such a topic, verify calls them missing there.
+        If the cluster had only copies of such a topic, nobody knows of the deletion, and verify calls them missing
+        there. It does so, too, where a cluster between two others deleted what its origin had deleted before.
         """
         found = set()
         for name, topic in self.model.topics.items():
+            if self.shape.forwards and len(topic.void) > 1:
+                found.add(self._full(name))
             for cluster in topic.void:
                 if await self._admin(cluster, "GET", f"{self._path(name)}/stats", allow=(404,)) is None:
                     found.add(self._full(name))

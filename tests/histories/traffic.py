@@ -13,7 +13,7 @@ from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
 from histories.model import Violation
 from histories.operating import Operating
 from histories.records import Subscription
-from histories.steps import NAMED, is_replicated
+from histories.steps import NAMED, PARTED, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
 from replicator.client.errors import InvalidAck
@@ -80,7 +80,7 @@ class Traffic(Operating):
                 uid = f"{producer}-{number}" if content == "same" else f"{producer}-{number}-{self._uid(at)}"
                 if uid not in self.model.topic(NAMED).sent:
                     self._sending(NAMED, at, uid, delayed=True)
-                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number)
+                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number, partition_key=producer)
                 stored = await self._in_time(sent, f"publishing {uid} at {at}")
                 if not stored.is_duplicate():
                     self.model.confirmed(NAMED, [uid], at)
@@ -164,7 +164,8 @@ class Traffic(Operating):
     async def subscribe_at(self, *, at: str, topic: str, name: str, place: int, excluded: bool) -> None:
         """Create a subscription by an operator's request. It begins at one of the messages that a reader gets, number
         ``place`` of them, or with ``excluded`` behind it."""
-        read = await self._read_all(at, topic, compacted=False)
+        read = await self._read(at, topic, compacted=False)
+        self.model.judge_read(topic, at, {uid_of(message) for message in read})
         ids = [(message.message_id().ledger_id(), message.message_id().entry_id()) for message in read]
         chosen = ids[place % len(ids)] if ids else (-1, -1)
         replicated = is_replicated(name)
@@ -181,7 +182,9 @@ class Traffic(Operating):
     async def consume(self, *, at: str, topic: str, name: str, count: int, how: str, seed: int) -> None:
         """Receive some messages, and acknowledge them in one of several ways."""
         subscription = self._known(topic, name, at)
-        consumer = await self._consumer(at, topic, name, earliest=True)
+        # Partitions that were added have the subscription from their first message on, whatever a consumer asks for.
+        earliest = topic != PARTED or at in self.model.behind
+        consumer = await self._consumer(at, topic, name, earliest=earliest)
         try:
             waiting = self.model.is_waiting(subscription, at)
             got = await self._receive(consumer, count, first_seconds=SURE_SECONDS if waiting else FIRST_SECONDS)
@@ -235,9 +238,10 @@ class Traffic(Operating):
         answers = await self._in_time(asyncio.gather(*acks, return_exceptions=True), f"acknowledging at {at}")
         refused = [isinstance(answer, InvalidAck) for answer in answers]
         if any(refused) and subscription.unsettled_seek not in (None, at):
-            # A seek at another cluster arrived meanwhile. An acknowledgement from before it may be refused.
-            kept = [] if len(answers) < len(chosen) else zip(chosen, refused, strict=True)
-            chosen = [message for message, is_refused in kept if not is_refused]
+            # A seek at another cluster arrived meanwhile. An acknowledgement on its way then counts, or does not.
+            each = refused if len(refused) == len(chosen) else refused * len(chosen)
+            subscription.forget(uid_of(message) for message, is_refused in zip(chosen, each, strict=True) if is_refused)
+            chosen = [message for message, is_refused in zip(chosen, each, strict=True) if not is_refused]
             answers = [answer for answer in answers if not isinstance(answer, InvalidAck)]
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -289,11 +293,15 @@ class Traffic(Operating):
 
     async def last_message(self, *, at: str, topic: str) -> None:
         """Read a topic to its end, as it is and compacted. Each message that is said to be available must come."""
-        for compacted in (False, True):
-            await self._read_all(at, topic, compacted=compacted)
+        whole = await self._read(at, topic, compacted=False)
+        self.model.judge_read(topic, at, {uid_of(message) for message in whole})
+        compacted = await self._read(at, topic, compacted=True)
+        newest = {message.partition_key(): message for message in whole if message.partition_key()}
+        kept = {uid_of(message) for message in newest.values() if message.data()}
+        self.model.judge_compacted(topic, at, kept, {uid_of(message) for message in compacted})
 
-    async def _read_all(self, at: str, topic: str, *, compacted: bool) -> list[Message]:
-        """Return all messages of a topic, in the order of the log. Judge them, unless they are read compacted."""
+    async def _read(self, at: str, topic: str, *, compacted: bool) -> list[Message]:
+        """Return all messages of a topic, or those that are left of them after compaction."""
         where = f"{topic} at {at}{' compacted' if compacted else ''}"
         reader: Reader = await self._in_time(
             self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
@@ -305,8 +313,6 @@ class Traffic(Operating):
                 got.append(await self._read_surely(reader, where))
         finally:
             await reader.close()
-        if not compacted:
-            self.model.judge_read(topic, at, {uid_of(message) for message in got})
         return got
 
     async def _read_surely(self, reader: Reader, where: str) -> Message:

@@ -17,7 +17,7 @@ from histories.pauses import POINTS
 from histories.reverts import REVERTS
 from histories.running import PATIENCE_ALONE, History, Outcome, drawn_history, settled_alone
 from histories.shapes import SHAPES
-from histories.shrink import shrunk
+from histories.shrink import failure_kind, shrunk
 from histories.steps import Step, describe, possible
 from histories.watch import LOOK_SECONDS, PATIENCE, STILL_LOOKS, Late, Watch, cpu_seconds
 
@@ -556,6 +556,13 @@ def test_shrinking_leaves_the_steps_that_are_needed() -> None:
         return 7 in numbers and 31 in numbers and numbers.index(7) < numbers.index(31)
 
     assert [step.arguments["number"] for step in shrunk(steps, fails)] == [7, 31]
+
+
+def test_a_failure_is_of_the_same_kind_whatever_its_names_and_numbers() -> None:
+    never = failure_kind("Violation: t0 r-failover at a never got a45, a46 (2); it got ['a42']\nTraceback")
+    assert never == failure_kind("Violation: keyed r-keys at b never got b1 (1); it got []") != ""
+    assert never != failure_kind("Violation: verify finds [Finding(fault='missing', topic='persistent://t0')]")
+    assert failure_kind("") == ""
 
 
 def test_a_history_is_shown_as_a_program() -> None:
