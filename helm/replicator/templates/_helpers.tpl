@@ -169,6 +169,26 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- if $place -}}{{ regexFind "[0-9]+$" $place }}{{- else if include "replicator.hasContent" .root -}}0{{- else -}}{{ .else | int }}{{- end -}}
 {{- end -}}
 
+{{- /* The ports that the topology has for this cluster, and the port of the pod to which each leads. With `atAddress` those of
+clients at the host of `address` alone. */ -}}
+{{- define "replicator.ownPorts" -}}
+{{- $own := include "replicator.ownCluster" .root | fromJson -}}
+{{- $at := regexReplaceAll "[0-9]+$" ($own.address | default "") "" -}}
+{{- $fields := list "pulsar" "pulsar_tls" "advertised" -}}
+{{- if not .atAddress -}}{{- $fields = prepend $fields "address" -}}{{- end -}}
+{{- $plain := ternary "pulsar" "main" (ne "0" (include "replicator.pulsarPort" .root)) -}}
+{{- $advertised := ternary "pulsar-tls" $plain (and .root.Values.tls.required (ne "0" (include "replicator.pulsarTlsPort" .root))) -}}
+{{- $targets := dict "address" "main" "pulsar" "pulsar" "pulsar_tls" "pulsar-tls" "advertised" $advertised -}}
+{{- $ports := dict -}}
+{{- $atAddress := .atAddress -}}
+{{- range $field := $fields -}}
+{{- $place := get $own $field | default "" -}}
+{{- $port := regexFind "[0-9]+$" $place -}}
+{{- if and $port (not (hasKey $ports $port)) (or (not $atAddress) (eq $at (trimSuffix $port $place))) -}}{{- $_ := set $ports $port (get $targets $field) -}}{{- end -}}
+{{- end -}}
+{{- toYaml $ports -}}
+{{- end -}}
+
 {{- define "replicator.pulsarPort" -}}
 {{- include "replicator.ownPort" (dict "root" . "field" "pulsar" "else" .Values.ports.pulsar) -}}
 {{- end -}}

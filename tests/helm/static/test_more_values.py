@@ -29,6 +29,19 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
     assert led == {"worker": [], "check": [], "test": [alias], "drill": [alias]}
 
 
+def test_other_regions_reach_the_ports_of_clients_where_these_have_the_name_of_the_address() -> None:
+    """Their tests and drills are told ``pulsar``. Ports at other names lead elsewhere; nodes have their own ports."""
+
+    def ports(*arguments: str) -> dict[int, str]:
+        service = one(rendered("load-balancers", *arguments), "Service", "us-east-replicator-links")["spec"]
+        return {port["port"]: port["targetPort"] for port in service["ports"]}
+
+    assert ports() == {7443: "main", 6650: "pulsar", 6651: "pulsar-tls"}
+    assert ports("--set", f"{OWN}.pulsar=clients.us-east.example:6650") == {7443: "main", 6651: "pulsar-tls"}
+    assert ports("--set", f"{OWN}.advertised=us-east.replicator.example:6660")[6660] == "pulsar"
+    assert ports("--set", "service.links.type=NodePort") == {7443: "main"}
+
+
 @pytest.mark.parametrize(
     ("values", "arguments", "said"),
     [
