@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from chart_installation import LISTS, Installation, eventually
-from chart_support import CHART, RELEASE, recorded_chart
+from chart_support import RELEASE, ordered_chart, recorded_chart
 from conftest import Kubernetes
 from peers.kubernetes.control_plane import PeerFailed
 
@@ -125,13 +124,9 @@ def test_a_claim_that_was_changed_itself_stays_in_use(kubernetes: Kubernetes) ->
 
 def test_a_release_of_the_chart_before_is_taken_over_with_its_volume(kubernetes: Kubernetes, tmp_path: Path) -> None:
     """Its StatefulSet names no cluster, and starts pods in order, which Kubernetes does not change."""
-    before = tmp_path / "replicator"
-    shutil.copytree(CHART, before)
-    stateful = before / "templates" / "statefulset.yaml"
-    text = stateful.read_text().replace("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady")
-    stateful.write_text(re.sub(r"  annotations:\n    replicator/cluster: .*\n", "", text))
     release = Installation(kubernetes, "minimal", "older")
-    release.install(chart=before)
+    release.install(chart=ordered_chart(tmp_path))
+    assert "replicator/cluster" not in release.get("StatefulSet", NAME)["metadata"]["annotations"]
     worker = release.worker()
     (claim,) = release.all_of("PersistentVolumeClaim").values()
     with pytest.raises(PeerFailed, match='the worker of "us-east", and by these values it is the worker of "eu-west"'):
