@@ -109,7 +109,8 @@ ipFamilies: {{ toJson . }}
 {{- end -}}
 
 {{- /* Gives every value that was set to null what `replicator.unset` has for it. Helm takes such values out, and templates would
-stumble over them. Each file begins with this, for files are rendered in no order that could be relied on. */ -}}
+stumble over them. Whole numbers become integers: Helm reads floats from files, and would write a million as 1e+06. Each file begins
+with this, for files are rendered in no order that could be relied on. */ -}}
 {{- define "replicator.prepare" -}}
 {{- include "replicator.fill" (dict "into" .Values "from" (include "replicator.unset" . | fromYaml)) -}}
 {{- end -}}
@@ -119,6 +120,7 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- range $key, $value := .from -}}
 {{- if not (hasKey $into $key) -}}{{- $_ := set $into $key $value -}}
 {{- else if kindIs "invalid" (get $into $key) -}}{{- $_ := set $into $key $value -}}
+{{- else if kindIs "float64" (get $into $key) -}}{{- if eq (get $into $key) (floor (get $into $key)) -}}{{- $_ := set $into $key (int64 (get $into $key)) -}}{{- end -}}
 {{- else if and (kindIs "map" $value) (kindIs "map" (get $into $key)) -}}{{- include "replicator.fill" (dict "into" (get $into $key) "from" $value) -}}
 {{- end -}}
 {{- end -}}
