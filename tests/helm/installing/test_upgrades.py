@@ -97,6 +97,31 @@ def test_what_a_claim_was_made_with_is_no_change_and_a_claim_of_others_is_not_ta
     release.helm("uninstall", RELEASE)
 
 
+def test_addresses_and_classes_that_a_service_keeps_are_refused_before_anything_is_changed(
+    kubernetes: Kubernetes,
+) -> None:
+    release = Installation(kubernetes, "minimal", "services")
+    balanced = ("--set", "service.links.enabled=true,service.links.loadBalancerClass=own,ipFamilies={IPv4}")
+    release.install("--set", "insideAddress=10.96.0.77,service.pulsar.clusterIP=10.96.0.78", *balanced)
+    release.worker()
+    before = _state(release)
+    for values, said in {
+        "insideAddress=10.96.0.88": 'insideAddress ("10.96.0.77", and now "10.96.0.88")',
+        "service.pulsar.clusterIP=10.96.0.89": 'service.pulsar.clusterIP ("10.96.0.78", and now "10.96.0.89")',
+        "service.http.clusterIP=10.96.0.90": "service.http.clusterIP",
+        "service.links.loadBalancerClass=other": 'service.links.loadBalancerClass ("own", and now "other")',
+        "service.links.loadBalancerClass=": 'service.links.loadBalancerClass ("own", and now "")',
+        "ipFamilies={IPv6}": 'ipFamilies ("IPv4", and now "IPv6")',
+    }.items():
+        with pytest.raises(PeerFailed, match=re.escape(said)):
+            release.upgrade("--set", "insideAddress=10.96.0.77", *balanced, "--set", values)
+        assert _state(release) == before, values
+    # What Kubernetes keeps by itself, or may change, is none.
+    release.upgrade("--set", "service.links.enabled=true,service.links.type=ClusterIP")
+    assert release.get("Service", f"{NAME}-pulsar")["spec"]["clusterIP"] == "10.96.0.78"
+    release.helm("uninstall", RELEASE)
+
+
 def _forget(release: Installation) -> None:
     """Run ``kubectl delete statefulset … --cascade=orphan``, as the refusals advise."""
     path = f"/{LISTS['StatefulSet'].format(release.namespace)}/{NAME}"
