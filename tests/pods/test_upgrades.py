@@ -37,7 +37,7 @@ async def _read(number: int) -> list[bytes]:
 
 @pytest.mark.timeout(900)
 def test_upgrades_from_an_earlier_chart_and_back_keep_all_messages(kubernetes: Cluster, tmp_path: Path) -> None:
-    """As docs/kubernetes.md says, the StatefulSet is deleted once: Kubernetes does not change how it starts pods."""
+    """The StatefulSet is deleted once, as docs/kubernetes.md says: Kubernetes does not change how it starts pods."""
     clusters = {NAME: {"address": ADDRESS, "insecure": True}}
     content = {"clusters": clusters, "pipeline": {"engine": "embedded"}}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"cluster": NAME, "topology": {"content": content}}))
