@@ -117,7 +117,7 @@ class Model:
         home = None if replicated else cluster
         found = self.subscriptions.get((topic, name, home))
         if found is None:
-            found = Subscription(topic, name, home, {cluster})
+            found = Subscription(topic, name, home, {cluster}, untold=cluster)
             self.subscriptions[topic, name, home] = found
             self._excuse_unreached(found)
             if earliest:
@@ -149,7 +149,7 @@ class Model:
         ``before`` and ``behind`` are the messages that a reader got there, on both sides of the place. What was not
         there yet comes behind it.
         """
-        found = Subscription(topic, name, None if replicated else cluster, {cluster}, made={cluster})
+        found = Subscription(topic, name, None if replicated else cluster, {cluster}, made={cluster}, untold=cluster)
         self.subscriptions[topic, name, found.home] = found
         sent, void = self.topic(topic).sent, self.topic(topic).void.get(cluster, set())
         cut = {uid for uid in behind if sent[uid].chunked}  # the place may be in the middle of one
@@ -278,6 +278,7 @@ class Model:
                 subscription.here.pop(cluster, None)
                 # What only lay there is gone with it; what was copied still comes elsewhere.
                 subscription.forget(lost)
+                subscription.gone_at(cluster)
         self._cut_off(found)
 
     def _lose(self, topic: Topic, cluster: str, *, unreadable: str | None = None) -> set[str]:
@@ -365,9 +366,7 @@ class Model:
             for known in (subscription.told, subscription.here):
                 if cluster in known:
                     known[cluster] &= subscription.safe
-            if subscription.unsettled_seek == cluster:
-                subscription.forget(set(subscription.wanted))
-                subscription.told.clear()
+            subscription.gone_at(cluster)
 
     def settled(self) -> None:
         """Record that all clusters and links ran until nothing moved.
@@ -380,7 +379,7 @@ class Model:
             for sent in topic.sent.values():
                 sent.copied = sent.confirmed and not sent.gone
         for subscription in self.subscriptions.values():
-            subscription.unsettled_seek = None
+            subscription.unsettled_seek = subscription.untold = None
             if subscription.home is not None or subscription.deleted:
                 continue
             for source, uids in list(subscription.here.items()):

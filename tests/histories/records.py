@@ -59,6 +59,8 @@ class Subscription:
     startless: set[str] = field(default_factory=set)
     """Origins whose messages did not come to a cluster where a client created or found the subscription, because their
     link was dropped."""
+    untold: str | None = None
+    """Cluster where the subscription was created, while others perhaps do not know of it."""
     deleted: bool = False
     passed_over: bool = False
     """Whether an operator passed over messages, perhaps over a part of one."""
@@ -69,6 +71,13 @@ class Subscription:
     def forget(self, uids: Iterable[str]) -> None:
         """Leave open whether these messages come."""
         self.wanted.difference_update(uids)
+
+    def gone_at(self, cluster: str) -> None:
+        """Leave open whether any message comes, if only ``cluster`` perhaps knew where the subscription begins, and
+        ``cluster`` has lost that."""
+        if cluster in (self.untold, self.unsettled_seek):
+            self.forget(set(self.wanted))
+            self.told.clear()
 
 
 @dataclass(slots=True)
