@@ -17,7 +17,7 @@ on it lies nearer to the end than its source, so each of these links passes its 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class Edge(Protocol):
@@ -29,6 +29,9 @@ class Edge(Protocol):
     def destination(self) -> str: ...
     @property
     def forward(self) -> bool: ...
+
+
+E = TypeVar("E", bound=Edge)
 
 
 def origins_over(link: Edge, links: Sequence[Edge]) -> frozenset[str]:
@@ -56,7 +59,7 @@ def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
     return frozenset(found - {origin})
 
 
-def held_up_at(origin: str, target: str, links: Sequence[Edge], stopped: Collection[Edge]) -> list[Edge]:
+def held_up_at(origin: str, target: str, links: Sequence[E], stopped: Collection[E]) -> list[E]:
     """Return the links in ``stopped`` that keep messages of ``origin`` from ``target``.
 
     The list is empty if another way is open. It names the first stopped link of each way.
