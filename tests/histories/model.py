@@ -80,6 +80,7 @@ class Model:
             if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
                 continue
             found.sent[uid].confirmed = True
+            found.absent.discard(at or found.sent[uid].origin)
             if at is not None:
                 found.sent[uid].origin = at
             else:
@@ -115,6 +116,7 @@ class Model:
     def subscribed(self, topic: str, name: str, cluster: str, *, replicated: bool, earliest: bool) -> Subscription:
         """Record that a client created a subscription, or connected to an existing one."""
         home = None if replicated else cluster
+        self.topic(topic).absent.discard(cluster)
         found = self.subscriptions.get((topic, name, home))
         if found is None:
             found = Subscription(topic, name, home, {cluster}, untold=cluster)
@@ -264,6 +266,7 @@ class Model:
         found = self.topic(topic)
         found.lives[cluster] = found.lives.get(cluster, 0) + 1
         found.void[cluster] = set(found.sent)
+        found.absent.add(cluster)
         for held in self.held.values():
             held.discard(topic)
         lost = self._lose(found, cluster)
@@ -378,6 +381,7 @@ class Model:
         for topic in self.topics.values():
             for sent in topic.sent.values():
                 sent.copied = sent.confirmed and not sent.gone
+            self._came_back(topic)
         for subscription in self.subscriptions.values():
             subscription.unsettled_seek = subscription.untold = None
             if subscription.home is not None or subscription.deleted:
@@ -387,6 +391,17 @@ class Model:
                     if cluster not in subscription.excluded and self.shape.tells(source, cluster):
                         subscription.told.setdefault(cluster, set()).update(uids)
                 subscription.safe |= uids
+
+    def _came_back(self, topic: Topic) -> None:
+        """Record that a cluster that deleted the topic, and made it anew, has again what others published and have."""
+        if self.shape.forwards or topic.trims or topic.trimmed:
+            return
+        for cluster, void in topic.void.items():
+            for uid in list(void) if cluster not in topic.absent else ():
+                sent = topic.sent[uid]
+                is_there = sent.confirmed and not sent.gone and sent.life == topic.lives.get(sent.origin, 0)
+                if is_there and sent.origin not in self.losers and (sent.origin, cluster) in self.shape.links:
+                    void.discard(uid)
 
     # What may come.
 

@@ -96,3 +96,5 @@ class Topic:
     """Whether messages of the topic may be passed over because of their age."""
     void: dict[str, set[str]] = field(default_factory=dict)
     """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""
+    absent: set[str] = field(default_factory=set)
+    """Clusters where the topic was deleted, and where no client made it anew since."""

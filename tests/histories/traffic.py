@@ -271,6 +271,13 @@ class Traffic(Operating):
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/resetcursor/{ms}")
         self.model.sought(self._known(topic, name, at), at, after=after)
 
+    async def make_anew(self, *, at: str, topic: str) -> None:
+        """Delete a topic at one cluster and make it anew there, by a subscription. Read it when all are at rest."""
+        await self.delete_topic(at=at, topic=topic)
+        await self.subscribe(at=at, topic=topic, name="l-shared", earliest=True)
+        await self.settle()
+        await self.last_message(at=at, topic=topic)
+
     def _absent(self, at: str) -> tuple[int, ...]:
         """Return the answers that say that ``at`` lacks a subscription, if it perhaps lacks some after a lost disk."""
         return (404,) if at in self.model.behind else ()
