@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from histories.disks import Disks
-from histories.model import Violation
+from histories.judging import Violation
 from histories.records import Subscription
 from histories.steps import PARTED, TYPES, is_replicated
 from histories.traffic import uid_of

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from histories.clients import NAMESPACE, POLL_SECONDS, ClusterClients
-from histories.model import Violation
+from histories.judging import Violation
 from histories.watch import Late, patient
 from replicator.links.gaps import COPY_ANEW
 

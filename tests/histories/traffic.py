@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
-from histories.model import Violation
+from histories.judging import Violation
 from histories.operating import Operating
 from histories.records import Subscription
 from histories.steps import NAMED, PARTED, is_replicated
