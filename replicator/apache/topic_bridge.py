@@ -78,7 +78,7 @@ class TopicBridge:
         read_budget: SharedBudget,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
-        native: NativeReplication,
+        native: NativeReplication | None = None,
     ) -> None:
         self.topic = topic
         self._native = native
@@ -402,7 +402,7 @@ class TopicBridge:
             begins=self._begins,
             stored=self._stored,
             check=self._cursor.check,
-            natives=self._native.origins,
+            natives=None if self._native is None else self._native.origins,
         )
         try:
             await incoming.read()
