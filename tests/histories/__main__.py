@@ -18,7 +18,7 @@ from histories.known import KNOWN
 from histories.report import Report, program_of
 from histories.reverts import REVERTS
 from histories.running import History, Key, Outcome, drawn_history, run, settled_alone
-from histories.shrink import shrunk
+from histories.shrink import failure_kind, shrunk
 from histories.steps import Step
 
 STEPS: Final = 60
@@ -101,7 +101,7 @@ def _show(history: History, outcome: Outcome, server: str, count: int, *, shrink
 
         def fails(fewer: list[Step]) -> bool:
             (ended,) = run([replace(history, steps=tuple(fewer))], server, count)
-            return bool(ended.failure)
+            return failure_kind(ended.failure) == failure_kind(outcome.failure)
 
         steps = shrunk(steps, fails)
     print(program_of(history, steps), flush=True)

@@ -18,7 +18,8 @@ import psycopg
 from failover_support import Deployment
 from sqlalchemy import make_url
 
-from histories.model import Model, Subscription, Violation
+from histories.model import Model, Violation
+from histories.records import Subscription
 from histories.shapes import Shape
 from histories.steps import TYPES, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, Watch, patient
@@ -128,6 +129,8 @@ class ClusterClients:
         self._producers: dict[tuple[str, str, str], Any] = {}
         self._number = 0
         self._watch = Watch(regions.pids)
+        self._sent_ms: dict[str, int] = {}
+        """Time (ms since the epoch) before which no producer had sent the message. A time lies so between messages."""
         self._asked_again: set[Consumer] = set()
         """Consumers that got an incomplete message. Such a message comes again, with the messages sent behind it."""
 

@@ -31,11 +31,14 @@ UID: Final = re.compile(rb"\x0a\x03uid\x12([\x01-\x7f])")
 class Disks(Traffic):
     """Steps about disks and backups. They need links in both directions between all clusters."""
 
-    async def lose_disk(self, *, at: str, damaged: str | None = None, killed: bool = False) -> None:
+    async def lose_disk(
+        self, *, at: str, damaged: str | None = None, meanwhile: str | None = None, other: str = "", topic: str = ""
+    ) -> None:
         """Kill a worker, delete its directory, and start it. It takes back its messages from other clusters.
 
         ``damaged`` names another cluster. It gets a damaged block before, which ``at`` published and a third cluster
-        has, too. With ``killed`` the worker is killed again while it takes back messages.
+        has, too. ``meanwhile`` says what happens while the worker takes back messages: "kill" kills it again. The
+        others happen at the cluster ``other``: see :meth:`_while_reclaiming`.
         """
         if damaged is not None:
             await self.settle()
@@ -45,14 +48,37 @@ class Disks(Traffic):
             await self.start(at=damaged)
         await self.kill(at=at)
         shutil.rmtree(self.regions.path / f"data-{at}")
-        self.model.disk_lost(at)
-        if killed:
+        self.model.disk_lost(at, unreadable=damaged)
+        if meanwhile is not None:
             pause = Pause(RECLAIM)
             self.regions.launch(at)
-            await asyncio.to_thread(pause.wait, partial(self.regions.is_ready, at))
-            self.regions.kill(at)
-            pause.end()
+            try:
+                await asyncio.to_thread(pause.wait, partial(self.regions.is_ready, at))
+                if meanwhile == "kill":
+                    self.regions.kill(at)
+                else:
+                    await self._while_reclaiming(at, meanwhile, other, topic)
+            finally:
+                pause.end()
+            if meanwhile != "kill":
+                if other in self.model.down:
+                    await self.start(at=other)
+                await asyncio.to_thread(self.regions.wait_ready, at)
+                self.model.down.discard(at)
+                return
         await self.start(at=at)
+
+    async def _while_reclaiming(self, at: str, meanwhile: str, other: str, topic: str) -> None:
+        """Let something happen at the cluster ``other`` while ``at`` takes back messages.
+
+        "kill_other" kills its worker. "trim" lets retention pass over a topic there, and "delete_topic" deletes it.
+        """
+        if meanwhile == "kill_other":
+            await self.kill(at=other)
+            return
+        await getattr(self, meanwhile)(at=other, topic=topic)
+        if meanwhile == "delete_topic":
+            self.model.disk_lost(at)  # what only ``other`` had does not come back
 
     async def back_up(self, *, at: str, meanwhile: str | None = None, topic: str = "") -> None:
         """Make a backup of a running worker.
@@ -89,9 +115,15 @@ class Disks(Traffic):
         self.model.disk_lost(at)
         await self.start(at=at)
 
-    async def reclaim_while_trimming(self, *, at: str) -> None:
+    async def reclaim_while_trimming(
+        self, *, at: str, meanwhile: str | None = None, other: str = "", topic: str = ""
+    ) -> None:
         """Start a worker on an empty directory, and take its messages back while the others delete what retention does
-        not keep. They hold that back, so everything that the dry run counted must come back."""
+        not keep. They hold that back, so everything that the dry run counted must come back.
+
+        ``meanwhile`` says what else happens at the cluster ``other``: see :meth:`_while_reclaiming`. Nothing is said
+        about messages of a topic that it deletes. After it was killed, the reclaim is run again if it failed by that.
+        """
         for _ in range(BARE_BLOCKS):
             await self.publish(at=at, topic=BARE, how="single", count=1)
         await self.settle()
@@ -104,18 +136,29 @@ class Disks(Traffic):
         reclaim = ("backup", "reclaim", "--cluster", at)
         planned = await self._command(*reclaim, "--dry-run")
         pause = Pause(RECLAIM)
-        going = asyncio.create_task(self._command(*reclaim))
+        going = asyncio.create_task(self._run(*reclaim))
         try:
             await asyncio.to_thread(pause.wait, going.done)
             for name in self.shape.clusters:
                 if name != at:
                     await self._retain_nothing_at(name, BARE)
                     await self.trim(at=name, topic=BARE)
+            if meanwhile is not None:
+                await self._while_reclaiming(at, meanwhile, other, topic)
         finally:
             pause.end()
-        done = await going
+        ended = await going
+        if other in self.model.down:
+            await self.start(at=other)
+        if not ended.returncode:
+            done = json.loads(ended.stdout)
+        elif meanwhile == "kill_other":
+            done = await self._command(*reclaim)
+        else:
+            raise failed(ended)
         await self.start(at=at)
-        missing = _counts(planned) - _counts(done)
+        but = self._full(topic) if meanwhile == "delete_topic" else ""
+        missing = _counts(planned, but) - _counts(done, but)
         if missing > 0:
             raise Violation(
                 f"the reclaim of {at} took back {missing} messages less than it had planned: {planned} {done}"
@@ -126,9 +169,9 @@ class Disks(Traffic):
         return self.regions.path / f"backups-{self._name}"
 
 
-def _counts(answer: Any) -> int:
-    """Return the number of messages in the answer of a reclaim or its dry run."""
-    return sum(topic["messages"] or 0 for topic in answer["topics"])
+def _counts(answer: Any, but: str) -> int:
+    """Return the number of messages of all topics except ``but`` in the answer of a reclaim or its dry run."""
+    return sum(topic["messages"] or 0 for topic in answer["topics"] if topic["name"] != but)
 
 
 def damage_block(data: Path, origin: str, name: str) -> bool:

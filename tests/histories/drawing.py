@@ -4,7 +4,7 @@ done now."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,8 +32,11 @@ nothing to the topic, and their logs have only markers of their own."""
 RECLAIM_SHARE: Final = 0.1
 """Share of the reclaims that are drawn where links lead back. There retention deletes nothing in the middle anyway."""
 
-MEANWHILE: Final = (None, None, "command", "target", "source")
+MEANWHILE: Final = (None, None, "command", "target", "source", "trim at target", "delete_topic at target")
 """Events in the middle of a failover; None where nothing happens."""
+MEANWHILE_PLANNED: Final = (*MEANWHILE, "trim at source", "delete_topic at source")
+WHILE_RECLAIMING: Final = (None, None, "kill_other", "trim", "delete_topic")
+"""Events at another cluster in the middle of a reclaim; None where nothing happens."""
 
 Draw = Callable[[random.Random, Model], dict[str, Any] | None]
 
@@ -99,6 +102,18 @@ def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     name = drawn.choice(REPLICATED * 2 + LOCAL)
     topics = [*_consumed(model), *([NAMED] if model.deduplication else [])]
     return {"at": at, "topic": drawn.choice(topics), "name": name, "earliest": drawn.random() < 0.5}
+
+
+def _subscribe_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a new subscription that begins at one of the messages of a topic."""
+    at, name = _at(drawn, model), drawn.choice(REPLICATED * 2 + LOCAL)
+    known = sorted(topic for topic in model.topics if topic in (*TOPICS, NAMED))
+    if at is None or not known:
+        return None
+    topic = drawn.choice(known)
+    if model.find(topic, name, at, replicated=is_replicated(name)) is not None:
+        return None
+    return {"at": at, "topic": topic, "name": name, "place": drawn.randrange(1_000), "excluded": drawn.random() < 0.3}
 
 
 def _subscribe_apart(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -167,6 +182,15 @@ def _seek(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {**found, "earliest": drawn.random() < 0.7}
 
 
+def _reset_by_time(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a reset where a seek may be drawn, to a time before one of the topic's messages or after the last."""
+    found = _seek(drawn, model)
+    if found is None:
+        return None
+    del found["earliest"]
+    return {**found, "after": drawn.randint(0, len(model.topic(found["topic"]).sent))}
+
+
 def _skip(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     found = _existing(drawn, model)
     return None if found is None else {**found, "count": drawn.randint(1, 4)}
@@ -197,6 +221,28 @@ def _untrimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """Draw a topic that still keeps consumed messages, if all clusters run and no link was dropped."""
     known = sorted(name for name, topic in model.topics.items() if not topic.trims and name in TOPICS)
     return {"topic": drawn.choice(known)} if known and not model.down and not model.dropped else None
+
+
+def _kept_again(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic whose consumed messages retention deletes, if all clusters run."""
+    found = _trimmed(drawn, model)
+    return None if found is None or model.down else {"topic": found["topic"]}
+
+
+def _set_ttl(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic and an age, if all clusters run. A short age leaves open what comes, so it is drawn seldom."""
+    found = _topic_at(drawn, model)
+    if found is None or model.down:
+        return None
+    ages = model.topic(found["topic"]).ages
+    return {"topic": found["topic"], "seconds": drawn.choice((0, 0, 1, 3_600) if ages else (1, 3_600, 3_600, 0))}
+
+
+def _to_trim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a topic on which a pass has something to do. Prefer one whose messages may be passed over."""
+    at = _at(drawn, model)
+    aging = sorted(name for name, topic in model.topics.items() if topic.ages)
+    return {"at": at, "topic": drawn.choice(aging)} if at is not None and aging else _trimmed(drawn, model)
 
 
 def _trimmed(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -236,14 +282,22 @@ def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.paused or model.moved:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
+    return {"source": source, "to": to, **_meanwhile(drawn, model, MEANWHILE_PLANNED)}
+
+
+def _meanwhile(drawn: random.Random, model: Model, events: Sequence[str | None]) -> dict[str, Any]:
+    """Draw one of the ``events``, and a topic if it needs one. Draw nothing that needs one while there is no topic."""
+    meanwhile, found = drawn.choice(events), _to_consume_all(drawn, model)
+    if meanwhile is None or not meanwhile.startswith(("trim", "delete_topic")):
+        return {"meanwhile": meanwhile}
+    return {"meanwhile": None} if found is None else {"meanwhile": meanwhile, "topic": found["topic"]}
 
 
 def _fail_over_dead(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if model.down or model.moved or model.dropped:
         return None
     source, to = drawn.choice(model.shape.links)
-    return {"source": source, "to": to, "meanwhile": drawn.choice(MEANWHILE)}
+    return {"source": source, "to": to, **_meanwhile(drawn, model, MEANWHILE)}
 
 
 def _fail_back(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -265,7 +319,13 @@ def _lose_disk(drawn: random.Random, model: Model) -> dict[str, Any] | None:
         return None
     others = [name for name in model.shape.clusters if name != found["at"]]
     damaged = drawn.choice(others) if len(others) > 1 and drawn.random() < 0.5 else None
-    return {**found, "damaged": damaged, "killed": drawn.random() < 0.3}
+    if damaged is not None or drawn.random() < 0.2:
+        return {**found, "damaged": damaged, "meanwhile": drawn.choice((None, "kill"))}
+    return {**found, **_while_reclaiming(drawn, model, others)}
+
+
+def _while_reclaiming(drawn: random.Random, model: Model, others: Sequence[str]) -> dict[str, Any]:
+    return {**_meanwhile(drawn, model, WHILE_RECLAIMING), "other": drawn.choice(others)}
 
 
 def _back_up(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -283,8 +343,12 @@ def _reclaim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """
     one_way = model.shape.name == "one-way" and not model.subscriptions
     if one_way and not (model.down or model.paused or model.moved or model.without_postgres):
-        return {"at": model.shape.links[0][0]}
-    return _one_disk(drawn, model) if drawn.random() < RECLAIM_SHARE else None
+        at, other = model.shape.links[0]
+        return {"at": at, **_while_reclaiming(drawn, model, [other])}
+    found = _one_disk(drawn, model) if drawn.random() < RECLAIM_SHARE else None
+    if found is None:
+        return None
+    return {**found, **_while_reclaiming(drawn, model, [name for name in model.shape.clusters if name != found["at"]])}
 
 
 def _restore(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -315,6 +379,12 @@ def _join(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {"at": model.joining, "starts_first": drawn.random() < 0.5}
 
 
+def _settle_anew(drawn: random.Random, model: Model) -> dict[str, Any] | None:
+    """Draw a rest at which topics are copied anew, if a topic was deleted: only that makes gaps which may end so."""
+    has_gaps = any(topic.lives for topic in model.topics.values())
+    return None if model.down or model.paused or not has_gaps else {}
+
+
 def _nothing(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     return {}
 
@@ -331,29 +401,34 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "publish": Kind(30, _publish),
-    "publish_named": Kind(6, _publish_named),
+    "publish_named": Kind(8, _publish_named),
     "subscribe": Kind(12, _subscribe),
+    "subscribe_at": Kind(2, _subscribe_at),
     "subscribe_apart": Kind(1, _subscribe_apart),
     "consume": Kind(24, _consume),
     "rest": Kind(1, _any_existing),
     "seek": Kind(3, _seek),
+    "reset_by_time": Kind(1, _reset_by_time),
     "skip": Kind(2, _skip),
     "clear": Kind(1, _existing_alone),
     "expire": Kind(1, _existing_alone),
     "unsubscribe": Kind(1, _existing_alone),
     "unsubscribe_in_use": Kind(1, _unsubscribe_in_use),
     "consume_all": Kind(2, _to_consume_all),
-    "compact": Kind(2, _topic_at),
-    "compact_and_read": Kind(2, _topic_at),
+    "compact": Kind(2, _read),
+    "compact_and_read": Kind(2, _read),
     "last_message": Kind(4, _read),
     "retain_nothing": Kind(2, _untrimmed),
-    "trim": Kind(3, _trimmed),
+    "retain_again": Kind(1, _kept_again),
+    "set_ttl": Kind(1, _set_ttl),
+    "trim": Kind(3, _to_trim),
     "pause": Kind(4, _link),
     "resume": Kind(5, _paused),
     "drop_link": Kind(1, _drop_link),
     "join": Kind(4, _join),
     "grow": Kind(1, _grow),
     "settle": Kind(3, _nothing),
+    "settle_anew": Kind(2, _settle_anew, deletes=True),
     "dry_run": Kind(1, _dry_run, slow=True),
     "stop": Kind(2, _running, slow=True),
     "kill": Kind(2, _running, slow=True),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Final
 
 from forked_commands import EDITED
 
@@ -32,6 +33,15 @@ class Edit:
         if (times := source.count(self.old)) != 1:
             raise ValueError(f"{self.module} has this text {times} times instead of once:\n{self.old}")
         return source.replace(self.old, self.new)
+
+
+WHOLE_PASS: Final = Edit(
+    "replicator.engine.upkeep.maintenance",
+    "        async with self._one_at_a_time:\n            await self._retain(topic)\n",
+    "        async with self._one_at_a_time:\n            await self._maintain(topic)\n",
+)
+"""An operator's request to trim a topic makes the whole pass over it, which otherwise comes once in a minute. A shorter
+interval would wake what sleeps by mistake."""
 
 
 class _EditedLoader(importlib.machinery.SourceFileLoader):
@@ -82,4 +92,4 @@ def install_chosen() -> None:
     from histories.pauses import POINTS
     from histories.reverts import REVERTS
 
-    install([*POINTS, *REVERTS.get(os.environ[EDITED], ())])
+    install([*POINTS, WHOLE_PASS, *REVERTS.get(os.environ[EDITED], ())])

@@ -7,89 +7,14 @@ If a history leaves open what is right, the model allows every answer that may b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
+from histories.records import Sent, Subscription, Topic
 from histories.shapes import JOINED, SHAPES, Shape
 
 
 class Violation(AssertionError):
     """A worker did something that users must never see."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """One message that a producer sent. ``number`` counts the messages of its topic at its origin, in order."""
-
-    uid: str
-    topic: str
-    origin: str
-    number: int
-    key: str | None
-    confirmed: bool
-    life: int
-    delayed: bool = False
-    copied: bool = False
-    """Whether all clusters behind links have it."""
-    lane: int = -1
-    """Partition of the topic, within which messages have an order. -1 for a topic without partitions."""
-    gone: bool = False
-    """Whether its origin deleted or lost it before it was surely copied. It may still come."""
-    chunked: bool = False
-    """Whether it is several entries. If it is gone, some of them may have been copied."""
-
-
-@dataclass(slots=True)
-class Subscription:
-    """State of a subscription in the model. A subscription that is not replicated belongs to one cluster."""
-
-    topic: str
-    name: str
-    home: str | None
-    """The cluster of a subscription that is not replicated; None for a replicated one."""
-    clusters: set[str]
-    """Clusters where a client created or used it, and clusters that were told of it."""
-    wanted: set[str] = field(default_factory=set)
-    """Messages that the subscription must get, unless they are acknowledged."""
-    acknowledged: set[str] = field(default_factory=set)
-    told: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that it must not deliver again."""
-    here: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that were acknowledged there since the last seek."""
-    made: set[str] = field(default_factory=set)
-    """Clusters where a client created the subscription, or found it."""
-    excused: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, messages before the position at which the subscription began in that cluster alone."""
-    kept: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster that has the subscription, the messages confirmed since. Retention must keep them there."""
-    excluded: set[str] = field(default_factory=set)
-    """Clusters where the topic was deleted since. The subscription must get nothing there."""
-    unsettled_seek: str | None = None
-    safe: set[str] = field(default_factory=set)
-    """Messages whose acknowledgement every cluster knows."""
-    deleted: bool = False
-    passed_over: bool = False
-    """Whether an operator passed over messages, perhaps over a part of one."""
-
-    def is_at(self, cluster: str) -> bool:
-        return self.home in (None, cluster)
-
-    def forget(self, uids: Iterable[str]) -> None:
-        """Leave open whether these messages come."""
-        self.wanted.difference_update(uids)
-
-
-@dataclass(slots=True)
-class Topic:
-    """The messages of one topic, and how often it was deleted at each cluster."""
-
-    name: str
-    sent: dict[str, Sent] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=dict)
-    trims: bool = False
-    """Whether retention deletes consumed messages of the topic."""
-    void: dict[str, set[str]] = field(default_factory=dict)
-    """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""
 
 
 class Model:
@@ -192,15 +117,18 @@ class Model:
         home = None if replicated else cluster
         found = self.subscriptions.get((topic, name, home))
         if found is None:
-            found = Subscription(topic, name, home, {cluster})
+            found = Subscription(topic, name, home, {cluster}, untold=cluster)
             self.subscriptions[topic, name, home] = found
-            if earliest and not self.topic(topic).trims:
-                found.wanted = {uid for uid, sent in self.topic(topic).sent.items() if sent.confirmed and not sent.gone}
+            self._excuse_unreached(found)
+            if earliest:
+                sent, open_ = self.topic(topic).sent, self._perhaps_trimmed(topic)
+                found.wanted = {
+                    uid for uid, each in sent.items() if each.confirmed and not each.gone and uid not in open_
+                }
                 self._excuse_earlier_lives(found)
                 self._excuse_unreached(found)
         elif not earliest:
-            if self.dropped:
-                self._excuse_unreached(found)
+            self._excuse_unreached(found)
             if not any(self.shape.tells(other, cluster) for other in found.made):
                 # Nobody can tell this cluster of the subscription: here it begins now.
                 found.excused.setdefault(cluster, set()).update(found.wanted)
@@ -213,16 +141,62 @@ class Model:
         found.made.add(cluster)
         return found
 
+    def subscribed_at(
+        self, topic: str, name: str, cluster: str, *, replicated: bool, before: Collection[str], behind: Collection[str]
+    ) -> None:
+        """Record that an operator created a subscription at a place in the log of ``cluster``.
+
+        ``before`` and ``behind`` are the messages that a reader got there, on both sides of the place. What was not
+        there yet comes behind it.
+        """
+        found = Subscription(topic, name, None if replicated else cluster, {cluster}, made={cluster}, untold=cluster)
+        self.subscriptions[topic, name, found.home] = found
+        sent, void = self.topic(topic).sent, self.topic(topic).void.get(cluster, set())
+        cut = {uid for uid in behind if sent[uid].chunked}  # the place may be in the middle of one
+        found.passed_over = bool(cut)
+        found.wanted = {
+            uid
+            for uid, each in sent.items()
+            if each.confirmed and not each.gone and self.shape.reaches(each.origin, cluster)
+        }
+        found.forget({*before, *void, *cut, *self._perhaps_trimmed(topic)})
+        self._excuse_earlier_lives(found)
+        self._excuse_unreached(found)
+        here = {sent[uid].origin for uid in (*before, *behind)}
+        for other in self.shape.clusters:
+            if other != cluster:  # the place says nothing of origins of which nothing is before it or behind it
+                found.excused[other] = {uid for uid in found.wanted if sent[uid].origin not in here}
+        if not replicated:
+            found.told[cluster] = {uid for uid in before if not sent[uid].chunked}
+
     def _is_known(self, origin: str, clusters: Iterable[str]) -> bool:
         """Return whether messages of ``origin`` are copied to one of the clusters."""
         return any(self.shape.reaches(origin, cluster) for cluster in clusters)
 
     def trims(self, topic: str) -> None:
         """Record that retention deletes consumed messages of the topic from now on."""
-        self.topic(topic).trims = True
+        found = self.topic(topic)
+        found.trims = True
         for subscription in self.of_topic(topic):
             for cluster in subscription.clusters:
-                subscription.kept.setdefault(cluster, set()).update(subscription.wanted)
+                subscription.kept.setdefault(cluster, set()).update(subscription.wanted - found.trimmed)
+
+    def keeps(self, topic: str) -> None:
+        """Record that retention keeps all messages of the topic that are there now, and those that follow."""
+        self.topic(topic).trimmed = self._perhaps_trimmed(topic)
+        self.topic(topic).trims = False
+
+    def _perhaps_trimmed(self, topic: str) -> set[str]:
+        """Return the messages that retention has perhaps deleted once they were consumed."""
+        found = self.topic(topic)
+        return set(found.sent) if found.trims else found.trimmed
+
+    def ages(self, topic: str, *, may: bool) -> None:
+        """Record that messages of the topic may be passed over because of their age from now on, or may not any more.
+        Until then, nothing has to come. Later, what was sent before may come or not."""
+        self.topic(topic).ages = may
+        for subscription in self.of_topic(topic):
+            self.passed_over(subscription)
 
     def _excuse_earlier_lives(self, found: Subscription) -> None:
         topic = self.topic(found.topic)
@@ -234,9 +208,12 @@ class Model:
         A cluster that does not receive an origin does not say at which of its messages the subscription starts. So the
         start at another cluster counts.
         """
-        origins = {source for source, _ in self.dropped}
+        live = replace(self.shape, links=tuple(link for link in self.shape.links if link not in self.dropped))
+        for cluster in self.shape.clusters if self.dropped else ():
+            reaching = {origin for origin in self.shape.clusters if self.shape.reaches(origin, cluster)}
+            found.startless.update(origin for origin in reaching if not live.reaches(origin, cluster))
         sent = self.topic(found.topic).sent
-        found.forget([uid for uid in found.wanted if sent[uid].origin in origins])
+        found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 
     def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
@@ -250,22 +227,28 @@ class Model:
         subscription.passed_over = True
         subscription.forget(set(subscription.wanted) if uids is None else uids)
 
-    def sought(self, subscription: Subscription, cluster: str, *, earliest: bool) -> None:
-        """Record that a client moved the subscription back to the first message, or forward to the end.
+    def sought(self, subscription: Subscription, cluster: str, *, after: int | None) -> None:
+        """Record that a client moved the subscription to a place after ``after`` messages of the topic, in the order in
+        which they were sent; None means the end.
 
-        The seek affects the messages that ``cluster`` knows. Origins that the cluster does not know stay as they are.
+        The others must come. It is open whether the first ``after`` ones come: their order in a log is not known. The
+        seek affects the messages that ``cluster`` knows. Origins that the cluster does not know stay as they are.
         """
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
-        surely = {uid for uid in reaching if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
+        later = reaching.intersection(list(topic.sent)[after:])
+        surely = {uid for uid in later if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
-        if earliest and subscription.unsettled_seek in (None, cluster):
-            if topic.trims:
-                subscription.forget(surely & subscription.acknowledged)  # retention may have deleted them
+        if after is not None and subscription.unsettled_seek in (None, cluster):
+            subscription.forget(reaching - later)
+            subscription.passed_over |= any(topic.sent[uid].chunked for uid in reaching - later)  # perhaps over a part
+            perhaps_trimmed = self._perhaps_trimmed(topic.name)
+            subscription.forget(surely & subscription.acknowledged & perhaps_trimmed)
             subscription.acknowledged -= surely
-            if not topic.trims:
-                subscription.wanted |= {uid for uid in surely if topic.sent[uid].confirmed and not topic.sent[uid].gone}
+            subscription.wanted |= {
+                uid for uid in surely - perhaps_trimmed if topic.sent[uid].confirmed and not topic.sent[uid].gone
+            }
             self._excuse_earlier_lives(subscription)
         else:
             subscription.forget(reaching)
@@ -295,31 +278,48 @@ class Model:
                 subscription.here.pop(cluster, None)
                 # What only lay there is gone with it; what was copied still comes elsewhere.
                 subscription.forget(lost)
+                subscription.gone_at(cluster)
+        self._cut_off(found)
 
-    def _lose(self, topic: Topic, cluster: str) -> set[str]:
+    def _lose(self, topic: Topic, cluster: str, *, unreadable: str | None = None) -> set[str]:
         """Record that ``cluster`` no longer has its own messages of the topic.
 
-        Return those of them that perhaps no cluster has.
+        Return those of them that perhaps no cluster has. The copies at ``unreadable`` do not count.
         """
-        lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not sent.copied}
+        having = [name for name in self.shape.clusters if name not in (cluster, unreadable, *self.behind)]
+        having = [name for name in having if self.shape.reaches(cluster, name)]
+
+        def is_elsewhere(sent: Sent) -> bool:
+            return sent.copied and any(sent.uid not in topic.void.get(name, ()) for name in having)
+
+        lost = {sent.uid for sent in topic.sent.values() if sent.origin == cluster and not is_elsewhere(sent)}
         for uid in lost:
             topic.sent[uid].gone = True
         return lost
 
+    def _cut_off(self, topic: Topic) -> None:
+        """Leave it open whether clusters that are behind get messages that an origin published before it deleted the
+        topic. Those are only at other clusters, and no link carries them from there."""
+        for cluster in self.behind:
+            earlier = {
+                uid
+                for uid, sent in topic.sent.items()
+                if sent.origin != cluster and sent.life < topic.lives.get(sent.origin, 0)
+            }
+            if earlier:
+                topic.void.setdefault(cluster, set()).update(earlier)
+
     def joined(self) -> None:
         """Record that the cluster that can join has joined, with links from and to each other one.
 
-        It gets all messages that are still there. Messages that an origin published before it deleted the topic are
-        only at other clusters, and no link carries them from there.
+        It gets all messages that are still there.
         """
         joined, self.joining = self.joining, None
         assert joined is not None
         self.shape = SHAPES[JOINED[self.shape.name]]
         self.behind.add(joined)
         for topic in self.topics.values():
-            earlier = {uid for uid, sent in topic.sent.items() if sent.life < topic.lives.get(sent.origin, 0)}
-            if earlier:
-                topic.void[joined] = earlier
+            self._cut_off(topic)
 
     def failed_over(self, source: str, to: str, *, planned: bool) -> None:
         """Record that ``to`` serves the clients of ``source``. A planned failover leaves nothing behind."""
@@ -341,13 +341,19 @@ class Model:
             if subscription.home is None and not subscription.deleted and to not in subscription.excluded:
                 subscription.told.setdefault(to, set()).update(subscription.here.get(by, ()))
 
-    def disk_lost(self, cluster: str) -> None:
-        """Record that ``cluster`` lost its disk, and took back its messages from other clusters."""
+    def disk_lost(self, cluster: str, *, unreadable: str | None = None) -> None:
+        """Record that ``cluster`` lost its disk, and takes back its messages from other clusters.
+
+        Record it once more if one of those deletes a topic before that ends. ``unreadable`` names a cluster that cannot
+        give all of them, because of a damaged block.
+        """
         self.losers.add(cluster)
         self.behind.add(cluster)
         gone: set[str] = set()
         for topic in self.topics.values():
-            gone |= self._lose(topic, cluster)
+            topic.trims |= bool(topic.trimmed)  # the cluster perhaps has an earlier policy again
+            gone |= self._lose(topic, cluster, unreadable=unreadable)
+            self._cut_off(topic)
         for key, subscription in list(self.subscriptions.items()):
             if subscription.home == cluster:
                 del self.subscriptions[key]
@@ -360,9 +366,7 @@ class Model:
             for known in (subscription.told, subscription.here):
                 if cluster in known:
                     known[cluster] &= subscription.safe
-            if subscription.unsettled_seek == cluster:
-                subscription.forget(set(subscription.wanted))
-                subscription.told.clear()
+            subscription.gone_at(cluster)
 
     def settled(self) -> None:
         """Record that all clusters and links ran until nothing moved.
@@ -375,7 +379,7 @@ class Model:
             for sent in topic.sent.values():
                 sent.copied = sent.confirmed and not sent.gone
         for subscription in self.subscriptions.values():
-            subscription.unsettled_seek = None
+            subscription.unsettled_seek = subscription.untold = None
             if subscription.home is not None or subscription.deleted:
                 continue
             for source, uids in list(subscription.here.items()):
@@ -392,7 +396,7 @@ class Model:
         if topic.trims or cluster in subscription.excluded or subscription.unsettled_seek not in (None, cluster):
             return False
         return any(
-            (sent := topic.sent[uid]).origin == cluster and not sent.delayed
+            (sent := topic.sent[uid]).origin == cluster and not sent.delayed and uid not in topic.trimmed
             for uid in self.missing(subscription, cluster, ())
         )
 
@@ -403,7 +407,7 @@ class Model:
         messages. Markers alone do not count as an earlier life of the topic.
         """
         found = self.topic(topic)
-        if found.trims or origin in self.losers:
+        if found.trims or found.trimmed or origin in self.losers:
             return
         lives = found.lives.get(origin, 0)
         if not any(sent.origin == origin and sent.life < lives for sent in found.sent.values()):
@@ -432,8 +436,16 @@ class Model:
             and self.shape.reaches(sent.origin, cluster)
             and (sent.origin == cluster or cluster not in self.behind)
         }
-        if missing := sorted(here - set(uids) - found.void.get(cluster, set())):
+        if missing := sorted(here - set(uids) - found.void.get(cluster, set()) - found.trimmed):
             raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
+
+    def judge_compacted(self, topic: str, cluster: str, newest: Collection[str], uids: Collection[str]) -> None:
+        """Raise :class:`Violation` if a read of the compacted topic did not give the newest message of a key.
+
+        ``newest`` has the newest message of each key in the log of ``cluster``, and ``uids`` what the reader got.
+        """
+        if missing := sorted(set(newest) - set(uids)):
+            raise Violation(f"who reads {topic} at {cluster} compacted does not get {', '.join(missing[:10])}")
 
     def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
         """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""
@@ -479,8 +491,10 @@ class Model:
             return []
         topic = self.topic(subscription.topic)
         sent: Mapping[str, Sent] = topic.sent
-        wanted = subscription.wanted & subscription.kept.get(cluster, set()) if topic.trims else subscription.wanted
-        wanted = wanted - subscription.excused.get(cluster, set())
+        if topic.ages:
+            return []
+        trimmed = self._perhaps_trimmed(topic.name) - subscription.kept.get(cluster, set())
+        wanted = subscription.wanted - trimmed - subscription.excused.get(cluster, set())
         return sorted(
             uid
             for uid in wanted - subscription.acknowledged - set(got) - topic.void.get(cluster, set())

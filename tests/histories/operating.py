@@ -26,6 +26,7 @@ HELD: Final = "already: wait for that to end"
 """Reason of a refusal: another command holds the fence of the source, or held it when it was killed."""
 HELD_SECONDS: Final = 1.0
 """Pause before a failover that was refused so is run again."""
+LONG_TTL_SECONDS: Final = 3_600
 UNAVAILABLE: Final = 3
 """Exit status of a command during which a worker went away."""
 
@@ -69,8 +70,31 @@ class Operating(Settling):
         body = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         await self._ask(at, "POST", f"/admin/v2/persistent/{self._path(topic)}/retention", body, allow=(404,))
 
+    async def retain_again(self, *, topic: str) -> None:
+        """Take back :meth:`retain_nothing`: from now on, retention deletes nothing."""
+        for name in self.shape.clusters:
+            path = f"/admin/v2/persistent/{self._path(topic)}/retention"
+            await self._ask(name, "DELETE", path, allow=(404,))
+        self.model.keeps(topic)
+
+    async def set_ttl(self, *, topic: str, seconds: int) -> None:
+        """Set the age at which messages of a topic count as consumed, at every cluster that has the topic; 0 removes
+        it. No history takes an hour, so such an age must change nothing."""
+        short = 0 < seconds < LONG_TTL_SECONDS
+        if short:
+            self.model.ages(topic, may=True)
+        for name in self.shape.clusters:
+            path = f"/admin/v2/persistent/{self._path(topic)}/messageTTL"
+            if seconds:
+                await self._ask(name, "POST", f"{path}?messageTTL={seconds}", allow=(404,))
+            else:
+                await self._ask(name, "DELETE", path, allow=(404,))
+        if not short and self.model.topic(topic).ages:
+            self.model.ages(topic, may=False)
+
     async def trim(self, *, at: str, topic: str) -> None:
-        """Delete messages of a topic that the retention policy does not keep."""
+        """Pass over a topic: messages that are too old count as consumed, and what retention does not keep is deleted.
+        See :data:`histories.edits.WHOLE_PASS`."""
         await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
 
     async def grow(self, *, at: str, to: int) -> None:
@@ -181,19 +205,26 @@ class Operating(Settling):
         await asyncio.to_thread(self.regions.start, at)
         self.model.down.discard(at)
 
-    async def fail_over(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
+    async def fail_over(self, *, source: str, to: str, meanwhile: str | None = None, topic: str = "") -> None:
         """Move the clients of a cluster by a planned failover, which leaves nothing behind.
 
         ``meanwhile`` says what happens before the new epoch is written. See :meth:`_in_the_middle`. If the failover
         fails by that, run it again: then it must succeed.
         """
         await self._leave(source)
+        await self._end_gaps()
         words = ("failover", "--from", source, "--to", to, "--planned")
         if meanwhile is not None:
-            await self._in_the_middle(FAILOVER, words, source, to, meanwhile)
+            await self._in_the_middle(FAILOVER, words, source, to, meanwhile, topic)
         if meanwhile is None or not await self._serves(to, source):
             await self._fail_over_again(words)
         self.model.failed_over(source, to, planned=True)
+
+    async def _end_gaps(self) -> None:
+        """Come to rest if a topic was deleted. Before an operator ends the gaps that this made, the cluster behind a
+        link lacks messages, and a failover or failback to it is refused."""
+        if any(topic.void for topic in self.model.topics.values()):
+            await self.settle()
 
     async def _fail_over_again(self, words: Sequence[str]) -> None:
         """Run a planned failover. Where a command was killed, wait until the source does not hold its fence any more.
@@ -211,7 +242,7 @@ class Operating(Settling):
         answer = await self._command("failover", "--from", source, "--to", to, "--unplanned", "--dry-run")
         self.model.judge_dry_run(source, to, answer["not_received"])
 
-    async def fail_over_dead(self, *, source: str, to: str, meanwhile: str | None = None) -> None:
+    async def fail_over_dead(self, *, source: str, to: str, meanwhile: str | None = None, topic: str = "") -> None:
         """Kill a cluster, and move its clients by an unplanned failover.
 
         ``meanwhile`` says what happens once the new epoch is written and no other cluster is told of it. See
@@ -222,15 +253,19 @@ class Operating(Settling):
         if meanwhile is None:
             await self._command(*words)
         else:
-            await self._in_the_middle(UNPLANNED, words, source, to, meanwhile)
+            await self._in_the_middle(UNPLANNED, words, source, to, meanwhile, topic)
             if not await self._serves(to, source):
                 raise Violation(f"{to} wrote that it serves the clients of {source}, and does not say so any more")
         self.model.failed_over(source, to, planned=False)
 
-    async def _in_the_middle(self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str) -> None:
+    async def _in_the_middle(
+        self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str, topic: str
+    ) -> None:
         """Run a failover, and let something happen at a point in its middle.
 
-        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it.
+        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it. "trim
+        at target" lets retention pass over ``topic`` there, and "delete_topic at target" deletes it; the same at the
+        source, if it runs.
         """
         pause = Pause(point)
         command = self._begin(*words)
@@ -239,10 +274,14 @@ class Operating(Settling):
             if meanwhile == "command":
                 command.kill()
             else:
-                worker = {"source": source, "target": to}[meanwhile]
-                if worker not in self.model.down:
-                    await self.kill(at=worker)
-                await self.start(at=worker)
+                step, _, where = meanwhile.rpartition(" at ")
+                worker = {"source": source, "target": to}[where]
+                if step and worker not in self.model.down:
+                    await getattr(self, step)(at=worker, topic=topic)
+                elif not step:
+                    if worker not in self.model.down:
+                        await self.kill(at=worker)
+                    await self.start(at=worker)
         finally:
             pause.end()
         await asyncio.to_thread(command.wait, patient(COMMAND_SECONDS))
@@ -261,6 +300,7 @@ class Operating(Settling):
         """Let a cluster serve its own clients again."""
         for name in self.shape.clusters:
             await self._leave(name)
+        await self._end_gaps()
         await self._command("failback", "--to", to)
         self.model.failed_back(to)
 

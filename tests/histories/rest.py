@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 
 from histories.disks import Disks
-from histories.model import Subscription, Violation
+from histories.model import Violation
+from histories.records import Subscription
 from histories.steps import PARTED, TYPES, is_replicated
 from histories.traffic import uid_of
 from histories.watch import REQUEST_SECONDS, patient
@@ -59,7 +60,8 @@ class AtRest(Disks):
         """Raise :class:`Violation` if a cluster says that a subscription has messages left, and none comes."""
         for each in list(self.model.subscriptions.values()):
             for cluster in sorted(each.clusters - each.excluded):
-                if each.deleted or each.passed_over or not await self._backlog(each, cluster):
+                ages = self.model.topic(each.topic).ages
+                if each.deleted or each.passed_over or ages or not await self._backlog(each, cluster):
                     continue
                 await self._drain(each, cluster, patient=True)
                 if self.model.may_be_cut(each.topic) and await self._backlog(each, cluster):
@@ -141,10 +143,13 @@ class AtRest(Disks):
     async def _gone(self) -> set[str]:
         """Return the full names of topics that a cluster deleted and did not make anew.
 
-        If the cluster had only copies of such a topic, verify calls them missing there.
+        If the cluster had only copies of such a topic, nobody knows of the deletion, and verify calls them missing
+        there. It does so, too, where a cluster between two others deleted what its origin had deleted before.
         """
         found = set()
         for name, topic in self.model.topics.items():
+            if self.shape.forwards and len(topic.void) > 1:
+                found.add(self._full(name))
             for cluster in topic.void:
                 if await self._admin(cluster, "GET", f"{self._path(name)}/stats", allow=(404,)) is None:
                     found.add(self._full(name))

@@ -97,4 +97,39 @@ REVERTS: Final[Mapping[str, tuple[Edit, ...]]] = {
             "    if False:\n",
         ),
     ),
+    "compaction-counts-a-hidden-duplicate": (
+        Edit(
+            "replicator.engine.compaction.compaction",
+            "if after < position <= end and (duplicates is None or position not in duplicates.hidden):",
+            "if after < position <= end and (duplicates is None or position is not None):",
+        ),
+    ),
+    "added-partitions-get-no-subscriptions": (
+        Edit(
+            "replicator.api.admin.topics",
+            "        if topic.partition >= before:\n            await _equip(topic, first)\n",
+            "        if topic.partition >= max(before, wanted):\n            await _equip(topic, first)\n",
+        ),
+    ),
+    "trimmed-messages-are-claimed-by-a-later-generation": (
+        Edit(
+            "replicator.sync.exact_state",
+            "        return {} if read_compacted else self.acks.trimmed_through(self._origins())",
+            "        return {}",
+        ),
+    ),
+    "link-does-not-ask-about-a-topic-made-anew": (
+        Edit(
+            "replicator.links.link_topics",
+            "            self.ask([name], halted_too=True)\n            if name in self.copier.topics:\n",
+            "            if name in self.copier.topics:\n",
+        ),
+    ),
+    "switch-compares-an-origin-without-messages": (
+        Edit(
+            "replicator.failover.comparing",
+            '    marks, their_marks = here["high_water"], there["high_water"]\n',
+            '    marks, their_marks = {origin: str(BEFORE_ALL), **here["high_water"]}, there["high_water"]\n',
+        ),
+    ),
 }

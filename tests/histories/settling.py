@@ -11,6 +11,7 @@ from urllib.parse import quote
 from histories.clients import NAMESPACE, POLL_SECONDS, ClusterClients
 from histories.model import Violation
 from histories.watch import Late, patient
+from replicator.links.gaps import COPY_ANEW
 
 REST_SECONDS: Final = 25.0
 STILL_SECONDS: Final = 0.1
@@ -23,15 +24,23 @@ work that was due before it, however busy the machine is."""
 class Settling(ClusterClients):
     """Waits until the clusters of a history are at rest."""
 
-    async def settle(self) -> None:
-        """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing."""
+    async def settle_anew(self) -> None:
+        """Wait until all clusters are at rest. Copy topics with a gap anew where a link allows that: this deletes the
+        topic at its destination. Each other gap ends by its first policy."""
+        await self.settle(anew=True)
+
+    async def settle(self, *, anew: bool = False) -> None:
+        """Wait until all clusters are at rest. End each gap of a link by its first policy, which loses nothing.
+
+        ``anew`` does what :meth:`settle_anew` says.
+        """
         if self.model.down or self.model.paused:
             return
         deadline = time.monotonic() + patient(REST_SECONDS)
         seen: Any = None
         since, looks = time.monotonic(), 0
         while True:
-            busy, state = await self._look()
+            busy, state = await self._look(anew=anew)
             if busy or state != seen:
                 seen, since, looks = state, time.monotonic(), 0
             looks += 1
@@ -45,10 +54,12 @@ class Settling(ClusterClients):
         for each in self.model.subscriptions.values():
             if each.home is None and not each.deleted:
                 for cluster in self.shape.clusters:
-                    if cluster not in each.excluded and any(self.shape.tells(known, cluster) for known in each.made):
+                    if cluster not in each.excluded and any(
+                        self.shape.tells(known, cluster) for known in each.made - each.excluded
+                    ):
                         each.clusters.add(cluster)
 
-    async def _look(self) -> tuple[str, Any]:
+    async def _look(self, *, anew: bool) -> tuple[str, Any]:
         """Look at all links and topics once. Return a text that says what still moves, and the state of all topics.
 
         The text is empty if no link is busy. A state that differs from the last one shows that messages were copied. If
@@ -65,22 +76,28 @@ class Settling(ClusterClients):
             state.append([(topic["name"], topic["entries"], topic["lac"]) for topic in topics if own in topic["name"]])
             for link in links:
                 for gap in link["gaps"]:
-                    await self._resolve(name, link, gap)
+                    await self._resolve(name, link, gap, anew=anew)
                 if link["state"] not in ("idle", "copying"):
                     return f"{link['key']} is {link['state']}: {link['detail']}", None
                 if link["gaps"] or link["halted"] or link["backlog_entries"]:
                     return f"{link['key']}: {link['gaps']}, {link['halted']}, {link['backlog_entries']} entries", None
         return "", state
 
-    async def _resolve(self, name: str, link: Mapping[str, Any], gap: Mapping[str, Any]) -> None:
+    async def _resolve(self, name: str, link: Mapping[str, Any], gap: Mapping[str, Any], *, anew: bool) -> None:
         own = f"persistent://{NAMESPACE}/{self._name}-"
+        topic = gap["topic"].removeprefix(own)
         if gap["topic"].startswith(own):
-            self.model.judge_gap(gap["topic"].removeprefix(own), gap["origin"], gap["kind"])
+            self.model.judge_gap(topic, gap["origin"], gap["kind"])
         policies = gap.get("policies", [])
         if not policies:
             raise Violation(f"{link['key']} has a gap that no policy ends: {gap}")
         key = quote(link["key"], safe="")
-        body = {"topic": gap["topic"], "policy": policies[0]}
+        policy = policies[0]
+        if anew and COPY_ANEW in policies and topic in self.model.topics:
+            policy, to = COPY_ANEW, link["key"].partition(">")[2]
+            await self._forget_producers(to)
+            self.model.topic_deleted(topic, to)
+        body = {"topic": gap["topic"], "policy": policy}
         await self._ask(name, "POST", f"/replication/v1/links/{key}/resolve", body, allow=(404, 409))
 
     async def _agree(self, deadline: float) -> None:
@@ -89,7 +106,8 @@ class Settling(ClusterClients):
         They need to agree only on the messages of origins from which they have the same messages.
         """
         for topic in sorted(self.model.topics):
-            if self.model.topic(topic).void or self.model.topic(topic).trims:
+            of_model = self.model.topic(topic)
+            if of_model.void or of_model.trims or of_model.trimmed:
                 continue  # clusters have different messages, for good
             while (different := await self._different(topic)) is not None:
                 if time.monotonic() > deadline:

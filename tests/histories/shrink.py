@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from histories.steps import Step
+from histories.steps import NAMED, PARTED, TOPICS, Step
 
 TRIES_MAX: Final = 80
 """Runs of one shrinking. Each takes seconds."""
@@ -31,3 +32,13 @@ def shrunk(steps: Sequence[Step], fails: Callable[[list[Step]], bool], tries_max
                 break
             parts = min(len(left), parts * 2)
     return left
+
+
+def failure_kind(failure: str) -> str:
+    """Return the words of a failure without names, positions and numbers; "" if nothing failed.
+
+    Failures of one kind have the same words, so a step is only left out if the same kind of failure remains.
+    """
+    first_line = failure.partition("\n")[0]
+    words = re.findall(r"(?<![\w-])[A-Za-z_]{2,}(?![\w-])", first_line)
+    return " ".join([word for word in words if word not in (*TOPICS, NAMED, PARTED)][:6])

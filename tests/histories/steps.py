@@ -88,19 +88,25 @@ def possible(step: Step, model: Model) -> bool:
     if step.name == "drop_link":
         carries = (given["source"], given["to"]) not in model.paused
         return carries and not (model.down or model.moved or any(topic.trims for topic in model.topics.values()))
+    if step.name == "subscribe_at":
+        known = model.find(given["topic"], given["name"], given["at"], replicated=is_replicated(given["name"]))
+        return known is None and given["topic"] in model.topics
     if step.name == "subscribe_apart":
-        known = (given["topic"], given["name"], None) in model.subscriptions
-        return not known and not model.down and given["other"] in serving(model)
+        made = (given["topic"], given["name"], None) in model.subscriptions
+        return not made and not model.down and given["other"] in serving(model)
     if step.name == "unsubscribe_in_use" and (model.down or model.paused or given["other"] not in serving(model)):
         return False
     if step.name in (
-        "consume", "rest", "seek", "skip", "clear", "expire", "unsubscribe", "unsubscribe_in_use"
+        "consume", "rest", "seek", "reset_by_time", "skip", "clear", "expire", "unsubscribe", "unsubscribe_in_use"
     ):  # fmt: skip
         home = None if is_replicated(given["name"]) else given["at"]
         found = model.subscriptions.get((given["topic"], given["name"], home))
         return found is not None and not found.deleted and given["at"] not in found.excluded
     if step.name == "trim":
-        return given["topic"] in model.topics and model.topics[given["topic"]].trims
+        topic = model.topics.get(given["topic"])
+        return topic is not None and (topic.trims or topic.ages)
+    if step.name in ("retain_again", "set_ttl"):
+        return not model.down and given["topic"] in model.topics
     if step.name == "retain_nothing":
         return not model.down and not model.dropped and given["topic"] in model.topics
     if step.name in ("compact", "compact_and_read", "consume_all", "last_message", "delete_topic"):

@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
-from histories.model import Subscription, Violation
+from histories.model import Violation
 from histories.operating import Operating
-from histories.steps import NAMED, is_replicated
+from histories.records import Subscription
+from histories.steps import NAMED, PARTED, is_replicated
 from histories.watch import REQUEST_SECONDS, Late, patient
 from replicator.client import Client, Consumer, Message, MessageId, PulsarException, Reader, Timeout
 from replicator.client.errors import InvalidAck
@@ -29,6 +30,10 @@ AGAIN_SECONDS: Final = 1.0
 """Time for which a consumer waits for messages that it acknowledged negatively."""
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 async def _raised(error: BaseException) -> None:
     """Raise ``error``, as the request did that ended with it."""
     raise error
@@ -39,13 +44,18 @@ class Traffic(Operating):
 
     # Publishing.
 
+    def _sending(self, topic: str, at: str, uid: str, key: str | None = None, **more: bool) -> None:
+        """Tell the model of a message that is about to be sent, and note the time."""
+        self._sent_ms[uid] = _now_ms()
+        self.model.sending(topic, at, uid, key, **more)
+
     async def publish(self, *, at: str, topic: str, how: str, count: int) -> None:
         """Send messages in one of several ways, and wait until they are confirmed."""
         by_key = topic == "keyed" or how in ("keyed", "mixed")
         keys = [f"k{1 + number % 3}" if by_key else None for number in range(count)]
         uids = [self._uid(at) for _ in range(count)]
         for uid, key in zip(uids, keys, strict=True):
-            self.model.sending(topic, at, uid, key, delayed=how == "delayed", chunked=how == "chunks")
+            self._sending(topic, at, uid, key, delayed=how == "delayed", chunked=how == "chunks")
         producer = await self._producer(at, topic, how)
         content = {"chunks": b"x" * (3 * CHUNK_BYTES), "compressed": b"y" * 500}.get(how, b"z")
         sends = []
@@ -69,8 +79,8 @@ class Traffic(Operating):
             for number in range(first, first + count):
                 uid = f"{producer}-{number}" if content == "same" else f"{producer}-{number}-{self._uid(at)}"
                 if uid not in self.model.topic(NAMED).sent:
-                    self.model.sending(NAMED, at, uid, delayed=True)
-                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number)
+                    self._sending(NAMED, at, uid, delayed=True)
+                sent = made.send(b"n", properties={"uid": uid}, sequence_id=number, partition_key=producer)
                 stored = await self._in_time(sent, f"publishing {uid} at {at}")
                 if not stored.is_duplicate():
                     self.model.confirmed(NAMED, [uid], at)
@@ -84,7 +94,7 @@ class Traffic(Operating):
         """Kill the worker while messages are on their way to it."""
         uids = [self._uid(at) for _ in range(count)]
         for uid in uids:
-            self.model.sending(topic, at, uid)
+            self._sending(topic, at, uid)
         client = Client(self.regions.client_url(at), reconnect=False)
         confirmed: list[str] = []
         enough = asyncio.Event()
@@ -151,10 +161,30 @@ class Traffic(Operating):
         self.model.subscribed(topic, name, at, replicated=is_replicated(name), earliest=earliest)
         await consumer.close()
 
+    async def subscribe_at(self, *, at: str, topic: str, name: str, place: int, excluded: bool) -> None:
+        """Create a subscription by an operator's request. It begins at one of the messages that a reader gets, number
+        ``place`` of them, or with ``excluded`` behind it."""
+        read = await self._read(at, topic, compacted=False)
+        self.model.judge_read(topic, at, {uid_of(message) for message in read})
+        ids = [(message.message_id().ledger_id(), message.message_id().entry_id()) for message in read]
+        chosen = ids[place % len(ids)] if ids else (-1, -1)
+        replicated = is_replicated(name)
+        path = f"/admin/v2/persistent/{self._path(topic)}/subscription/{name}?replicated={str(replicated).lower()}"
+        body = {"ledgerId": chosen[0], "entryId": chosen[1], "excluded": excluded and bool(ids)}
+        await self._ask(at, "PUT", path, body)
+        uids = [uid_of(message) for message in read]
+        behind = {
+            uid for uid, each in zip(uids, ids, strict=True) if each > chosen or (each == chosen and not excluded)
+        }
+        before = set(uids) - behind
+        self.model.subscribed_at(topic, name, at, replicated=replicated, before=before, behind=behind)
+
     async def consume(self, *, at: str, topic: str, name: str, count: int, how: str, seed: int) -> None:
         """Receive some messages, and acknowledge them in one of several ways."""
         subscription = self._known(topic, name, at)
-        consumer = await self._consumer(at, topic, name, earliest=True)
+        # Partitions that were added have the subscription from their first message on, whatever a consumer asks for.
+        earliest = topic != PARTED or at in self.model.behind
+        consumer = await self._consumer(at, topic, name, earliest=earliest)
         try:
             waiting = self.model.is_waiting(subscription, at)
             got = await self._receive(consumer, count, first_seconds=SURE_SECONDS if waiting else FIRST_SECONDS)
@@ -208,9 +238,10 @@ class Traffic(Operating):
         answers = await self._in_time(asyncio.gather(*acks, return_exceptions=True), f"acknowledging at {at}")
         refused = [isinstance(answer, InvalidAck) for answer in answers]
         if any(refused) and subscription.unsettled_seek not in (None, at):
-            # A seek at another cluster arrived meanwhile. An acknowledgement from before it may be refused.
-            kept = [] if len(answers) < len(chosen) else zip(chosen, refused, strict=True)
-            chosen = [message for message, is_refused in kept if not is_refused]
+            # A seek at another cluster arrived meanwhile. An acknowledgement on its way then counts, or does not.
+            each = refused if len(refused) == len(chosen) else refused * len(chosen)
+            subscription.forget(uid_of(message) for message, is_refused in zip(chosen, each, strict=True) if is_refused)
+            chosen = [message for message, is_refused in zip(chosen, each, strict=True) if not is_refused]
             answers = [answer for answer in answers if not isinstance(answer, InvalidAck)]
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -228,9 +259,17 @@ class Traffic(Operating):
         try:
             to = MessageId.earliest if earliest else MessageId.latest
             await self._in_time(consumer.seek(to), f"seeking {name} at {at}")
-            self.model.sought(subscription, at, earliest=earliest)
+            self.model.sought(subscription, at, after=0 if earliest else None)
         finally:
             await consumer.close()
+
+    async def reset_by_time(self, *, at: str, topic: str, name: str, after: int) -> None:
+        """Put a subscription to the time at which the topic had ``after`` messages, by an operator's request. Each
+        message that was sent later must come."""
+        later = list(self.model.topic(topic).sent)[after:]
+        ms = self._sent_ms[later[0]] if later else _now_ms()
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/resetcursor/{ms}")
+        self.model.sought(self._known(topic, name, at), at, after=after)
 
     async def skip(self, *, at: str, topic: str, name: str, count: int) -> None:
         """Skip the next ``count`` messages of a subscription, by an operator's request."""
@@ -254,20 +293,27 @@ class Traffic(Operating):
 
     async def last_message(self, *, at: str, topic: str) -> None:
         """Read a topic to its end, as it is and compacted. Each message that is said to be available must come."""
-        for compacted in (False, True):
-            where = f"{topic} at {at}{' compacted' if compacted else ''}"
-            reader: Reader = await self._in_time(
-                self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
-                f"a reader of {where}",
-            )
-            got: set[str] = set()
-            try:
-                while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
-                    got.add(uid_of(await self._read_surely(reader, where)))
-            finally:
-                await reader.close()
-            if not compacted:
-                self.model.judge_read(topic, at, got)
+        whole = await self._read(at, topic, compacted=False)
+        self.model.judge_read(topic, at, {uid_of(message) for message in whole})
+        compacted = await self._read(at, topic, compacted=True)
+        newest = {message.partition_key(): message for message in whole if message.partition_key()}
+        kept = {uid_of(message) for message in newest.values() if message.data()}
+        self.model.judge_compacted(topic, at, kept, {uid_of(message) for message in compacted})
+
+    async def _read(self, at: str, topic: str, *, compacted: bool) -> list[Message]:
+        """Return all messages of a topic, or those that are left of them after compaction."""
+        where = f"{topic} at {at}{' compacted' if compacted else ''}"
+        reader: Reader = await self._in_time(
+            self._client(at).create_reader(self._full(topic), MessageId.earliest, is_read_compacted=compacted),
+            f"a reader of {where}",
+        )
+        got: list[Message] = []
+        try:
+            while await self._in_time(reader.has_message_available(), f"asking for the end of {where}"):
+                got.append(await self._read_surely(reader, where))
+        finally:
+            await reader.close()
+        return got
 
     async def _read_surely(self, reader: Reader, where: str) -> Message:
         """Return the next message, which must come. Wait for it until no worker works any more."""

@@ -7,16 +7,17 @@ import itertools
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-from histories.drawing import KINDS, draw
-from histories.edits import Edit
+from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
+from histories.edits import WHOLE_PASS, Edit
 from histories.model import Model, Violation
 from histories.pauses import POINTS
 from histories.reverts import REVERTS
 from histories.running import PATIENCE_ALONE, History, Outcome, drawn_history, settled_alone
 from histories.shapes import SHAPES
-from histories.shrink import shrunk
+from histories.shrink import failure_kind, shrunk
 from histories.steps import Step, describe, possible
 from histories.watch import LOOK_SECONDS, PATIENCE, STILL_LOOKS, Late, Watch, cpu_seconds
 
@@ -35,6 +36,17 @@ def followed(model: Model, step: Step) -> None:
     elif step.name == "subscribe":
         model.subscribed(
             given["topic"], given["name"], at, replicated=given["name"].startswith("r-"), earliest=given["earliest"]
+        )
+    elif step.name == "subscribe_at":
+        sent = list(model.topic(given["topic"]).sent)
+        number = given["place"] % len(sent) if sent else 0
+        model.subscribed_at(
+            given["topic"],
+            given["name"],
+            at,
+            replicated=given["name"].startswith("r-"),
+            before=sent[:number],
+            behind=sent[number:],
         )
     elif step.name in ("stop", "kill", "publish_and_kill"):
         model.down.add(at)
@@ -58,7 +70,7 @@ def followed(model: Model, step: Step) -> None:
         model.without_postgres.add(at)
     elif step.name == "postgres_back":
         model.without_postgres.discard(at)
-    elif step.name == "settle" and not model.down and not model.paused:
+    elif step.name in ("settle", "settle_anew") and not model.down and not model.paused:
         model.settled()
     elif step.name == "pause":
         model.paused.add((given["source"], given["to"]))
@@ -71,6 +83,10 @@ def followed(model: Model, step: Step) -> None:
         model.failed_back(given["to"])
     elif step.name == "retain_nothing":
         model.trims(given["topic"])
+    elif step.name == "retain_again":
+        model.keeps(given["topic"])
+    elif step.name == "set_ttl":
+        model.ages(given["topic"], may=given["seconds"] == 1)
     elif step.name == "delete_topic":
         model.topic_deleted(given["topic"], at)
 
@@ -126,9 +142,26 @@ def test_what_was_acknowledged_must_not_come_again_where_that_is_known() -> None
     model.settled()
     with pytest.raises(Violation, match="again"):
         model.judge_delivery(subscription, "a", "a1")
-    model.sought(subscription, "b", earliest=True)
+    model.sought(subscription, "b", after=0)
     model.judge_delivery(subscription, "b", "a1")
     assert model.missing(subscription, "b", []) == ["a1", "a2"]
+
+
+def test_after_a_reset_to_a_time_what_was_sent_later_must_come_again_and_the_rest_may() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.acknowledged(subscription, "b", {"a1", "a2"})
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])  # b perhaps has it not yet
+    model.sought(subscription, "b", after=1)
+    assert model.missing(subscription, "b", []) == ["a2", "a3"]
+    for uid in ("a1", "a2", "a3"):
+        model.judge_delivery(subscription, "b", uid)
+    model.acknowledged(subscription, "b", {"a2"})
+    model.sought(subscription, "b", after=3)
+    assert model.missing(subscription, "b", []) == []
 
 
 def test_one_way_links_tell_one_side_only() -> None:
@@ -139,6 +172,38 @@ def test_one_way_links_tell_one_side_only() -> None:
     model.acknowledged(subscription, "b", {"a1"})
     model.settled()
     model.judge_delivery(subscription, "a", "a1")
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_subscription_that_begins_at_a_message_gets_what_is_behind_it_there_or_comes_later(replicated: bool) -> None:
+    model = Model(SHAPES["pair"])
+    for uid in ("a1", "a2", "a3", "b1", "b2"):
+        model.sending("t0", uid[0], uid, chunked=uid == "a3")
+        model.confirmed("t0", [uid])
+    # At a, b2 is still missing.
+    model.subscribed_at("t0", "x", "a", replicated=replicated, before={"a1"}, behind={"b1", "a2", "a3"})
+    subscription = model.find("t0", "x", "a", replicated=replicated)
+    assert subscription is not None
+    assert model.missing(subscription, "a", []) == ["a2", "b1", "b2"], "a place may be in the middle of a3"
+    model.judge_delivery(subscription, "a", "a3")
+    if replicated:
+        model.judge_delivery(subscription, "a", "a1")
+        assert model.missing(subscription, "b", []) == ["a2", "b1", "b2"]
+    else:
+        with pytest.raises(Violation, match="again"):
+            model.judge_delivery(subscription, "a", "a1")
+
+
+def test_the_place_of_a_subscription_says_nothing_at_other_clusters_of_origins_that_it_does_not_know() -> None:
+    model = Model(SHAPES["mesh"])
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    model.subscribed_at("t0", "x", "a", replicated=True, before=(), behind={"a1"})
+    subscription = model.find("t0", "x", "a", replicated=True)
+    assert subscription is not None
+    assert model.missing(subscription, "a", []) == ["a1", "b1"]
+    assert model.missing(subscription, "c", []) == ["a1"]
 
 
 def test_a_session_gets_each_message_once_and_each_origin_in_order() -> None:
@@ -156,7 +221,7 @@ def test_a_seek_at_another_cluster_may_put_a_connected_consumer_back() -> None:
     model = a_pair()
     subscription = model.find("t0", "r-shared", "b", replicated=True)
     assert subscription is not None
-    model.sought(subscription, "a", earliest=True)
+    model.sought(subscription, "a", after=0)
     model.judge_session(subscription, "b", ["a2", "a1", "a2"], redelivered=False)
     with pytest.raises(Violation, match="twice"):
         model.judge_session(subscription, "a", ["a1", "a1"], redelivered=False)
@@ -214,6 +279,49 @@ def test_after_a_lost_disk_messages_of_others_come_by_links_and_own_ones_are_the
     model.settled()
     with pytest.raises(Violation, match="does not get b1"):
         model.judge_read("t0", "a", ["a1", "a2"])
+
+
+@pytest.mark.parametrize(("shape", "unreadable"), [("pair", None), ("mesh", None), ("mesh", "c")])
+def test_what_only_a_cluster_had_that_deleted_the_topic_need_not_come_back_to_one_that_lost_its_disk(
+    shape: str, unreadable: str | None
+) -> None:
+    model = Model(SHAPES[shape])
+    subscription = model.subscribed("t0", "r-shared", "a", replicated=True, earliest=True)
+    for uid in ("a1", "b1"):
+        model.sending("t0", uid[0], uid)
+        model.confirmed("t0", [uid])
+    model.settled()
+    model.disk_lost("a", unreadable=unreadable)
+    assert model.missing(subscription, "a", []) == ["a1", "b1"]
+    model.topic_deleted("t0", "b")
+    model.disk_lost("a", unreadable=unreadable)
+    others_have_it = shape == "mesh" and unreadable is None
+    assert model.missing(subscription, "a", []) == (["a1"] if others_have_it else []), "no link carries b1 to a"
+
+
+def test_in_the_middle_of_failovers_and_reclaims_all_events_are_drawn_with_what_they_need() -> None:
+    drawn, model = random.Random(1), Model(SHAPES["mesh"])
+    assert {draws(drawn, model).get("meanwhile") for draws in (_failover, _lost) for _ in range(200)} <= {
+        None, "command", "target", "source", "kill", "kill_other"
+    }, "without a topic, nothing happens to one"  # fmt: skip
+    model.sending("t0", "a", "a1")
+    seen: dict[str, set[str | None]] = {}
+    for name, draws in {"failover": _failover, "lost": _lost}.items():
+        for _ in range(300):
+            given = draws(drawn, model)
+            seen.setdefault(name, set()).add(meanwhile := given["meanwhile"])
+            assert ("topic" in given) == str(meanwhile).startswith(("trim", "delete_topic"))
+            assert given.get("other") != given.get("at", "")
+    assert seen["failover"] == set(MEANWHILE_PLANNED)
+    assert seen["lost"] == {*WHILE_RECLAIMING, "kill"}
+
+
+def _failover(drawn: random.Random, model: Model) -> dict[str, Any]:
+    return KINDS["fail_over"].draw(drawn, model) or {}
+
+
+def _lost(drawn: random.Random, model: Model) -> dict[str, Any]:
+    return KINDS["lose_disk"].draw(drawn, model) or {}
 
 
 def test_a_dry_run_must_not_hide_what_a_paused_link_holds_back() -> None:
@@ -347,9 +455,51 @@ def test_a_seek_to_the_first_message_brings_back_only_what_retention_surely_kept
     model.settled()
     model.trims("t0")
     model.acknowledged(subscription, "b", {"a1"})
-    model.sought(subscription, "b", earliest=True)
+    model.sought(subscription, "b", after=0)
     assert model.missing(subscription, "b", []) == ["a2"]
     model.judge_delivery(subscription, "b", "a1")  # it may come
+
+
+def test_once_retention_keeps_messages_again_later_ones_must_stay_and_earlier_ones_may_be_gone() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1"})
+    model.keeps("t0")
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    model.settled()
+    model.acknowledged(subscription, "b", {"a3"})
+    model.sought(subscription, "b", after=0)
+    assert model.missing(subscription, "b", []) == ["a2", "a3"], "nobody consumed a2"
+    another = model.subscribed("t0", "r-keys", "b", replicated=True, earliest=True)
+    assert model.missing(another, "b", []) == ["a3"]
+    with pytest.raises(Violation, match="does not get a3"):
+        model.judge_read("t0", "b", [])
+    model.trims("t0")
+    model.acknowledged(subscription, "b", {"a1", "a2"})
+    assert model.missing(subscription, "b", []) == ["a3"]
+    model.judge_read("t0", "b", [])
+
+
+def test_while_messages_may_age_none_must_come_and_after_that_a_seek_brings_all_back() -> None:
+    model = a_pair()
+    subscription = model.find("t0", "r-shared", "b", replicated=True)
+    assert subscription is not None
+    model.settled()
+    model.ages("t0", may=True)
+    another = model.subscribed("t0", "r-keys", "b", replicated=True, earliest=True)
+    assert model.missing(subscription, "b", []) == model.missing(another, "b", []) == []
+    model.ages("t0", may=False)
+    assert model.missing(subscription, "b", []) == model.missing(another, "b", []) == []
+    model.sending("t0", "a", "a3")
+    model.confirmed("t0", ["a3"])
+    assert model.missing(subscription, "b", []) == ["a3"]
+    model.settled()
+    model.sought(subscription, "b", after=0)
+    assert model.missing(subscription, "b", []) == ["a1", "a2", "a3"]
 
 
 def test_a_cluster_that_joins_must_get_what_is_still_there() -> None:
@@ -384,7 +534,7 @@ def test_processor_time_of_processes_is_counted_and_processes_that_are_gone_coun
 @pytest.mark.parametrize("name", ["", *REVERTS])
 def test_a_fix_can_still_be_taken_back_and_points_of_pauses_are_there(name: str) -> None:
     sources: dict[str, str] = {}
-    for edit in (*POINTS, *REVERTS.get(name, ())):
+    for edit in (*POINTS, WHOLE_PASS, *REVERTS.get(name, ())):
         file = ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
         sources[edit.module] = edit.applied(sources.get(edit.module) or file.read_text())
     for module, source in sources.items():
@@ -406,6 +556,13 @@ def test_shrinking_leaves_the_steps_that_are_needed() -> None:
         return 7 in numbers and 31 in numbers and numbers.index(7) < numbers.index(31)
 
     assert [step.arguments["number"] for step in shrunk(steps, fails)] == [7, 31]
+
+
+def test_a_failure_is_of_the_same_kind_whatever_its_names_and_numbers() -> None:
+    never = failure_kind("Violation: t0 r-failover at a never got a45, a46 (2); it got ['a42']\nTraceback")
+    assert never == failure_kind("Violation: keyed r-keys at b never got b1 (1); it got []") != ""
+    assert never != failure_kind("Violation: verify finds [Finding(fault='missing', topic='persistent://t0')]")
+    assert failure_kind("") == ""
 
 
 def test_a_history_is_shown_as_a_program() -> None:

@@ -224,8 +224,14 @@ class OriginStores:
 
     def as_json(self, topic: Topic) -> dict[str, Any]:
         """Return the records about ``topic`` by origin: which store wrote each life, and which lives the origin
-        deleted."""
-        return {origin: row.as_json() for origin, row in self._rows.get(topic.topic_id, {}).items()}
+        deleted.
+
+        If this cluster deleted the topic itself, there is a record for this cluster, too.
+        """
+        rows = dict(self._rows.get(topic.topic_id, {}))
+        if deleted := self.deleted_lives(topic.name, self._cluster):
+            rows[self._cluster] = _CopyRow({}, dict(deleted))
+        return {origin: row.as_json() for origin, row in rows.items()}
 
     def own_topic(self, name: str) -> OwnTopic:
         """Return the state of the topic ``name`` in this cluster, with which :func:`~replicator.engine.lineage.judge`

@@ -229,7 +229,10 @@ def _missing(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -> Iterat
         compared = (of_origin & carried)[cut.group]
         for lacking, having in ((other, origin), (origin, other)):
             gone, behind = excused[lacking]
+            deleted = [number for number in ways if scope.topics[number].has_deleted(scope.clusters[lacking])]
             lacks = compared & here[:, having] & ~here[:, lacking] & ~gone
+            # Who makes a topic anew is told whole states. Its neighbor may have trimmed the markers from before.
+            lacks &= (cells.interval_kind == MESSAGES) | ~np.isin(topic_of, deleted)
             for index in np.flatnonzero(lacks).tolist():
                 kind = BEHIND if behind[index] else "missing"
                 yield text.found(kind, index, int(weight[index]), cluster=lacking, other=having)
@@ -250,7 +253,10 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
             standing = scope.topics[number].standings.get(origin, ReplicaState())
             of_life = cells.origins[group], int(cells.incarnations[group])
             kept[group] = (
-                way in ways[number] and home_of(of_life[0]) == way[0] and standing.is_without(way[0], *of_life)
+                way in ways[number]
+                and home_of(of_life[0]) == way[0]
+                and standing.is_without(way[0], *of_life)
+                and not scope.topics[number].has_deleted(way[2])  # it gets later lives alone
             )
         if not kept.any():
             continue

@@ -110,8 +110,11 @@ class TopicScope:
     def deleted_at(self, number: int, name: str) -> bool:
         """Return whether the cluster ``name``, whose number is ``number``, deleted the topic and has not made it
         anew."""
-        absent = self.standings.get(number, ReplicaState(absent=True)).absent
-        return absent and any(name in map(home_of, each.deleted) for each in self.standings.values())
+        return self.standings.get(number, ReplicaState(absent=True)).absent and self.has_deleted(name)
+
+    def has_deleted(self, name: str) -> bool:
+        """Return whether the cluster ``name`` deleted the topic once, whether or not it made the topic anew since."""
+        return any(name in map(home_of, each.deleted) for each in self.standings.values())
 
     def is_deleted_alone(self, name: str, generation: int, way: tuple[str, str], destination: int) -> bool:
         """Return whether a subscription was deleted at the destination of a link, and no link tells its source.
