@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from replicator.failover import comparing
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchRefused
+from replicator.failover.obstacles import StoppedLink, Way
 from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
-from replicator.failover.planned import RequiredEntries
+from replicator.failover.planned import RequiredEntries, missing_of, why_stopped
 from replicator.failover.report import Stranded, SwitchReport, TopicReport
-from replicator.topology import Topology
+from replicator.topology import Link, Topology
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
 
@@ -76,6 +78,49 @@ class Evidence:
             name: each for name, topic in answer.items() if (each := comparing.lacks(topic, origin))
         }
         return {name: goal for name, goal in found.items() if goal is not None}, lacks
+
+    async def way(self, source: str, target: str, silent: frozenset[str] = frozenset()) -> Way:
+        """Return how the links from the source to the target stand. The clusters in ``silent`` are not asked.
+
+        A cluster that does not answer is among the silent ones of the result: its links pass for open.
+        """
+        way = Way(self._topology, source, target, silent=silent)
+
+        async def ask(cluster: str, links: Sequence[Link]) -> dict[str, StoppedLink] | None:
+            try:
+                answer = await self._peers.call(cluster, "GET", "/replication/v1/links")
+                states = {each["key"]: each for each in answer["links"]}
+                found = [StoppedLink.of(link, states[link.key]) for link in links if link.key in states]
+            except (FailoverError, KeyError, TypeError, ValueError):
+                return None
+            return {each.link.key: each for each in found if each.paused or each.halted}
+
+        asked = {cluster: links for cluster, links in way.links().items() if cluster not in silent}
+        answers = await asyncio.gather(*(ask(cluster, links) for cluster, links in asked.items()))
+        stopped = {key: each for answer in answers for key, each in (answer or {}).items()}
+        quiet = {cluster for cluster, answer in zip(asked, answers, strict=True) if answer is None}
+        return replace(way, stopped=stopped, silent=silent | quiet)
+
+    async def held_up(self, way: Way) -> dict[str, RequiredEntries]:
+        """Return, for every topic that the links of ``way`` hold up, what the target must have of it."""
+        names = way.topics()
+        if names is not None and not names:
+            return {}
+        topics = await self.topics(way.source, None if names is None else sorted(names))
+        carried = self.carried(way.source, way.target)
+        found = {name: topic for name, topic in topics.items() if way.obstacle(name) is not None}
+        return comparing.goals(self.origin(way.source), found, carried)
+
+    async def why_stopped(self, source: str, target: str) -> str | None:
+        """Return why a planned switch is refused now because links hold up topics; None if none does."""
+        way = await self.way(source, target)
+        goals = await self.held_up(way)
+        if not goals:
+            return None
+        earlier = {name: goal.earlier for name, goal in goals.items() if goal.earlier}
+        missing = missing_of(goals, *await self.copies(source, target, list(goals), earlier))
+        found = {name: each for name in missing if (each := way.obstacle(name)) is not None}
+        return why_stopped(source, target, missing, found) if found else None
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
         """Compare topics whose messages the target has completely."""

@@ -4,6 +4,8 @@ Invariants (DESIGN §3, §4.5): nothing is switched before the target has every 
 every replicated subscription (1, 5: lost 0, repeated 0); and until the epoch is written everything can be taken back.
 
 Steps, each begun only when the one before it is done:
+0. CHECK: topics that stopped links hold up on their way to the target are looked at, and nothing is fenced yet. If the
+   target lacks something of one, the switch is refused. A halt may end by itself, and is given some time to do so.
 1. FENCE: the source takes no producers, finishes what is in flight, lets consumers acknowledge what they hold and then
    go. It reports, for every topic that links carry to the target, its last position: the *goal*. Under the fence no
    message comes after it.
@@ -11,6 +13,8 @@ Steps, each begun only when the one before it is done:
 3. FLUSH: both are asked until every replicated subscription has the same state in both.
 4. WRITE: the source confirms that it was held all the while (else clients were there again); then the target writes.
 5. TELL: the source and the others are told; what does not answer learns by link, poll or at its start.
+
+If a link stops in DRAIN or FLUSH, and the target lacks something of a topic that it holds up, the switch ends, too.
 
 A step that fails before the target was asked to write, or the deadline in DRAIN and FLUSH, leads to RELEASE: the source
 takes clients again. Once the target was asked, only its own refusal does. Whatever else ends the switch then leaves it
@@ -23,15 +27,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from replicator.failover.obstacles import Obstacle
 from snapshots.position import Position
 
 NAMED_MAX = 3
 """Topics named in a refusal; the report has them all."""
+HALTED_MS_MAX = 6_000
+"""Longest wait for a halt to end by itself. A link asks its destination within 5 s whether the cause is gone."""
 
 
 class Step(Enum):
     """Step of a planned switch."""
 
+    CHECK = "check"
     FENCE = "fence"
     DRAIN = "drain"
     FLUSH = "flush"
@@ -50,6 +58,11 @@ class RequiredEntries:
     last: Position
     earlier: tuple[Position, ...] = ()
     """Newest message of each earlier life of the topic that the source has, as after a reclaim."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLinks:
+    """Look for topics that stopped links hold up; :meth:`PlannedSwitch.on_checked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,14 @@ class Release:
     reason: str
 
 
-Action = FenceSource | AskTarget | Compare | WriteEpoch | AnnounceEpoch | Release
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Report that ``reason`` ended the switch before anything was fenced."""
+
+    reason: str
+
+
+Action = CheckLinks | FenceSource | AskTarget | Compare | WriteEpoch | AnnounceEpoch | Release | Refuse
 
 
 class PlannedSwitch:
@@ -102,7 +122,7 @@ class PlannedSwitch:
     def __init__(self, source: str, target: str, *, deadline_ms: int, flush: bool = True) -> None:
         self.source = source
         self.target = target
-        self.step = Step.FENCE
+        self.step = Step.CHECK
         self.reason = ""
         self._deadline_ms = deadline_ms
         self._flush = flush
@@ -111,6 +131,8 @@ class PlannedSwitch:
         self._missing: dict[str, str] = {}
         """Topics that keep the step from being done, each with why."""
         self._all: tuple[str, ...] = ()
+        self._halted_since_ms: dict[str, int] = {}
+        """For each topic of ``missing`` that is held up, since when."""
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -118,7 +140,14 @@ class PlannedSwitch:
         return self._missing
 
     def start(self) -> list[Action]:
-        return [FenceSource()]
+        return [CheckLinks()]
+
+    def on_checked(self, held_up: Mapping[str, RequiredEntries]) -> list[Action]:
+        """Continue after the check of the links. ``held_up`` has what the source has of topics that they hold up."""
+        assert self.step is Step.CHECK, self.step
+        self._goals = dict(held_up)
+        self._missing = dict.fromkeys(held_up, "not compared yet")
+        return self._ask() if self._missing else self._checked()
 
     def on_fenced(self, goals: Mapping[str, RequiredEntries], subscribed: Sequence[str]) -> list[Action]:
         """Begin to drain the fenced source.
@@ -133,32 +162,42 @@ class PlannedSwitch:
         return self._ask() if self._missing else self._drained()
 
     def on_copies(
-        self, copies: Mapping[str, RequiredEntries], now_ms: int, lacks: Mapping[str, Sequence[Position]] | None = None
+        self,
+        copies: Mapping[str, RequiredEntries],
+        now_ms: int,
+        lacks: Mapping[str, Sequence[Position]] | None = None,
+        obstacles: Mapping[str, Obstacle] | None = None,
     ) -> list[Action]:
         """Process the target's answer about the topics that it was asked for.
 
         ``copies`` has no entry for a topic that the target does not have. ``lacks`` has, by topic, the messages of
-        earlier lives that the target lacks.
+        earlier lives that the target lacks. ``obstacles`` has the topics that stopped links hold up.
         """
-        assert self.step is Step.DRAIN, self.step
-        self._missing = {
-            topic: reason
-            for topic in self._missing
-            if (reason := _lacks(self._goals[topic], copies.get(topic), (lacks or {}).get(topic, ()))) is not None
-        }
+        assert self.step in (Step.CHECK, Step.DRAIN), self.step
+        lacking = missing_of({topic: self._goals[topic] for topic in self._missing}, copies, lacks or {})
+        if self.step is Step.CHECK:  # the others come, and the drain waits for them
+            lacking = {topic: reason for topic, reason in lacking.items() if topic in (obstacles or {})}
+        self._missing = lacking
         if not self._missing:
-            return self._drained()
+            return self._checked() if self.step is Step.CHECK else self._drained()
+        if stopped := self._stopped(obstacles or {}, now_ms):
+            return self.on_failed(stopped)
         if now_ms >= self._deadline_ms:
             return self._give_up("does not have every message")
         return self._ask()
 
-    def on_compared(self, different: Mapping[str, str], now_ms: int) -> list[Action]:
+    def on_compared(
+        self, different: Mapping[str, str], now_ms: int, obstacles: Mapping[str, Obstacle] | None = None
+    ) -> list[Action]:
         """Continue after a comparison. ``different`` has the compared topics whose subscriptions differ, each with
-        the reason."""
+        the reason. ``obstacles`` has the topics that stopped links hold up.
+        """
         assert self.step is Step.FLUSH, self.step
         self._missing = dict(different)
         if not different:
             return self._flushed()
+        if stopped := self._stopped(obstacles or {}, now_ms):
+            return self.on_failed(stopped)
         if now_ms >= self._deadline_ms:
             return self._give_up("does not have every acknowledgement")
         return [Compare(tuple(different))]
@@ -185,6 +224,9 @@ class PlannedSwitch:
         if self.step in (Step.ANNOUNCE, Step.DONE, Step.REFUSED, Step.IN_DOUBT):
             return []
         self.reason = reason
+        if self.step is Step.CHECK:
+            self.step = Step.REFUSED
+            return [Refuse(reason)]
         if self._asked_to_write and not refused:
             self.step = Step.IN_DOUBT
             return []
@@ -194,6 +236,21 @@ class PlannedSwitch:
     def _ask(self) -> list[Action]:
         topics = tuple(self._missing)
         return [AskTarget(topics, {each: earlier for each in topics if (earlier := self._goals[each].earlier)})]
+
+    def _checked(self) -> list[Action]:
+        self.step = Step.FENCE
+        return [FenceSource()]
+
+    def _stopped(self, obstacles: Mapping[str, Obstacle], now_ms: int) -> str | None:
+        """Return why the target never gets what it lacks, or None if it may still come."""
+        since_ms = self._halted_since_ms
+        self._halted_since_ms = {topic: since_ms.get(topic, now_ms) for topic in self._missing if topic in obstacles}
+        final = {
+            topic: obstacles[topic]
+            for topic, began_ms in self._halted_since_ms.items()
+            if obstacles[topic].lasting or now_ms - began_ms >= HALTED_MS_MAX
+        }
+        return why_stopped(self.source, self.target, self._missing, final) if final else None
 
     def _drained(self) -> list[Action]:
         if not self._flush or not self._all:
@@ -208,10 +265,32 @@ class PlannedSwitch:
         return [WriteEpoch()]
 
     def _give_up(self, what: str) -> list[Action]:
-        named = [f"{topic} ({reason})" for topic, reason in list(self._missing.items())[:NAMED_MAX]]
-        more = len(self._missing) - len(named)
-        listed = ", ".join(named) + (f" and {more} more topics" if more else "")
+        listed = _listed([f"{topic} ({reason})" for topic, reason in self._missing.items()], ", ")
         return self.on_failed(f"{self.target} {what} of {self.source} within the time: {listed}")
+
+
+def missing_of(
+    goals: Mapping[str, RequiredEntries],
+    copies: Mapping[str, RequiredEntries],
+    lacks: Mapping[str, Sequence[Position]],
+) -> dict[str, str]:
+    """Return the topics of ``goals`` whose copies are incomplete, each with the reason.
+
+    ``lacks`` has, by topic, the messages of earlier lives that the target lacks.
+    """
+    found = {topic: _lacks(goal, copies.get(topic), lacks.get(topic, ())) for topic, goal in goals.items()}
+    return {topic: reason for topic, reason in found.items() if reason is not None}
+
+
+def why_stopped(source: str, target: str, missing: Mapping[str, str], obstacles: Mapping[str, Obstacle]) -> str:
+    """Return why a planned switch cannot end: ``obstacles`` hold up topics of ``missing``."""
+    listed = _listed([f"{topic} ({missing[topic]}): {each.text}" for topic, each in obstacles.items()], "; ")
+    return f"{target} cannot get everything of {source} until this is ended: {listed}"
+
+
+def _listed(topics: Sequence[str], between: str) -> str:
+    more = len(topics) - NAMED_MAX
+    return between.join(topics[:NAMED_MAX]) + (f" and {more} more topics" if more > 0 else "")
 
 
 def _lacks(goal: RequiredEntries, copy: RequiredEntries | None, earlier: Sequence[Position]) -> str | None:
@@ -222,7 +301,7 @@ def _lacks(goal: RequiredEntries, copy: RequiredEntries | None, earlier: Sequenc
     if copy is None:
         return f"it has nothing of it, {goal.last} is the last"
     if copy.incarnation != goal.incarnation:
-        return "it has another incarnation of it"
+        return "it has another life of it"
     if copy.last < goal.last:
         return f"it has up to {copy.last} of {goal.last}"
     if earlier:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,14 +17,17 @@ from replicator.failover import comparing
 from replicator.failover.epochs import precedence, served_homes
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchInDoubt, SwitchRefused
 from replicator.failover.evidence import Evidence
+from replicator.failover.obstacles import Obstacle, Way
 from replicator.failover.peers import PATH, Peers, record_of
 from replicator.failover.planned import (
     Action,
     AnnounceEpoch,
     AskTarget,
+    CheckLinks,
     Compare,
     FenceSource,
     PlannedSwitch,
+    Refuse,
     Release,
     Step,
     WriteEpoch,
@@ -38,6 +41,8 @@ from snapshots.position import Position
 LEASE_MS: Final = 15_000
 RENEW_SECONDS: Final = 3.0
 ASK_AGAIN_SECONDS: Final = 0.1
+LOOK_AGAIN_SECONDS: Final = 1.0
+"""Interval at which the links are looked at during a switch."""
 DOUBT_TRIES: Final = 3
 
 Progress = Callable[[str], None]
@@ -69,6 +74,9 @@ class PlannedRun:
             flush=not takeover.keep_consumers,
         )
         self._began = time.monotonic()
+        self._looked = self._began
+        """When the links were looked at last."""
+        self._way: Way | None = None
         self._writing: asyncio.Task[list[Action]] | None = None
         """The request to the target to write. It goes on if the operator gives up meanwhile."""
 
@@ -137,6 +145,8 @@ class PlannedRun:
 
     async def _do(self, action: Action) -> list[Action]:
         match action:
+            case CheckLinks():
+                return await self._check_links()
             case FenceSource():
                 return await self._fence()
             case AskTarget(topics, earlier):
@@ -149,6 +159,13 @@ class PlannedRun:
                 return await self._announce()
             case Release(reason):
                 return await self._release(reason)
+            case Refuse(reason):
+                return await self._compare_refused(reason)
+
+    async def _check_links(self) -> list[Action]:
+        self._way = await self._evidence.way(self._report.source, self._report.target)
+        self._looked = time.monotonic()
+        return self._core.on_checked(await self._evidence.held_up(self._way))
 
     async def _fence(self) -> list[Action]:
         report = self._report
@@ -168,7 +185,7 @@ class PlannedRun:
 
     async def _ask_target(self, topics: tuple[str, ...], earlier: Mapping[str, tuple[Position, ...]]) -> list[Action]:
         copies, lacks = await self._evidence.copies(self._report.source, self._report.target, topics, earlier)
-        actions = self._core.on_copies(copies, self._now_ms(), lacks)
+        actions = self._core.on_copies(copies, self._now_ms(), lacks, await self._obstacles(topics))
         await self._pause(actions, "messages")
         return actions
 
@@ -178,12 +195,22 @@ class PlannedRun:
             unequal = [sub for sub in each.subscriptions if not sub.equal]
             if unequal:
                 different[each.topic] = f"subscription {unequal[0].name}: {unequal[0].evidence}"
-        actions = self._core.on_compared(different, self._now_ms())
+        actions = self._core.on_compared(different, self._now_ms(), await self._obstacles(different))
         await self._pause(actions, "acknowledgements")
         return actions
 
+    async def _obstacles(self, topics: Collection[str]) -> Mapping[str, Obstacle]:
+        """Return those of ``topics`` that links hold up. Look at the links now and then, while the switch waits."""
+        way = self._way
+        if topics and (way is None or time.monotonic() - self._looked >= LOOK_AGAIN_SECONDS):
+            source = self._report.source
+            silent = frozenset() if way is None else way.silent - {source}
+            way = self._way = await self._evidence.way(source, self._report.target, silent)
+            self._looked = time.monotonic()
+        return {} if way is None else {name: each for name in topics if (each := way.obstacle(name)) is not None}
+
     async def _pause(self, actions: Sequence[Action], what: str) -> None:
-        if self._core.step in (Step.DRAIN, Step.FLUSH) and actions:
+        if self._core.step in (Step.CHECK, Step.DRAIN, Step.FLUSH) and actions:
             waiting = len(self._core.missing)
             self._progress(f"{self._report.target} waits for {what} of {waiting} topics")
             await asyncio.sleep(ASK_AGAIN_SECONDS)
@@ -250,12 +277,16 @@ class PlannedRun:
 
     async def _release(self, reason: str) -> list[Action]:
         report = self._report
-        report.reason = reason
         if not await self._try_release():
             report.notes.append(
                 f"{report.source} was not reached to take clients again: it does so by itself within "
                 f"{LEASE_MS // 1000} s"
             )
+        return await self._compare_refused(reason)
+
+    async def _compare_refused(self, reason: str) -> list[Action]:
+        report = self._report
+        report.reason = reason
         try:
             report.topics = await self._evidence.compare_all(report)
         except FailoverError as error:

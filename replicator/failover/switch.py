@@ -156,6 +156,8 @@ class Switch:
         if dry_run:
             if report.source_answers:
                 report.differences = await self._differences(source, target, report)
+            if planned and (why := await self._evidence.why_stopped(source, target)) is not None:
+                report.notes.append(f"a planned switch is refused for the moment: {why}")
             report.topics = await self._evidence.compare_all(report)
             report.outcome = "dry run"
             return report

@@ -16,8 +16,8 @@ on it lies nearer to the end than its source, so each of these links passes its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 
 class Edge(Protocol):
@@ -29,6 +29,9 @@ class Edge(Protocol):
     def destination(self) -> str: ...
     @property
     def forward(self) -> bool: ...
+
+
+E = TypeVar("E", bound=Edge)
 
 
 def origins_over(link: Edge, links: Sequence[Edge]) -> frozenset[str]:
@@ -54,6 +57,27 @@ def reached_from(origin: str, links: Sequence[Edge]) -> frozenset[str]:
             found.add(cluster)
             ahead += [each.destination for each in links if each.source == cluster and each.forward]
     return frozenset(found - {origin})
+
+
+def held_up_at(origin: str, target: str, links: Sequence[E], stopped: Collection[E]) -> list[E]:
+    """Return the links in ``stopped`` that keep messages of ``origin`` from ``target``.
+
+    The list is empty if another way is open. It names the first stopped link of each way.
+    """
+    reached = reached_from(origin, [each for each in links if each not in stopped]) | {origin}
+    if target in reached:
+        return []
+    leading = {target}
+    while further := {each.source for each in links if each.forward and each.destination in leading} - leading:
+        leading |= further
+    return [
+        each
+        for each in links
+        if each in stopped
+        and each.source in reached
+        and (each.source == origin or each.forward)
+        and each.destination in leading
+    ]
 
 
 def passed_on_by(origin: str, links: Sequence[Edge]) -> frozenset[str]:

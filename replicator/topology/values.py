@@ -6,7 +6,7 @@ messages reach which cluster, in :mod:`replicator.topology.paths`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -133,6 +133,14 @@ class Topology:
     def reached_from(self, origin: str, topic: str | None = None) -> frozenset[str]:
         """Return the other clusters that get messages of ``origin``, directly or forwarded."""
         return topology_paths.reached_from(origin, self._links_with(topic))
+
+    def held_up_at(self, origin: str, target: str, topic: str, stopped: Collection[str]) -> list[Link]:
+        """Return the links that keep a topic's messages of ``origin`` from ``target``; empty if another way is open.
+
+        ``stopped`` are the keys of links that do not carry the topic for the moment.
+        """
+        links = self._links_with(topic)
+        return topology_paths.held_up_at(origin, target, links, [each for each in links if each.key in stopped])
 
     def reaching(self, cluster: str, topic: str | None = None) -> frozenset[str]:
         """Return the other clusters whose messages reach ``cluster``, directly or forwarded."""

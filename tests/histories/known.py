@@ -188,6 +188,20 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-copy-is-made-anew": _history(
         "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
     ),
+    "a-duplicate-comes-back-behind-the-start": _history(
+        "pair",
+        _step("pause", source="b", to="a"),
+        _step("pause", source="a", to="b"),
+        _step("publish_named", at="a", producer="bills", first=1, count=4, content="same"),
+        _step("subscribe", at="b", topic="named", name="r-shared", earliest=True),
+        _step("resume", source="b", to="a"),
+        _step("subscribe", at="a", topic="named", name="r-exclusive", earliest=False),
+        _step("publish_named", at="a", producer="orders", first=5, count=4, content="same"),
+        _step("publish_named", at="b", producer="bills", first=3, count=1, content="same"),
+        _step("resume", source="a", to="b"),
+        _SETTLE,
+        deduplication=True,
+    ),
     "a-forwarder-deletes-a-life-that-its-origin-deleted": _history(
         "chain",
         _publish("a", count=1),

@@ -13,7 +13,9 @@ from typing import Any, Final
 from histories.model import Model
 from histories.shapes import Shape
 
-TOPICS: Final = ("t0", "keyed")
+PLAIN: Final = "plain"
+"""Name of a topic without replicated subscriptions. Only messages make links look at it."""
+TOPICS: Final = ("t0", "keyed", PLAIN)
 NAMED: Final = "named"
 """Name of the topic whose producers use their names in several clusters."""
 PARTED: Final = "parts"
@@ -109,7 +111,7 @@ def possible(step: Step, model: Model) -> bool:
         return not model.down and given["topic"] in model.topics
     if step.name == "retain_nothing":
         return not model.down and not model.dropped and given["topic"] in model.topics
-    if step.name in ("compact", "compact_and_read", "consume_all", "last_message", "delete_topic"):
+    if step.name in ("compact", "compact_and_read", "consume_all", "last_message", "delete_topic", "make_anew"):
         return given["topic"] in model.topics
     if step.name in ("publish", "subscribe") and given["topic"] == PARTED:
         return model.partitions > 0

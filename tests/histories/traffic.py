@@ -271,14 +271,18 @@ class Traffic(Operating):
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/resetcursor/{ms}")
         self.model.sought(self._known(topic, name, at), at, after=after)
 
+    def _absent(self, at: str) -> tuple[int, ...]:
+        """Return the answers that say that ``at`` lacks a subscription, if it perhaps lacks some after a lost disk."""
+        return (404,) if at in self.model.behind else ()
+
     async def skip(self, *, at: str, topic: str, name: str, count: int) -> None:
         """Skip the next ``count`` messages of a subscription, by an operator's request."""
-        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip/{count}")
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip/{count}", allow=self._absent(at))
         self.model.passed_over(self._known(topic, name, at))
 
     async def clear(self, *, at: str, topic: str, name: str) -> None:
         """Skip all messages of a subscription, by an operator's request."""
-        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip_all")
+        await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/skip_all", allow=self._absent(at))
         self.model.passed_over(self._known(topic, name, at))
 
     async def expire(self, *, at: str, topic: str, name: str) -> None:

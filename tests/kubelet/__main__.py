@@ -1,8 +1,9 @@
 """Start the node: ``python -m kubelet DIRECTORY``. It says ``ready`` when pods can be given to it; SIGTERM ends both.
 
-In ``node.json`` there are the API server's ``url``, a ``token`` for it, the certificate of its ``authority``, and the
-``image`` that stands for all: its ``environment``, and ``folders`` of this machine that it has beside ``/usr``.
-Volumes, logs and ``hosts``, the names of Services, are written there.
+In ``node.json`` there are the API server's ``url``, a ``token`` for it, the certificate of its ``authority``, the
+``number`` of this cluster among those that run side by side, and the ``image`` that stands for all: its
+``environment``, and ``folders`` of this machine that it has beside ``/usr``. Volumes, logs and ``hosts``, the names of
+Services, are written there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ NODE: Final = "here"
 class Node:
     """Node that runs the pods which the scheduler gave it, and ends those that are deleted."""
 
-    def __init__(self, api: Api, image: Object, directory: Path) -> None:
-        self._api, self._image, self._directory = api, image, directory
+    def __init__(self, api: Api, settings: Object, directory: Path) -> None:
+        self._api, self._settings, self._directory = api, settings, directory
         self._pods: dict[str, Pod] = {}
         self.ended = False
 
@@ -35,7 +36,7 @@ class Node:
         ours = {pod["metadata"]["uid"]: pod for pod in everywhere if pod["spec"].get("nodeName") == NODE}
         for uid, found in ours.items():
             if uid not in self._pods and found["status"].get("phase") == "Pending":
-                self._pods[uid] = Pod(self._api, found, self._image, self._directory / uid)
+                self._pods[uid] = Pod(self._api, found, self._settings, self._directory / uid)
         for uid, pod in self._pods.items():
             if uid not in ours:
                 pod.end(0)
@@ -60,7 +61,7 @@ async def main(directory: Path) -> None:
     settings = json.loads((directory / "node.json").read_text())
     async with session(settings["url"], settings["token"], settings["authority"]) as opened:
         api = Api(opened)
-        node, forwarders = Node(api, settings["image"], directory), Forwarders(api)
+        node, forwarders = Node(api, settings, directory), Forwarders(api)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, node.end)
         print("ready", flush=True)
         while not node.ended:

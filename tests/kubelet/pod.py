@@ -11,7 +11,7 @@ from typing import Any
 
 from kubelet.api import MERGE_LISTS, Api, Object, Refused
 from kubelet.container import Container, expand
-from kubelet.network import Network
+from kubelet.network import NAMES, Network, Place
 from kubelet.probes import Probes
 from kubelet.services import hosts_of
 from kubelet.volumes import NotYet, Volumes, field, keys_of
@@ -20,12 +20,15 @@ from kubelet.volumes import NotYet, Volumes, field, keys_of
 class Pod:
     """Pod that runs in ``task`` from when this is made until :meth:`end`. ``pod`` is its object in the API.
 
-    ``image`` is that of ``node.json``, which stands for all images.
+    ``settings`` are those of ``node.json``.
     """
 
-    def __init__(self, api: Api, pod: Object, image: Object, directory: Path) -> None:
-        self._api, self._object, self._image, self._directory = api, pod, image, directory
-        self._network = Network()
+    def __init__(self, api: Api, pod: Object, settings: Object, directory: Path) -> None:
+        self._api, self._object, self._image, self._directory = api, pod, settings["image"], directory
+        self._network = Network(Place(settings["number"]))
+        self._aliases: list[Object] = pod["spec"].get("hostAliases", [])
+        aliased = {name for each in self._aliases for name in each["hostnames"]}  # DNS is not asked for these
+        self._known = {name: address for name, address in NAMES.items() if name not in aliased}
         self._names = directory / "names"
         self._volumes = Volumes(api, pod, directory / "volumes")
         specs = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
@@ -50,6 +53,8 @@ class Pod:
             self._volumes.refresh()
             text = hosts_of(self._api, self._object["metadata"]["namespace"])
             text += f"{self._network.address} {self._object['metadata']['name']}\n"
+            text += "".join(f"{each['ip']} {' '.join(each['hostnames'])}\n" for each in self._aliases)
+            text += "".join(f"{address} {name}\n" for name, address in self._known.items())
             self._names.mkdir(parents=True, exist_ok=True)
             (self._names / "new").write_text(text)
             (self._names / "new").replace(self._names / "hosts")

@@ -1,9 +1,11 @@
-"""Services of the tests' node: a TCP forwarder for each port of a Service, and the names of Services and pods."""
+"""Services of the tests' node: a TCP forwarder for each port of a Service, its load balancer, and the names of Services
+and pods."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import random
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +16,10 @@ CHUNK_BYTES: Final = 256 * 1024
 
 
 class Forwarders:
-    """Proxies for Services: a connection to a Service's address and port goes to a random ready endpoint."""
+    """Proxies for Services: a connection to a Service's address and port goes to a random ready endpoint.
+
+    So does one to the address of a load balancer, which a Service's status has, if it comes from the networks that may.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -27,9 +32,10 @@ class Forwarders:
         """Listen at the addresses and ports that Services have now, and no longer at others."""
         self._services = {}
         for service in self._api.objects["services"].values():
-            if service["spec"]["clusterIP"] != "None":
-                for port in service["spec"]["ports"]:
-                    self._services[service["spec"]["clusterIP"], port["port"]] = (service, port)
+            balancers = service["status"].get("loadBalancer", {}).get("ingress", ())
+            for address in (service["spec"]["clusterIP"], *(each["ip"] for each in balancers)):
+                for port in service["spec"]["ports"] if address != "None" else ():
+                    self._services[address, port["port"]] = (service, port)
         for place in self._servers.keys() - self._services.keys():
             self._servers.pop(place).close()
         for place in self._services.keys() - self._servers.keys():
@@ -38,7 +44,12 @@ class Forwarders:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(task := asyncio.current_task())
         with contextlib.closing(writer), contextlib.suppress(OSError, KeyError, IndexError):
-            service, port = self._services[writer.get_extra_info("sockname")]
+            place = writer.get_extra_info("sockname")
+            service, port = self._services[place]
+            if place[0] != service["spec"]["clusterIP"] and not _may_come(
+                service, writer.get_extra_info("peername")[0]
+            ):
+                return
             places = [
                 (endpoint["addresses"][0], each["port"])
                 for found, endpoint in _slices(self._api, service)
@@ -49,6 +60,12 @@ class Forwarders:
             with contextlib.closing(to):
                 await asyncio.gather(_copy(reader, to), _copy(other, writer))
         self._open.discard(task)
+
+
+def _may_come(service: Object, address: str) -> bool:
+    """Return whether a load balancer lets a client of this address in."""
+    networks = service["spec"].get("loadBalancerSourceRanges", ["0.0.0.0/0"])
+    return any(ipaddress.ip_address(address) in ipaddress.ip_network(each) for each in networks)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from replicator.client import Client, ConsumerType, InitialPosition, Timeout
 
@@ -23,8 +23,8 @@ class Traffic:
     ``confirmed`` has the numbers that the first confirmed; ``received`` those that came, by URL.
     """
 
-    def __init__(self, topic: str, urls: list[str]) -> None:
-        self.topic, self.urls = topic, urls
+    def __init__(self, topic: str, urls: list[str], settings: Mapping[str, Any]) -> None:
+        self.topic, self.urls, self._settings = topic, urls, settings
         self.confirmed: set[int] = set()
         self.received: dict[str, set[int]] = {url: set() for url in urls}
         self._over = threading.Event()
@@ -59,7 +59,7 @@ class Traffic:
             self._failed.append(error)
 
     async def _publish(self) -> None:
-        async with Client(self.urls[0]) as client:
+        async with Client(self.urls[0], **self._settings) as client:
             producer = await client.create_producer(self.topic, send_timeout_millis=0, max_pending_messages=100_000)
             number = 0
             while not self._over.is_set():
@@ -74,7 +74,7 @@ class Traffic:
             self.confirmed.add(number)
 
     async def _consume(self, url: str) -> None:
-        async with Client(url) as client:
+        async with Client(url, **self._settings) as client:
             consumer = await client.subscribe(
                 self.topic, "reads", ConsumerType.Shared, initial_position=InitialPosition.Earliest
             )
@@ -88,9 +88,10 @@ class Traffic:
 
 
 @contextmanager
-def traffic(topic: str, urls: list[str]) -> Iterator[Traffic]:
-    """Publish at the first of ``urls`` and consume at all. At the end all has settled, or time is over."""
-    running = Traffic(topic, urls)
+def traffic(topic: str, urls: list[str], **settings: Any) -> Iterator[Traffic]:
+    """Publish at the first of ``urls`` and consume at all, by clients with ``settings``. At the end all has settled, or
+    time is over."""
+    running = Traffic(topic, urls, settings)
     running.start()
     try:
         yield running

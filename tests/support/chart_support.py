@@ -119,6 +119,18 @@ def recorded_chart(into: Path) -> Path:
     return into / "replicator"
 
 
+def ordered_chart(into: Path) -> Path:
+    """A chart of before that one, unpacked: its StatefulSet starts pods in order, and names no cluster."""
+    chart = recorded_chart(into)
+    stateful = chart / "templates" / "statefulset.yaml"
+    text = stateful.read_text().replace("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady")
+    without = text.replace('(dict "replicator/cluster" .Values.cluster)', "dict")
+    assert text.count("OrderedReady") > 1
+    assert without != text
+    stateful.write_text(without)
+    return chart
+
+
 def values_of(name: str) -> Object:
     """Return a set of values, over those of the chart."""
     return merged(

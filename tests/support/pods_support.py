@@ -19,16 +19,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from kubelet.__main__ import NODE
-from kubelet.network import NODE_ADDRESS, prepare_network
-from peers.kubernetes.control_plane import (
-    SERVICE_ADDRESSES,
-    ControlPlane,
-    PeerFailed,
-    control_plane,
-    end,
-    keep_log,
-    missing,
-)
+from kubelet.network import Place, add_bridge, prepare_network
+from peers.kubernetes.control_plane import ControlPlane, PeerFailed, control_plane, end, keep_log, missing
 from peers_required import require
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -152,13 +144,16 @@ def _last(log: Path, lines: int = 40) -> list[str]:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
-    """Yield the cluster, which runs while the context lasts."""
-    require(why_no_pods())
-    prepare_network(SERVICE_ADDRESSES)
-    with control_plane(directory / "plane", NODE_ADDRESS) as plane:
+def cluster(directory: Path, number: int = 0) -> Iterator[Cluster]:
+    """Yield the cluster, which runs while the context lasts. A second one beside the first has another ``number``."""
+    place = Place(number)
+    if number == 0:
+        require(why_no_pods())
+        prepare_network()
+    add_bridge(place)
+    with control_plane(directory / "plane", place.node, place.services) as plane:
         _add_node(plane, directory / "claims")
-        with _node(directory / "node", plane) as node:
+        with _node(directory / "node", plane, number) as node:
             yield Cluster(plane, directory, node)
 
 
@@ -181,9 +176,10 @@ def _add_node(plane: ControlPlane, claims: Path) -> None:
 
 
 @contextmanager
-def _node(directory: Path, plane: ControlPlane) -> Iterator[subprocess.Popen[bytes]]:
+def _node(directory: Path, plane: ControlPlane, number: int) -> Iterator[subprocess.Popen[bytes]]:
     directory.mkdir(parents=True)
     settings = {"url": plane.url, "token": plane.token, "authority": str(plane.authority), "image": image()}
+    settings |= {"number": number}
     (directory / "node.json").write_text(json.dumps(settings))
     # Names of Services are known here too; the mount is this namespace's alone.
     (directory / "hosts").touch()

@@ -109,7 +109,8 @@ ipFamilies: {{ toJson . }}
 {{- end -}}
 
 {{- /* Gives every value that was set to null what `replicator.unset` has for it. Helm takes such values out, and templates would
-stumble over them. Each file begins with this, for files are rendered in no order that could be relied on. */ -}}
+stumble over them. Whole numbers become integers: Helm reads floats from files, and would write a million as 1e+06. Each file begins
+with this, for files are rendered in no order that could be relied on. */ -}}
 {{- define "replicator.prepare" -}}
 {{- include "replicator.fill" (dict "into" .Values "from" (include "replicator.unset" . | fromYaml)) -}}
 {{- end -}}
@@ -119,6 +120,7 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- range $key, $value := .from -}}
 {{- if not (hasKey $into $key) -}}{{- $_ := set $into $key $value -}}
 {{- else if kindIs "invalid" (get $into $key) -}}{{- $_ := set $into $key $value -}}
+{{- else if kindIs "float64" (get $into $key) -}}{{- if eq (get $into $key) (floor (get $into $key)) -}}{{- $_ := set $into $key (int64 (get $into $key)) -}}{{- end -}}
 {{- else if and (kindIs "map" $value) (kindIs "map" (get $into $key)) -}}{{- include "replicator.fill" (dict "into" (get $into $key) "from" $value) -}}
 {{- end -}}
 {{- end -}}
@@ -167,6 +169,26 @@ stumble over them. Each file begins with this, for files are rendered in no orde
 {{- $own := include "replicator.ownCluster" .root | fromJson -}}
 {{- $place := get $own .field | default "" -}}
 {{- if $place -}}{{ regexFind "[0-9]+$" $place }}{{- else if include "replicator.hasContent" .root -}}0{{- else -}}{{ .else | int }}{{- end -}}
+{{- end -}}
+
+{{- /* The ports that the topology has for this cluster, and the port of the pod to which each leads. With `atAddress` those of
+clients at the host of `address` alone. */ -}}
+{{- define "replicator.ownPorts" -}}
+{{- $own := include "replicator.ownCluster" .root | fromJson -}}
+{{- $at := regexReplaceAll "[0-9]+$" ($own.address | default "") "" -}}
+{{- $fields := list "pulsar" "pulsar_tls" "advertised" -}}
+{{- if not .atAddress -}}{{- $fields = prepend $fields "address" -}}{{- end -}}
+{{- $plain := ternary "pulsar" "main" (ne "0" (include "replicator.pulsarPort" .root)) -}}
+{{- $advertised := ternary "pulsar-tls" $plain (and .root.Values.tls.required (ne "0" (include "replicator.pulsarTlsPort" .root))) -}}
+{{- $targets := dict "address" "main" "pulsar" "pulsar" "pulsar_tls" "pulsar-tls" "advertised" $advertised -}}
+{{- $ports := dict -}}
+{{- $atAddress := .atAddress -}}
+{{- range $field := $fields -}}
+{{- $place := get $own $field | default "" -}}
+{{- $port := regexFind "[0-9]+$" $place -}}
+{{- if and $port (not (hasKey $ports $port)) (or (not $atAddress) (eq $at (trimSuffix $port $place))) -}}{{- $_ := set $ports $port (get $targets $field) -}}{{- end -}}
+{{- end -}}
+{{- toYaml $ports -}}
 {{- end -}}
 
 {{- define "replicator.pulsarPort" -}}

@@ -59,9 +59,11 @@ enableServiceLinks: false
 {{- with .of.lifecycle }}
 lifecycle: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- if ne (toString .component) "executor" }}{{- /* Spark gives it its image. */}}
+image: {{ include "replicator.image" .root | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- end }}
 {{- with .root }}
-image: {{ include "replicator.image" . | quote }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- with .Values.envFrom }}
 envFrom: {{ toYaml . | nindent 2 }}

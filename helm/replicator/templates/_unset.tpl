@@ -239,6 +239,7 @@ podMonitor:
 prometheusRule:
   enabled: false
   labels: {}
+  namespace: ''
   linkLagSeconds: 60
   rules: {}
   runbooks: docs/runbooks.md
@@ -264,6 +265,7 @@ backup:
   existingClaim: ''
   keep: 48
   history: 3
+  ttlSecondsAfterFinished: 0
   activeDeadlineSeconds: 3600
   pod: {}
   resources: {}

@@ -216,9 +216,9 @@ class CursorState:
         A batch that is consumed as a whole by now is among the positions, even if a part of it was announced before.
         """
         unannounced = self.unannounced
-        if not unannounced:
+        if unannounced is None:
             return Unannounced()
-        self.unannounced = Unannounced()
+        self.unannounced = Unannounced()  # also where nothing is left: listeners are told once of each
         for position in list(unannounced.batches):
             if position <= self.mark_delete or position in self.individually_deleted:
                 unannounced.note(position)

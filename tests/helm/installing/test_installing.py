@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 from chart_installation import LISTS, Installation, eventually, is_ready
 from chart_references import external
-from chart_support import CHART, RELEASE, SETS, VALUES, Object, one, rendered, values_of
+from chart_support import CHART, OF_OTHERS, RELEASE, SETS, VALUES, Object, one, rendered, values_of
 from conftest import Kubernetes
 from peers.kubernetes.control_plane import PeerFailed
 
@@ -203,6 +204,93 @@ def test_what_kubernetes_does_not_take_is_refused_by_the_server(kubernetes: Kube
     stateful["spec"]["template"]["spec"]["affinities"] = {}
     with pytest.raises(PeerFailed, match="affinities"):
         release.check(stateful)
+
+
+_POD: Final = {
+    "annotations": {"own": "yes"},
+    "labels": {"team": "own"},
+    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"operator": "Exists"}],
+    "initContainers": [{"name": "first", "image": "x"}],
+    "sidecars": [{"name": "beside", "image": "x"}],
+    "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+}
+"""All that a pod may have of its own."""
+_BALANCED: Final = {
+    "type": "LoadBalancer",
+    "loadBalancerIP": "203.0.113.9",
+    "loadBalancerClass": "own",
+    "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    "externalTrafficPolicy": "Local",
+}
+_FURTHER: Final[Object] = {
+    "ipFamilyPolicy": "PreferDualStack",
+    "ipFamilies": ["IPv4"],
+    "insideAddress": "10.96.0.177",
+    "service": {
+        "http": _BALANCED | {"nodePort": 30101},
+        "pulsar": _BALANCED | {"nodePort": 30102, "tlsNodePort": 30103, "clusterIP": "10.96.0.178"},
+        "links": {"enabled": True, "type": "NodePort", "nodePort": 30104},
+    },
+    "ingress": {"hosts": [{"host": "*.us-east.example", "paths": ["/admin", "/ws"]}], "pathType": "Exact"},
+    "authorities": {"existingConfigMap": "company"},
+    "database": {"authority": {"existingSecret": "company"}},
+    "tls": {"keys": {"certificate": "crt", "key": "key", "ca": "ca"}},
+    "persistence": {
+        "storageClass": "fast",
+        "annotations": {"own": "yes"},
+        "selector": {"matchLabels": {"disk": "fast"}},
+        "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"},
+    },
+    "driver": {"enabled": True, "kubernetes": {"enabled": True, "pod": _POD}, "pod": _POD},
+    "networkPolicy": {"kubernetesApi": [{"ipBlock": {"cidr": "10.96.0.1/32"}}], "dnsPorts": [53, 5353]},
+    "topology": {"asSecret": True, "content": {"pipeline": {"engine": "spark", "driver": "external"}}},
+    "probes": {"startup": {"enabled": False}, "liveness": {"initialDelaySeconds": 5}},
+    "runtimeClassName": "gvisor",
+    "sidecars": [{"name": "beside", "image": "x"}],
+    "initContainers": [{"name": "first", "image": "x"}],
+    "extraVolumes": [{"name": "company", "configMap": {"name": "company-authorities"}}],
+    "extraVolumeMounts": [{"name": "company", "mountPath": "/etc/ssl/company"}],
+    "updateStrategy": "OnDelete",
+    "dashboards": {"enabled": True, "folder": "Replication"},
+    "checks": {"pod": _POD},
+    "migrations": {"pod": _POD},
+    "test": {"pod": _POD},
+    "backup": {
+        "enabled": True,
+        "existingClaim": "backups",
+        "timeZone": "Europe/Paris",
+        "suspend": True,
+        "ttlSecondsAfterFinished": 60,
+        "pod": _POD,
+        "restore": {"enabled": True, "backup": "20260101T000000Z-1", "without": ["eu-west"]},
+    },
+    "drill": {"timeZone": "Europe/Paris", "suspend": True, "ttlSecondsAfterFinished": 60, "pod": _POD},
+    "commonAnnotations": {"own": "yes"},
+    "image": {"digest": "sha256:" + "0" * 64},
+}
+"""Values that no set has, over those of ``everything``."""
+
+
+def test_the_server_takes_what_all_further_values_make(kubernetes: Kubernetes, tmp_path: Path) -> None:
+    release = Installation(kubernetes, "everything", "further")
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(_FURTHER))
+    objects = rendered("everything", "--values", str(file), namespace="further")
+    for each in objects:
+        if each["kind"] not in OF_OTHERS:
+            release.check(each)
+    runtime = {"metadata": {"name": "gvisor"}, "handler": "runsc"}
+    kubernetes.plane.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime)
+    executor = yaml.safe_load(one(objects, "ConfigMap", "us-east-copies-executor")["data"]["executor.yaml"])
+    executor["metadata"]["name"] = "executor"
+    executor["spec"]["containers"][0]["image"] = "what Spark puts there"
+    release.check(executor)
 
 
 def test_two_regions_are_two_releases_in_one_namespace(kubernetes: Kubernetes) -> None:

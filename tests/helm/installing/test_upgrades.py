@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from chart_installation import LISTS, Installation, eventually
-from chart_support import CHART, RELEASE, recorded_chart
+from chart_support import RELEASE, ordered_chart, recorded_chart
 from conftest import Kubernetes
 from peers.kubernetes.control_plane import PeerFailed
 
@@ -98,6 +97,31 @@ def test_what_a_claim_was_made_with_is_no_change_and_a_claim_of_others_is_not_ta
     release.helm("uninstall", RELEASE)
 
 
+def test_addresses_and_classes_that_a_service_keeps_are_refused_before_anything_is_changed(
+    kubernetes: Kubernetes,
+) -> None:
+    release = Installation(kubernetes, "minimal", "services")
+    balanced = ("--set", "service.links.enabled=true,service.links.loadBalancerClass=own,ipFamilies={IPv4}")
+    release.install("--set", "insideAddress=10.96.0.77,service.pulsar.clusterIP=10.96.0.78", *balanced)
+    release.worker()
+    before = _state(release)
+    for values, said in {
+        "insideAddress=10.96.0.88": 'insideAddress ("10.96.0.77", and now "10.96.0.88")',
+        "service.pulsar.clusterIP=10.96.0.89": 'service.pulsar.clusterIP ("10.96.0.78", and now "10.96.0.89")',
+        "service.http.clusterIP=10.96.0.90": "service.http.clusterIP",
+        "service.links.loadBalancerClass=other": 'service.links.loadBalancerClass ("own", and now "other")',
+        "service.links.loadBalancerClass=": 'service.links.loadBalancerClass ("own", and now "")',
+        "ipFamilies={IPv6}": 'ipFamilies ("IPv4", and now "IPv6")',
+    }.items():
+        with pytest.raises(PeerFailed, match=re.escape(said)):
+            release.upgrade("--set", "insideAddress=10.96.0.77", *balanced, "--set", values)
+        assert _state(release) == before, values
+    # What Kubernetes keeps by itself, or may change, is none.
+    release.upgrade("--set", "service.links.enabled=true,service.links.type=ClusterIP")
+    assert release.get("Service", f"{NAME}-pulsar")["spec"]["clusterIP"] == "10.96.0.78"
+    release.helm("uninstall", RELEASE)
+
+
 def _forget(release: Installation) -> None:
     """Run ``kubectl delete statefulset … --cascade=orphan``, as the refusals advise."""
     path = f"/{LISTS['StatefulSet'].format(release.namespace)}/{NAME}"
@@ -125,13 +149,9 @@ def test_a_claim_that_was_changed_itself_stays_in_use(kubernetes: Kubernetes) ->
 
 def test_a_release_of_the_chart_before_is_taken_over_with_its_volume(kubernetes: Kubernetes, tmp_path: Path) -> None:
     """Its StatefulSet names no cluster, and starts pods in order, which Kubernetes does not change."""
-    before = tmp_path / "replicator"
-    shutil.copytree(CHART, before)
-    stateful = before / "templates" / "statefulset.yaml"
-    text = stateful.read_text().replace("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady")
-    stateful.write_text(re.sub(r"  annotations:\n    replicator/cluster: .*\n", "", text))
     release = Installation(kubernetes, "minimal", "older")
-    release.install(chart=before)
+    release.install(chart=ordered_chart(tmp_path))
+    assert "replicator/cluster" not in release.get("StatefulSet", NAME)["metadata"]["annotations"]
     worker = release.worker()
     (claim,) = release.all_of("PersistentVolumeClaim").values()
     with pytest.raises(PeerFailed, match='the worker of "us-east", and by these values it is the worker of "eu-west"'):

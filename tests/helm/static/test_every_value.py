@@ -272,8 +272,8 @@ def other(leaf: Leaf) -> Any:
             return f"{1000 + leaf.number}Mi"
         case _, "enum":
             return next(each for each in leaf.schema["enum"] if each not in ("", leaf.default))
-        case _, "integer":
-            return 1100 + leaf.number
+        case _, "integer":  # Helm reads numbers of files as floats, and would write one of a million as 1e+06
+            return (2_000_000 if leaf.schema.get("maximum", 3_000_000) >= 3_000_000 else 1_100) + leaf.number
         case _, "object":
             return {f"k{leaf.number}": text}
         case _, "array":

@@ -29,7 +29,8 @@ def test_the_page_has_examples() -> None:
 def test_an_example_is_taken_by_the_chart(name: str, tmp_path: Path) -> None:
     values = yaml.safe_load(EXAMPLES[name])
     if "topology" not in values:  # a region's own file stands over the one of all
-        values = merged(yaml.safe_load(EXAMPLES["values.yaml"]), values)
+        of_all = "values-secure.yaml" if name.startswith("values-secure-") else "values.yaml"
+        values = merged(yaml.safe_load(EXAMPLES[of_all]), values)
     values.setdefault("cluster", "us-east")
     (tmp_path / name).write_text(yaml.safe_dump(values))
     text = helm(

@@ -29,12 +29,29 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
     assert led == {"worker": [], "check": [], "test": [alias], "drill": [alias]}
 
 
+def test_other_regions_reach_the_ports_of_clients_where_these_have_the_name_of_the_address() -> None:
+    """Their tests and drills are told ``pulsar``. Ports at other names lead elsewhere; nodes have their own ports."""
+
+    def ports(*arguments: str) -> dict[int, str]:
+        service = one(rendered("load-balancers", *arguments), "Service", "us-east-replicator-links")["spec"]
+        return {port["port"]: port["targetPort"] for port in service["ports"]}
+
+    assert ports() == {7443: "main", 6650: "pulsar", 6651: "pulsar-tls"}
+    assert ports("--set", f"{OWN}.pulsar=clients.us-east.example:6650") == {7443: "main", 6651: "pulsar-tls"}
+    assert ports("--set", f"{OWN}.advertised=us-east.replicator.example:6660")[6660] == "pulsar"
+    assert ports("--set", "service.links.type=NodePort") == {7443: "main"}
+
+
 @pytest.mark.parametrize(
     ("values", "arguments", "said"),
     [
         ("existing-configmap", "insideAddress=10.96.0.77", "insideAddress needs topology.content"),
         ("minimal", f"insideAddress=10.96.0.77,{OWN}.address=10.0.0.1:7101", "has numbers and no names"),
         ("minimal", "backup.enabled=true", "give backup.existingClaim"),
+        ("secure", "extraVolumes[0].name=tls", "extraVolumes: pods have a volume tls already"),
+        ("minimal", "extraVolumeMounts[0].mountPath=/tmp/", "containers have something at /tmp/ already"),
+        ("minimal", "sidecars[0].name=worker", "sidecars: the worker's pod has a container worker already"),
+        ("restore", "initContainers[0].name=restore", "initContainers: the worker's pod has a container restore"),
         ("minimal", "backup.enabled=true,backup.at=/data,backup.existingClaim=c", "mounted at /backups"),
         ("minimal", "backup.at=backups", "at '/backup/at'"),
         ("certificates", "tls.keys.ca=ca", "cert-manager has names of its own"),

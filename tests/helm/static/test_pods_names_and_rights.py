@@ -212,6 +212,12 @@ def test_a_certificate_names_every_place_of_the_cluster_and_numbers_as_numbers()
     assert not any(re.fullmatch(r"[\d.]+|.*:.*", name) for name in certificate["dnsNames"])
 
 
+def test_a_certificate_for_a_name_that_looks_like_a_number_has_it_as_a_text() -> None:
+    own = "topology.content.clusters.us-east"
+    objects = rendered("certificates", "--set-string", f"{own}.address=0x1f:7101")
+    assert one(objects, "Certificate")["spec"]["commonName"] == "0x1f"
+
+
 # Who may do and reach what.
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+import forked_commands
 import pytest
 from failover_support import TOPIC, Deployment, Traffic, deployment
 from postgres_support import databases_of
@@ -248,6 +249,34 @@ def test_a_planned_failover_that_cannot_drain_is_refused_and_undone(tmp_path: Pa
             assert deployed.state(name)["epoch"] == 0
             assert deployed.state(name)["producers"] == "open"
         asyncio.run(publish(deployed.client_url("A"), b"two"))
+
+
+def test_a_planned_switch_with_an_open_gap_is_refused_before_the_fence_and_names_what_ends_it(
+    tmp_path: Path, databases: dict[str, str]
+) -> None:
+    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
+        asyncio.run(publish(deployed.client_url("A"), b"one"))
+        asyncio.run(publish(deployed.client_url("B"), b"two"))
+        deployed.until(lambda: messages_in(deployed, "A") == messages_in(deployed, "B") == 2, "both have all messages")
+        deployed.ask("B", "DELETE", f"/admin/v2/persistent/{TOPIC.removeprefix('persistent://')}")
+        asyncio.run(publish(deployed.client_url("A"), b"three"))
+        deployed.until(lambda: messages_in(deployed, "B"), "B has a copy again")
+        assert deployed.report("failover", "--from", "A", "--to", "B")["outcome"] == "done"
+        asyncio.run(publish(deployed.client_url("B"), b"four"))
+        deployed.until(lambda: deployed.get("B", "/replication/v1/links")["links"][0]["gaps"], "the gap is found")
+
+        ends = f"--from B --to A --topic {TOPIC} --policy keep-both"
+        for switch in (("failback", "--to", "A"), ("failover", "--from", "B", "--to", "A")):
+            dry_run = deployed.report(*switch, "--dry-run")
+            report = deployed.report(*switch, "--timeout", "5", status=1)
+            assert [each["step"] for each in report["steps"]] == ["check"], "nothing was fenced"
+            for said in (report["reason"], *(note for note in dry_run["notes"] if "planned switch" in note)):
+                assert f"link B>A has a gap (made-anew) in {TOPIC}" in said
+                assert f"`replicator links resolve -f FILE {ends}`" in said
+            assert any("planned switch" in note for note in dry_run["notes"])
+        resolved = forked_commands.run("links", "resolve", "-f", deployed.file.name, *ends.split(), cwd=deployed.path)
+        assert resolved.returncode == 0, resolved.stderr
+        assert deployed.report("failback", "--to", "A")["outcome"] == "done"
 
 
 def test_over_a_one_way_link_a_planned_failover_works_also_where_the_target_consumed_more(

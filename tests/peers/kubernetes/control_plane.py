@@ -30,7 +30,7 @@ END_SECONDS_MAX: Final = 30.0
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit of a program's log; one older part of the same size is kept beside it."""
 SERVICE_ADDRESSES: Final = "10.96.0.0/16"
-"""Range of the addresses of Services."""
+"""Range of the addresses of Services, where no other is given."""
 _CONF: Final = """\
 apiVersion: v1
 kind: Config
@@ -99,15 +99,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
 class ControlPlane:
     """Programs etcd, API server, controllers and scheduler, with their data and logs in ``directory``.
 
-    The API server has a free port at 127.0.0.1, and port 6443 at another ``address``, which pods reach.
+    The API server has a free port at 127.0.0.1, and port 6443 at another ``address``, which pods reach. Services have
+    addresses of the range ``services``.
     """
 
-    def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
+    def __init__(self, directory: Path, address: str = "127.0.0.1", services: str = SERVICE_ADDRESSES) -> None:
         self.directory = directory
         self.token = secrets.token_hex(16)
         self.authority = directory / "certs" / "apiserver.crt"
         self.kubeconfig = directory / "kubeconfig"
         port, self._etcd_port, self._etcd_peer_port = _free_ports(3)
+        self._services = services
         self._address, self._port = address, port if address == "127.0.0.1" else 6443
         self.url = f"https://{self._address}:{self._port}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -196,7 +198,7 @@ class ControlPlane:
                 f"--endpoint-reconciler-type={'none' if self._address.startswith('127.') else 'lease'}",
                 *("--service-account-key-file=sa.pub", "--service-account-signing-key-file=sa.key"),
                 *("--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file=tokens.csv"),
-                *("--authorization-mode=RBAC", f"--service-cluster-ip-range={SERVICE_ADDRESSES}"),
+                *("--authorization-mode=RBAC", f"--service-cluster-ip-range={self._services}"),
             ],
         )
         self._until(lambda: self._answers("/readyz"), "the API server's /readyz")
@@ -261,9 +263,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def control_plane(directory: Path, address: str = "127.0.0.1") -> Iterator[ControlPlane]:
+def control_plane(
+    directory: Path, address: str = "127.0.0.1", services: str = SERVICE_ADDRESSES
+) -> Iterator[ControlPlane]:
     """Run a control plane while the context lasts."""
-    plane = ControlPlane(directory, address)
+    plane = ControlPlane(directory, address, services)
     try:
         plane.start()
         yield plane

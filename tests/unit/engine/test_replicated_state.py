@@ -118,6 +118,24 @@ def test_a_burst_of_acknowledgements_is_announced_once_until_it_is_taken(tmp_pat
     asyncio.run(main())
 
 
+def test_acknowledgements_are_announced_after_an_entry_was_uncovered_before_its_own_was(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as engine:
+            topic, subscription, positions = await with_subscription(engine, numbered(3))
+            told = Told()
+            engine.add_listener(told)
+            consumer, _ = await subscribed(topic, subscription_type=EXCLUSIVE)
+            await consumer.acknowledge([Ack(positions[0])])
+            starts = subscription.cursor.state.starts
+            subscription.merging.start(starts, PositionSet(positions[:1]), None)
+            assert not subscription.take_unannounced(), "the entry counts as unconsumed again"
+            await consumer.acknowledge([Ack(positions[1])])
+            assert told.acknowledged == ["sub", "sub"]
+            assert set(subscription.take_unannounced().positions) == {positions[1]}
+
+    asyncio.run(main())
+
+
 def test_nobody_is_told_of_a_subscription_that_is_not_replicated_nor_of_markers(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as engine:
