@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.arrivals import StallDetector
-from replicator.apache.comparison import Comparison, WorkerProgress
+from replicator.apache.comparison import QUIET_SECONDS, Comparison, WorkerProgress
 from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.copies_elsewhere import Elsewhere
@@ -23,7 +23,7 @@ from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
-from replicator.apache.native_replication import NativeOrigins
+from replicator.apache.native_replication import NativeReplication
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published_extents import left_out_row, load_map, load_may_be_missing, removal_of
@@ -52,9 +52,6 @@ COMPARE_SECONDS_MIN: Final = 0.1
 COMPARE_SECONDS_MAX: Final = 1.0
 """Longest time between comparisons of a topic with unacknowledged messages. Acknowledgements at the brokers are seen
 within it."""
-QUIET_SECONDS_MAX: Final = 5.0
-"""Longest time between comparisons of a topic whose messages are all acknowledged, on both sides. A new message, or a
-change in another cluster, ends it at once. A seek back or a new subscription at the brokers is seen within it."""
 LEFT_OUT_SHOWN_MAX: Final = 1_000
 """Most entries in the status that an operator passed over."""
 HOLDER: Final = "apache-bridge"
@@ -78,10 +75,12 @@ class TopicBridge:
         read_budget: SharedBudget,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
-        natives: NativeOrigins | None = None,
+        native: NativeReplication | None = None,
+        quiet_seconds: Callable[[], float] = lambda: QUIET_SECONDS,
     ) -> None:
         self.topic = topic
-        self._natives = natives
+        self._native = native
+        self._quiet_seconds = quiet_seconds
         self._connector = connector
         self._admin = admin
         self._engine = engine
@@ -145,6 +144,8 @@ class TopicBridge:
             fails=lambda error: self._work.fails("publishing", error),
             missing=self._states.missing_at_brokers,
             has_read=self._cursor.has_read,
+            native=native,
+            stored=self._stored,
         )
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()
@@ -341,6 +342,7 @@ class TopicBridge:
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "copied_to_all": 0 if incoming is None else incoming.copied_to_all,
             "replicated_natively": 0 if incoming is None else incoming.replicated_natively,
+            "recognised_natively": self._outgoing.recognised,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {
@@ -399,7 +401,7 @@ class TopicBridge:
             begins=self._begins,
             stored=self._stored,
             check=self._cursor.check,
-            natives=self._natives,
+            natives=None if self._native is None else self._native.origins,
         )
         try:
             await incoming.read()
@@ -487,7 +489,7 @@ class TopicBridge:
             async with self._compared:
                 self._compared.notify_all()
             await self._trim()
-            longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
+            longest = self._quiet_seconds() if self._states.quiet else COMPARE_SECONDS_MAX
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
             await asyncio.sleep(COMPARE_SECONDS_MIN)
             if pause > COMPARE_SECONDS_MIN:
