@@ -224,11 +224,12 @@ class Model(Judging):
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
         later = reaching.intersection(list(topic.sent)[after:])
-        surely = {uid for uid in later if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
+        is_whole = cluster not in self.behind
+        surely = {uid for uid in later if topic.sent[uid].origin == cluster or (topic.sent[uid].copied and is_whole)}
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
         if after is not None and subscription.unsettled_seek in (None, cluster):
-            subscription.forget(reaching - later)
+            subscription.forget(reaching - (later if is_whole else surely))
             subscription.passed_over |= any(topic.sent[uid].chunked for uid in reaching - later)  # perhaps over a part
             perhaps_trimmed = self._perhaps_trimmed(topic.name)
             subscription.forget(surely & subscription.acknowledged & perhaps_trimmed)
