@@ -71,6 +71,7 @@ class Model(Judging):
         """
         found = self.topic(topic)
         for uid in uids:
+            found.sent[uid].published_at.update(filter(None, [at]))
             if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
                 continue
             found.sent[uid].confirmed = True
@@ -223,6 +224,7 @@ class Model(Judging):
         """
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
+        subscription.forget(uid for uid, sent in topic.sent.items() if cluster in sent.published_at - {sent.origin})
         later = reaching.intersection(list(topic.sent)[after:])
         is_whole = cluster not in self.behind
         surely = {uid for uid in later if topic.sent[uid].origin == cluster or (topic.sent[uid].copied and is_whole)}

@@ -26,6 +26,8 @@ class Sent:
     """Whether its origin deleted or lost it before it was surely copied. It may still come."""
     chunked: bool = False
     """Whether it is several entries. If it is gone, some of them may have been copied."""
+    published_at: set[str] = field(default_factory=set)
+    """Clusters where a producer published it by its name and sequence id: a cluster that gets it twice shows it once."""
 
 
 @dataclass(slots=True)
