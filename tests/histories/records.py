@@ -27,7 +27,7 @@ class Sent:
     chunked: bool = False
     """Whether it is several entries. If it is gone, some of them may have been copied."""
     published_at: set[str] = field(default_factory=set)
-    """Clusters where a producer published it by its name and sequence id: a cluster that gets it twice shows it once."""
+    """Clusters where a producer published it by its name and sequence id. Who gets it twice shows it once."""
 
 
 @dataclass(slots=True)
