@@ -375,8 +375,6 @@ class Outgoing:
         place = await copies.find(found[0], sending.through(identity.origin), sending.flight.check)
         if place is None or (run := self._entries.stands_at(identity, place)) is None:
             return None
-        if self.refused is not None and self.refused.identity == identity:
-            self.refused = None
         sending.note(identity.origin, identity.position)
         self.recognised += 1
         return write_of(self._topic.topic_id, identity, run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,11 @@ class Replicated(NativeReplication):
 
 
 @asynccontextmanager
-async def beside_native(
-    path: Path, native: Replicated, fails: Callable[[Exception], None] | None = None, bytes_max: int = 0
-) -> AsyncIterator[Publishing]:
-    """Publish beside ``native``; the brokers take entries up to ``bytes_max``, if it is given."""
-
+async def beside_native(path: Path, native: Replicated) -> AsyncIterator[Publishing]:
     async def answer(request: web.Request) -> web.Response:
-        if request.path.endswith("/maxMessageSize") and bytes_max:
-            return web.json_response(bytes_max)
         return web.json_response(NOTHING_STORED)
 
-    how: dict[str, Any] = {"begins": lambda: None, "missing": frozenset, "fails": fails or _fail, "native": native}
+    how: dict[str, Any] = {"begins": lambda: None, "missing": frozenset, "fails": _fail, "native": native}
     async with publishing(path, answer, **how) as made:
         yield made
 
@@ -219,16 +213,3 @@ async def test_a_wait_in_vain_is_not_repeated_and_what_native_replication_passed
         await linked(made, [entry(number) for number in range(5)])
         await eventually(lambda: published(made) == list(range(5)))
         assert waits == []
-
-
-@asynchronous
-async def test_an_entry_that_was_refused_and_comes_natively_is_refused_no_more(tmp_path: Path) -> None:
-    failed: list[Exception] = []
-    async with beside_native(tmp_path, Replicated(), failed.append, bytes_max=10) as made:
-        await linked(made, [entry(0)])
-        await eventually(lambda: made.outgoing.refused is not None)
-        await brought(made, [entry(0, native=True)])
-        made.outgoing.renew()
-        await eventually(lambda: made.outgoing.recognised == 1)
-        await eventually(lambda: made.outgoing.refused is None)
-        assert published(made) == []
