@@ -75,7 +75,7 @@ class TopicBridge:
         read_budget: SharedBudget,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
-        native: NativeReplication | None = None,
+        native: NativeReplication,
         quiet_seconds: Callable[[], float] = lambda: QUIET_SECONDS,
     ) -> None:
         self.topic = topic
@@ -401,7 +401,7 @@ class TopicBridge:
             begins=self._begins,
             stored=self._stored,
             check=self._cursor.check,
-            natives=None if self._native is None else self._native.origins,
+            natives=self._native.origins,
         )
         try:
             await incoming.read()
