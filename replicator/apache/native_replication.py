@@ -1,8 +1,8 @@
 """Namespaces that the brokers replicate themselves, by Pulsar's own geo-replication, beside this worker.
 
-Where both copy a namespace between the same clusters, a message may stand twice where it was copied to, unless it is
-recognised (:mod:`replicator.apache.native_copies`). The status, ``replicator status`` and ``replicator doctor`` name
-the namespaces. Messages that came by one of the two ways do not go back by the other one (:class:`NativeOrigins`).
+Where both copy a namespace between the same clusters, each message stands twice where it was copied to. Nobody stops
+that here: the status, ``replicator status`` and ``replicator doctor`` name the namespaces. Messages that came by one of
+the two ways do not go back by the other one (:class:`NativeOrigins`).
 """
 
 from __future__ import annotations

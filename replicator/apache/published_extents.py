@@ -8,7 +8,6 @@ Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an
 brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
 ``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers rows of the kinds
 ``read`` and ``first`` tell the last and the first entry that were read from others that may have their positions later.
-Rows of kind ``native`` tell up to where native replication brought messages of another cluster.
 """
 
 from __future__ import annotations

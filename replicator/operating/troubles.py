@@ -144,7 +144,7 @@ def native_text(namespace: str, clusters: Sequence[str]) -> str:
     """Return a sentence that says that brokers replicate a bridged namespace themselves, among ``clusters``."""
     return (
         f"the brokers replicate namespace {namespace} themselves, among {', '.join(clusters)}: where a link copies "
-        "between the same clusters, messages may stand twice at its destination; end one of the two"
+        "between the same clusters, each message stands twice at its destination"
     )
 
 

@@ -38,7 +38,7 @@ def entry(number: int, *, native: bool = False, producer: str = "p", payload: by
 
 
 class Replicated(NativeReplication):
-    """Namespaces that the brokers replicate themselves, as a test says it."""
+    """What the brokers replicate themselves, as a test says it."""
 
     def __init__(self) -> None:
         self.found = {}
