@@ -70,12 +70,10 @@ class Beside(Deployment):
 
 @contextmanager
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
-    """Run a broker for each name, which is that of its cluster, too.
-
-    A broker keeps messages without a subscription: one that is made at one broker reaches the others a moment later.
-    """
+    """Run a broker for each name. It keeps messages without a subscription: one that is made at one broker reaches the
+    others a moment later."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
-        peers = [pulsar_peer(path / f"broker-{name}", cluster=name, **settings) for name in names]
+        peers = [pulsar_peer(path / f"broker-{name}", **settings) for name in names]
         made = dict(zip(names, threads.map(stack.enter_context, peers), strict=True))
         for broker in made.values():
             kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1000}

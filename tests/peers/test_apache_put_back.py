@@ -1,5 +1,4 @@
-"""Real brokers that copy messages to each other beside the links of their workers. And real brokers that are put back
-to an older copy of their data, or set up anew, under workers that know more."""
+"""Real brokers that are put back to an older copy of their data, or set up anew, under workers that know more."""
 
 from __future__ import annotations
 
@@ -11,10 +10,9 @@ from typing import Any, Final
 import forked_commands
 import pulsar
 import pytest
-from bridge_contract import bridged, faults, publish, verified
+from bridge_contract import faults, publish, verified
 from bridge_contract_remedies import command
-from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, drain, official, read_all, until
-from pulsar import ConsumerType, InitialPosition
+from peers.apache_support import Beside, backlog, beside, bodies, brokers_of, official, read_all, until
 
 DATA: Final = ("metadata", "bookkeeper")
 KEPT: Final = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 1000}
@@ -60,64 +58,6 @@ def consume(made: Beside, name: str, topic: str, subscription: str, count: int) 
             consumer.acknowledge(message)
             found.append(message.data().decode())
     return found
-
-
-def test_what_native_replication_and_links_bring_stands_once_at_each_broker_until_native_replication_ends(
-    pair: Beside,
-) -> None:
-    """The way from native replication to links in the same namespace (docs/migrate.md)."""
-    topic = "persistent://public/both/orders"
-    path, brokers = topic.replace("://", "/"), pair.brokers
-    for name, other in ("AB", "BA"):
-        broker, remote = brokers[name], brokers[other]
-        urls = {"serviceUrl": remote.admin_url, "brokerServiceUrl": remote.url}
-        broker.admin("PUT", f"clusters/{other}", urls)
-        broker.admin("POST", "tenants/public", {"adminRoles": [], "allowedClusters": ["A", "B"]})
-        broker.admin("PUT", "namespaces/public/both", {"replication_clusters": ["A", "B"]})
-        broker.admin("POST", "namespaces/public/both/retention", KEPT)
-
-    def at_both(messages: int) -> None:
-        """Wait until both brokers have so many messages, and no more: each once, those of a cluster in order."""
-        for name in "AB":
-            found = read_all(brokers[name], topic, messages)
-            assert len(found) == messages == len(set(found)), (bridged(pair, topic), pair.log(name))
-            for origin in "AB":
-                theirs = [int(body[2:]) for body in found if body[0] == origin]
-                assert theirs == list(range(len(theirs))), bridged(pair, topic)
-
-    with pair.away("A"), pair.away("B"):
-        for name in "AB":
-            publish(pair, name, topic, bodies(name, range(30)))
-            publish(pair, name, topic, bodies(name, range(30, 50)), batched=True)
-        at_both(100)
-    for away, other in ("AB", "BA"):
-        with pair.away(away):  # its link brings this after native replication has
-            publish(pair, other, topic, bodies(other, range(50, 60)))
-            read_all(brokers[away], topic, 110 if away == "A" else 120)
-    until(lambda: len(bridged(pair, topic)) == 2, lambda: bridged(pair, topic))
-    assert faults(verified(pair, topic)) == {}
-    at_both(120)
-    assert [each["messages_published"] for each in bridged(pair, topic)] == [0, 0]
-    for name in "AB":
-        brokers[name].admin("POST", "namespaces/public/both/replication", [name])
-    until(
-        lambda: not any(brokers[name].admin("GET", f"{path}/stats").get("replication") for name in "AB"),
-        "native replication has ended",
-    )
-    for name in "AB":
-        publish(pair, name, topic, bodies(name, range(60, 70)))
-    at_both(140)
-    left = ["A-3", "A-65", "B-55"]
-    with official(brokers["A"]) as client:
-        consumer = client.subscribe(topic, "app", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
-        for message in [consumer.receive(60_000) for _ in range(140)]:
-            if message.data().decode() not in left:
-                consumer.acknowledge(message)
-        until(lambda: backlog(brokers["A"], topic, "app") == 3, lambda: backlog(brokers["A"], topic, "app"))
-    until(lambda: backlog(brokers["B"], topic, "app") == 3, lambda: bridged(pair, topic))
-    assert sorted(drain(brokers["B"], topic, "app", ConsumerType.Shared)) == left
-    until(lambda: backlog(brokers["A"], topic, "app") == 0, lambda: bridged(pair, topic))
-    assert faults(verified(pair, topic)) == {}
 
 
 def test_invariants_1_and_2_a_broker_is_put_back_to_an_older_copy_while_its_worker_is_away(

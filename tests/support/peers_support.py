@@ -23,11 +23,9 @@ def require_kafka() -> None:
 
 
 @contextmanager
-def pulsar_peer(
-    directory: Path, *, cluster: str = "peer", token: str | None = None, **settings: str
-) -> Iterator[PulsarBroker]:
+def pulsar_peer(directory: Path, *, token: str | None = None, **settings: str) -> Iterator[PulsarBroker]:
     """Yield an Apache Pulsar broker for a session or a module of tests; ``token`` is its superuser's, if it asks for
     one."""
     require_pulsar()
-    with pulsar_broker(directory, cluster=cluster, settings=settings, token=token) as broker:
+    with pulsar_broker(directory, settings=settings, token=token) as broker:
         yield broker

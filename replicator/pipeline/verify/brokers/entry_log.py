@@ -3,7 +3,7 @@
 A batch from which a link left messages out has no gaps at brokers, and has them in logs. Its checksum covers the
 remaining messages, uncompressed, so it is the same in both.
 
-A row has 64 bytes, whatever the size of its entry, so a topic of a million entries takes some 60 MB in each place.
+A row has 60 bytes, whatever the size of its entry, so a topic of a million entries takes some 60 MB in each place.
 """
 
 from __future__ import annotations
@@ -59,10 +59,6 @@ class EntryLog:
     """Index in ``audiences`` of the clusters that the entry's producer wants to have it."""
     absent: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     """Number of messages that links left out of the batch."""
-    sources: tuple[str, ...] = ()
-    source: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """Index in ``sources`` of the cluster from which native replication brought the entry; its name is empty if nobody
-    did."""
 
     def __len__(self) -> int:
         return len(self.ledger)
@@ -84,8 +80,6 @@ class EntryRows:
         self._audiences: dict[Audience, int] = {}
         self._audience = array("i")
         self._absent = array("i")
-        self._sources: dict[str, int] = {}
-        self._source = array("i")
 
     def __len__(self) -> int:
         return len(self._checksums)
@@ -98,7 +92,6 @@ class EntryRows:
         self._messages.append(content.messages)
         self._audience.append(self._audiences.setdefault(content.audience, len(self._audiences)))
         self._absent.append(content.absent)
-        self._source.append(self._sources.setdefault(content.source, len(self._sources)))
 
     def log(self) -> EntryLog:
         """Return the log of the collected entries. Nothing may be added after it."""
@@ -115,8 +108,6 @@ class EntryRows:
             tuple(self._audiences),
             np.frombuffer(self._audience, np.int32),
             np.frombuffer(self._absent, np.int32),
-            tuple(self._sources),
-            np.frombuffer(self._source, np.int32),
         )
 
 
@@ -131,8 +122,6 @@ class Content(NamedTuple):
     absent: int = 0
     """Number of messages that links left out of the batch."""
     audience: Audience = None
-    source: str = ""
-    """Brokers' name of the cluster from which their native replication brought the entry; empty if it did not."""
 
 
 def content_of(
@@ -154,7 +143,6 @@ def content_of(
         with suppress(EntryCorrupt, MessageTooLarge):  # nobody can read it: then it is compared as it lies there
             payload = memoryview(decompress(payload, metadata.compression, metadata.uncompressed_size))
     messages, published = metadata.num_messages_in_batch, metadata.publish_time
-    source = "" if identity is not None else metadata.replicated_from
     if versions is not None:
         metadata.schema_version = versions[metadata.schema_version]
     if not metadata.schema_version:
@@ -162,7 +150,7 @@ def content_of(
     for name in _WRITTEN_BY_BRIDGES:
         metadata.ClearField(name)
     checksum = _checksum(metadata.SerializeToString(deterministic=True), payload)
-    return Content(identity, checksum, messages, published, lacking, audience, source)
+    return Content(identity, checksum, messages, published, lacking, audience)
 
 
 def schema_version_of(entry: bytes | memoryview) -> bytes:

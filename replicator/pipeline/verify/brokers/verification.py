@@ -35,7 +35,6 @@ from replicator.pipeline.verify.brokers.comparison import BEHIND, GONE, Copy, Pa
 from replicator.pipeline.verify.brokers.differences import Difference
 from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 from replicator.pipeline.verify.brokers.found import BrokersFound, brokers_of, spool_of
-from replicator.pipeline.verify.brokers.native_twins import with_twins
 from replicator.pipeline.verify.brokers.reading import Brokers, read_worker
 from replicator.pipeline.verify.cluster_state import ClusterStates, Wanted, allowed_clusters, read_picture
 from replicator.pipeline.verify.comparison.acked import Acked
@@ -246,24 +245,10 @@ class _Verification:
             *(self._at_brokers(name, topic, ends[name], standings[name]) for name in tuple(self._brokers)),
             *(self._at_worker(name, topic, standings[name]) for name in names if self._has_log(name, topic, standings)),
         )
-        copies = self._with_twins({copy.name: copy for copy in results if copy is not None})
+        copies = {copy.name: copy for copy in results if copy is not None}
         self._count(topic, compare(list(copies.values()), self._pairs(ways, list(copies))))
         places = {name: (where, copies[where].log) for name in names if (where := self._served_at(name)) in copies}
         await self._acknowledgements(topic, ways, places, acknowledged)
-
-    def _with_twins(self, copies: Mapping[str, Copy]) -> dict[str, Copy]:
-        """Return ``copies`` in which a native copy at brokers stands for the entry of another cluster, too."""
-        origins = {
-            str(each.name_at_brokers): self._topology.origin_of_clients(each.name)
-            for each in self._topology.clusters
-            if each.apache is not None
-        }
-        at_brokers = {brokers_of(name) for name in self._settings}
-        logs = [copy.log for copy in copies.values()]
-        return {
-            name: replace(copy, log=with_twins(copy.log, origins, logs)) if name in at_brokers else copy
-            for name, copy in copies.items()
-        }
 
     def _has_log(self, name: str, topic: str, standings: Mapping[str, ReplicaState]) -> bool:
         """Return whether a worker's log has entries, or should have them because the bridge stands still."""

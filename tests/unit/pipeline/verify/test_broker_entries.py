@@ -19,7 +19,6 @@ from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.pipeline.verify.brokers.acknowledged import acked_at_broker, common_of, only_acked_at_source
 from replicator.pipeline.verify.brokers.acknowledgements import States, compare_acknowledgements
 from replicator.pipeline.verify.brokers.entry_log import Content, EntryLog, EntryRows, content_of, schema_version_of
-from replicator.pipeline.verify.brokers.native_twins import with_twins
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
 
@@ -104,28 +103,6 @@ def test_what_is_acknowledged_at_the_source_alone_is_found_by_identity(
 
     assert named(only_acked_at_source(common, source, destination)) == (acked_here - acked_there) & {*here} & {*there}
     assert named(only_acked_at_source(common, source, None)) == acked_here & {*here} & {*there}
-
-
-def test_what_native_replication_brought_stands_for_the_entry_of_the_other_cluster_once() -> None:
-    """B has copies of the contents 1, 2, 2 and 5 of A, and got 3 by a link."""
-    there, here = EntryRows(), EntryRows()
-    for number, checksum in enumerate([1, 2, 2, 3, 4]):
-        there.add(Identity("A.pulsar", 5, Position(7, number)), Position(100, number), Content(None, checksum, 1, 0))
-    rows = [("", 9), ("a", 1), ("a", 2), ("elsewhere", 4), ("a", 2), ("a", 5)]
-    for number, (source, checksum) in enumerate(rows):
-        at = Position(200, number)
-        here.add(Identity("B.pulsar", 6, at), at, Content(None, checksum, 1, 0, source=source))
-    here.add(Identity("A.pulsar", 5, Position(7, 3)), Position(200, 6), Content(None, 3, 1, 0))
-    log = here.log()
-    found = with_twins(log, {"a": "A.pulsar", "b": "B.pulsar"}, [log, there.log()])
-    of_a = [
-        (int(found.origin_entry[row]), int(found.entry[row]))
-        for row in range(len(found))
-        if found.lives[found.life[row]].origin == "A.pulsar"
-    ]
-    assert of_a == [(0, 1), (1, 2), (2, 4), (3, 6)]
-    assert found.entry.tolist() == sorted(found.entry)
-    assert len(found) == len(log) + 3
 
 
 def test_what_arrives_in_time_or_was_taken_back_at_the_source_is_no_difference() -> None:
