@@ -108,7 +108,7 @@ class ApacheBridge(TopicListener[Topic]):
         """Topics of the engine that are not bridged because there are too many, each with the reason as text."""
         self._task: SupervisedTask = engine.supervisor.task("apache-bridge", "finding topics to bridge", self._find)
         self._admin = BrokerAdmin(settings)
-        self._native = NativeReplication(self._admin, natives)
+        self._native = NativeReplication(self._admin)
         self._connector = BrokerConnector(
             settings.service_url,
             connection_timeout_seconds=CONNECTION_SECONDS_MAX,
@@ -316,7 +316,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._read_room,
             self._engine.supervisor,
             self._elsewhere,
-            self._native,
+            self._natives,
             lambda: self._quiet_seconds(random.random()),
         )
         self.clients.fence(bridged)

@@ -14,22 +14,19 @@ table on each side.
    so that a crash forgets nothing. What lies before the first one there is not missing: their retention deleted it,
    and the first of an origin is published alone. Once a missing message is published it stands behind the later ones
    (:mod:`replicator.apache.published_runs`).
-5. Native replication may have brought an entry that a link brings, too (:mod:`replicator.apache.native_copies`). Then
-   the log has it twice, as an entry of the brokers' own origin and as one of the other origin, and the brokers have it
-   once. What happens to the second counts for that place; the first, its *twin*, follows it.
-6. A cluster whose brokers were built anew counts its positions from the beginning. Then entries of its earlier life may
+5. A cluster whose brokers were built anew counts its positions from the beginning. Then entries of its earlier life may
    have positions beyond those of the new one. The log has the new life; stamps of the earlier one say nothing about it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from replicator.apache.broker_lives import BrokerLives
 from replicator.apache.left_out import RefusedEntry
 from replicator.apache.published_runs import PublishedRuns
-from replicator.apache.read_entries import ReadEntry, forget_old_ledgers
 from replicator.apache.stamps import Identity
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import BEFORE_ALL, Position
@@ -37,6 +34,8 @@ from snapshots.position_set import PositionSet
 
 NAMED_MAX: Final = 5
 """Most runs of entries that a status names."""
+READ_LEDGERS_MAX: Final = 200
+"""Number of ledgers for which the first and the last entry that were read are kept."""
 _NONE: Final = PositionSet()
 """Empty set that must not be changed."""
 
@@ -50,6 +49,17 @@ class _CommonEntries(NamedTuple):
     changes: int
     beyond: Position
     at_brokers: PositionSet
+
+
+class ReadEntry(NamedTuple):
+    """Identity of an entry that was read from the brokers: its number in the ledger, publish time and sequence id.
+
+    It shows whether the brokers still have the same entry at that place, even if the worker's own copy was trimmed.
+    """
+
+    entry: int
+    publish_time_ms: int
+    sequence_id: int
 
 
 class EntryMap:
@@ -69,10 +79,6 @@ class EntryMap:
         """By ledger of the brokers, the last entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
         self.first_read: dict[int, ReadEntry] = {}
         """By ledger of the brokers, the first entry of it that was read; of the newest :data:`READ_LEDGERS_MAX`."""
-        self.native_through: dict[str, Position] = {}
-        """By origin of another cluster, the last place of the brokers to which native replication brought a message."""
-        self.twins = PositionSet()
-        """Places of the brokers at which one entry has two positions in the engine's log."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""
@@ -85,6 +91,9 @@ class EntryMap:
         self._unwanted: dict[str, PositionSet] = {}
         """By origin: what a broker dropped as a duplicate, and what an operator passed over."""
         self._left_out: list[RefusedEntry] = []
+        self._lives: dict[str, list[tuple[Position, int]]] = {}
+        """By origin in ``_published``: the lives of its topic, in order, each with the first position seen and its
+        incarnation."""
         self.changes = 0
         """Number that changes whenever the set of entries that both sides have may change."""
         self._both = _CommonEntries(0, BEFORE_ALL, PositionSet())
@@ -120,7 +129,12 @@ class EntryMap:
     def was_read(self, ledger: int, entry: ReadEntry) -> list[int]:
         """Note the last entry of ``ledger`` that was read. Return the ledgers that are forgotten by that."""
         self.read[ledger] = entry
-        return forget_old_ledgers(self.read, self.first_read)
+        known = self.read.keys() | self.first_read.keys()
+        gone = sorted(known)[:-READ_LEDGERS_MAX] if len(known) > READ_LEDGERS_MAX else []
+        for each in gone:
+            self.read.pop(each, None)
+            self.first_read.pop(each, None)
+        return gone
 
     def published(self, identity: Identity, run: Extent) -> bool:
         """Take a stored run: entries of an origin, from ``identity`` on, stand at the brokers from ``run.local_first``
@@ -138,8 +152,8 @@ class EntryMap:
 
     def forget_published(self, origin: str) -> None:
         """Forget which entries of ``origin`` stand at the brokers."""
-        self._published.pop(origin, None)
-        self._missing.pop(origin, None)
+        for known in (self._published, self._missing, self._lives):
+            known.pop(origin, None)
 
     def seen_at_broker(self, identity: Identity, position: Position) -> Extent | None:
         """Note that an entry with a stamp stands at the brokers.
@@ -166,26 +180,6 @@ class EntryMap:
             self.doubled += 1  # it was one before, and did not become a run
             return None
         return self._add(identity, runs, Extent(identity.position, position, 1))
-
-    def stands_at(self, identity: Identity, place: Position) -> Extent | None:
-        """Note that native replication brought an entry to ``place`` that a link brought, too.
-
-        Return its run as it is to be stored; None if the brokers have a later entry of the origin before that place.
-        """
-        run = self.seen_at_broker(identity, place)
-        if run is not None:
-            self.twins.add(place)
-        return run
-
-    def find_twins(self) -> None:
-        """Find all :attr:`twins`, after entries were loaded or forgotten."""
-        self.twins = PositionSet()
-        own = self._copied.get(self.broker_origin)
-        if own is None or not self.native_through:
-            return
-        for runs in self._published.values():
-            here = own.to_local_set(self.lives.origins(runs.after(BEFORE_ALL)))
-            self.twins.update(self.lives.places(own.to_origin_set(here)))
 
     def dropped(self, identity: Identity) -> None:
         """Note that a broker dropped an entry as a duplicate: it is not missing there."""
@@ -218,7 +212,7 @@ class EntryMap:
         cut: list[tuple[Identity, Extent]] = []
         for origin, published in self._published.items():
             for run in published.all():
-                identity = Identity(origin, published.life_at(run.origin_first), run.origin_first)
+                identity = Identity(origin, self._life_of(origin, run), run.origin_first)
                 if run.local_first > lives.begin:
                     gone.append((identity, run))
                 elif run.local_last > lives.begin:
@@ -233,8 +227,6 @@ class EntryMap:
             self.dropped(each.identity)
         for identity, run in sorted(left, key=lambda row: row[1].local_first):
             self.published(identity, run)
-        self.native_through = {origin: min(place, lives.begin) for origin, place in self.native_through.items()}
-        self.find_twins()
         return gone, cut
 
     def trim(self, through: Position) -> list[tuple[Identity, Extent]]:
@@ -249,8 +241,7 @@ class EntryMap:
             copied = self._copied.get(origin)
             first = None if copied is None else copied.first
             runs = published.trim(None if first is None else first.origin_first)
-            gone += [(Identity(origin, published.life_at(run.origin_first), run.origin_first), run) for run in runs]
-        self.find_twins()
+            gone += [(Identity(origin, self._life_of(origin, run), run.origin_first), run) for run in runs]
         for origin, missing in self._missing.items():
             if missing:
                 copied = self._copied[origin]
@@ -316,27 +307,10 @@ class EntryMap:
         """Return the last position of the brokers at which an entry of the bridge's own was found."""
         return max((runs.last_local or BEFORE_ALL for runs in self._published.values()), default=BEFORE_ALL)
 
-    def last_published_of(self, origin: str) -> Position:
-        """Return the last position of the brokers at which an entry of ``origin`` was found."""
-        runs = self._published.get(origin)
-        return BEFORE_ALL if runs is None else runs.last_local or BEFORE_ALL
-
-    def own_after(self, place: Position) -> Position | None:
-        """Return the position in the engine's log of the first entry of the brokers' own origin behind ``place``."""
-        own = self._copied.get(self.broker_origin)
-        if own is None or own.last is None:
-            return None
-        return own.local_between(self.lives.origin_of(place), own.last.origin_last, above=BEFORE_ALL).first()
-
-    def own_twins(self, places: PositionSet) -> PositionSet:
-        """Return the positions in the engine's log of the twins at ``places`` of the brokers."""
-        own = self._copied.get(self.broker_origin)
-        return PositionSet() if own is None else own.to_local_set(self.lives.origins(self.twins.common(places)))
-
     def published_ends(self) -> dict[str, tuple[int, Extent, Extent]]:
         """Return, by origin, its incarnation, and its first and last run that is known to lie at the brokers."""
         return {
-            origin: (runs.life_at(runs.main.last.origin_first), runs.main.first, runs.main.last)
+            origin: (self._life_of(origin, runs.main.last), runs.main.first, runs.main.last)
             for origin, runs in self._published.items()
             if runs.main.first is not None and runs.main.last is not None
         }
@@ -355,19 +329,12 @@ class EntryMap:
         return BEFORE_ALL if local is None else local
 
     def to_broker(self, local: PositionSet) -> PositionSet:
-        """Return the broker's positions of entries of the engine's log. Entries that the brokers lack are left out.
-
-        So are twins: the entry of the other origin counts at their places.
-        """
+        """Return the broker's positions of entries of the engine's log. Entries that the brokers lack are left out."""
         found = PositionSet()
         for origin, copied in self._copied.items():
             there = copied.to_origin_set(local)
             if origin == self.broker_origin:
-                places = self.lives.places(there)
-                if self.twins:
-                    places = places.copy()
-                    places.difference_update(self.twins)
-                found.update(places)
+                found.update(self.lives.places(there))
             elif (published := self._published.get(origin)) is not None:
                 found.update(published.places(there))
         return found
@@ -452,7 +419,7 @@ class EntryMap:
 
     def _add(self, identity: Identity, runs: PublishedRuns, run: Extent) -> Extent:
         self.changes += 1
-        runs.note_life(identity.position, identity.incarnation)
+        self._note_life(identity)
         before = self.seen_through(identity.origin)
         added = runs.add(run)
         if run.origin_first > before:
@@ -470,12 +437,11 @@ class EntryMap:
 
     def _drop_earlier_life(self, origin: str) -> None:
         """Forget what of an earlier life stands at the brokers, if the new one does not begin behind it."""
-        runs = self._published.get(origin)
-        if runs is None or not runs.lives or self.seen_through(origin) < self._newest[origin][1]:
+        runs, lives = self._published.get(origin), self._lives.get(origin)
+        if runs is None or not lives or self.seen_through(origin) < self._newest[origin][1]:
             return
-        if all(incarnation < self._newest[origin][0] for _, incarnation in runs.lives):
+        if all(incarnation < self._newest[origin][0] for _, incarnation in lives):
             self.forget_published(origin)
-            self.find_twins()
             self._unwanted.pop(origin, None)
             self._left_out = [each for each in self._left_out if each.identity.origin != origin]
 
@@ -492,6 +458,22 @@ class EntryMap:
         lacking.difference_update(self.unwanted(origin))
         if lacking:
             self._missing.setdefault(origin, PositionSet()).update(lacking)
+
+    def _note_life(self, identity: Identity) -> None:
+        seen = self._lives.setdefault(identity.origin, [])
+        at = bisect_right(seen, identity.position, key=lambda life: life[0])
+        if at and seen[at - 1][1] == identity.incarnation:
+            return
+        if at < len(seen) and seen[at][1] == identity.incarnation:
+            seen[at] = (identity.position, identity.incarnation)
+        else:
+            seen.insert(at, (identity.position, identity.incarnation))
+
+    def _life_of(self, origin: str, run: Extent) -> int:
+        """Return the incarnation of the origin's topic that published the entries of ``run``."""
+        lives = self._lives[origin]
+        at = bisect_right(lives, run.origin_first, key=lambda life: life[0])
+        return lives[max(at - 1, 0)][1]
 
 
 def _before(position: Position) -> Position:

@@ -30,13 +30,12 @@ import structlog
 
 from replicator.apache.arrivals import Arrivals
 from replicator.apache.confirmed_entries import ConfirmedEntries
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError
 from replicator.apache.flow_control import FlowControl
 from replicator.apache.names import reading_subscription
 from replicator.apache.native_replication import NativeOrigins
-from replicator.apache.published_extents import FIRST_READ, native_row, read_row, write_of
-from replicator.apache.read_entries import ReadEntry
+from replicator.apache.published_extents import FIRST_READ, read_row, write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_budget import SharedBudget
 from replicator.apache.skipped_messages import Gap, gaps_among
@@ -211,7 +210,6 @@ class Incoming:
         stored = BEFORE_ALL if high_water is None else high_water.position
         origin_of = self._entries.lives.origin_of
         blocks = _Blocks(self._entries.broker_origin, self._incarnation, stored, origin_of)
-        native: dict[str, Position] = {}
         for delivery, (identity, version, clusters, *_, replicated_from) in zip(arrived, marks, strict=True):
             if delivery.position <= reached:
                 continue  # its acknowledgement was lost, or its confirmation was faster
@@ -223,17 +221,12 @@ class Incoming:
                 only = None if clusters is None else self._only(clusters)
                 if replicated_from:
                     only = self._clusters_to_copy_to(only, replicated_from)
-                    if self._natives is not None and (origin := self._natives.origin_of(replicated_from)):
-                        native[origin] = delivery.position
                 blocks.add(delivery, only)
             elif identity is not None:
                 found(identity, delivery.position)
             reached = delivery.position
             messages += delivery.batch_size
         for row in self._rows_of_read(arrived, marks):
-            writes[row[1]] = row
-        for origin, position in native.items():
-            row = native_row(self._topic.topic_id, origin, position)
             writes[row[1]] = row
         made = blocks.end()
         for position, identity, batch_size in self._confirmed.after(reached):
@@ -246,7 +239,6 @@ class Incoming:
         elif rows:
             await self._topic.writer.put_many(rows)
         self.reached = reached
-        self._entries.native_through |= native
         self.messages += messages + confirmed
         self.messages_confirmed += confirmed
         if published:

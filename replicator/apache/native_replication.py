@@ -8,19 +8,14 @@ the two ways do not go back by the other one (:class:`NativeOrigins`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.errors import AdminFailed
-from replicator.engine.topic_name import parse_topic
-from replicator.running.timeouts import timeout
 from replicator.topology import Topology
 
 LOOK_SECONDS: Final = 30.0
 """Time between two looks. A look makes one request for each namespace with bridged topics."""
-KNOW_SECONDS: Final = 1.0
-"""Time for which publishing to a topic of another namespace waits for what the brokers replicate themselves."""
 DECISIONS_MAX: Final = 10_000
 """Decisions about topics that are remembered. Topics that are gone have some, too."""
 
@@ -47,12 +42,6 @@ class NativeOrigins:
         }
         self._known: dict[tuple[str, str], frozenset[str] | None] = {}
 
-    def origin_of(self, name: str) -> str | None:
-        """Return the origin of messages that are published at the brokers' cluster ``name``; None if it is none of the
-        topology's others."""
-        found = self._origins.get(name)
-        return None if found is None else found.broker_origin
-
     def clusters_for(self, topic: str, replicated_from: str) -> frozenset[str] | None:
         """Return the clusters that may have an entry that came from the brokers' cluster ``replicated_from``.
 
@@ -71,12 +60,9 @@ class NativeOrigins:
 class NativeReplication:
     """Namespaces with bridged topics that have more than one replication cluster."""
 
-    def __init__(self, admin: BrokerAdmin, origins: NativeOrigins | None = None) -> None:
+    def __init__(self, admin: BrokerAdmin) -> None:
         self._admin = admin
-        self.origins = origins
         self._due = 0.0
-        self._known: set[str] = set()
-        """Namespaces whose clusters the brokers have told."""
         self.found: dict[str, list[str]] = {}
         """By namespace, the names that the brokers give to the clusters that they replicate it to, and to their own."""
 
@@ -100,28 +86,3 @@ class NativeReplication:
             if len(clusters) > 1:
                 found[namespace] = sorted(clusters)
         self.found = found
-        self._known = set(namespaces)
-
-    async def know(self, topic: str) -> None:
-        """Ask for the replication clusters of the topic's namespace, unless they are known.
-
-        If no answer comes, they stay unknown: messages are copied even while the admin API is away.
-        """
-        namespace = parse_topic(topic).full_namespace
-        if namespace in self._known:
-            return
-        with suppress(AdminFailed, TimeoutError):
-            async with timeout(KNOW_SECONDS):
-                clusters = await self._admin.replication_clusters(namespace)
-            self._known.add(namespace)
-            if len(clusters) > 1:
-                self.found[namespace] = sorted(clusters)
-
-    def origin_of(self, name: str) -> str | None:
-        """See :meth:`NativeOrigins.origin_of`."""
-        return None if self.origins is None else self.origins.origin_of(name)
-
-    def brings(self, topic: str, origin: str) -> bool:
-        """Return whether the brokers replicate ``topic`` with the cluster of ``origin``, as far as they said."""
-        names = self.found.get(parse_topic(topic).full_namespace, ()) if self.found else ()
-        return any(self.origin_of(name) == origin for name in names)

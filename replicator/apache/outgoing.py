@@ -30,36 +30,31 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicator.apache.admin import BrokerAdmin
-from replicator.apache.confirmed_entries import ConfirmedEntries
-from replicator.apache.entries_in_flight import EntriesInFlight, Refused, Renewed, Sent
+from replicator.apache.confirmed_entries import LEDGERS_END, ConfirmedEntries
 from replicator.apache.entry_limits import EntryLimits
 from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import AdminFailed, BridgeError, BridgeHalted
 from replicator.apache.left_out import RefusedEntry
 from replicator.apache.missing_names import MissingNames
 from replicator.apache.names import publishing_producer
-from replicator.apache.native_copies import NativeCopies, key_of
-from replicator.apache.native_replication import NativeReplication
 from replicator.apache.publish_budget import InFlightEntries
-from replicator.apache.published_extents import write_of
 from replicator.apache.schemas import BrokerSchemas
 from replicator.apache.shared_budget import SharedBudget
 from replicator.apache.shown import TopicInternals
 from replicator.apache.stamps import Identity, marks_of, stamped
-from replicator.client.errors import IncompatibleSchema
+from replicator.client.errors import IncompatibleSchema, PulsarException
 from replicator.client.settings import ProducerSettings
 from replicator.client.wire.connector import BrokerConnector
 from replicator.client.wire.producer_channel import BrokerProducerChannel
 from replicator.engine.log.block import BlockKind, BlockView
 from replicator.engine.log.stored_blocks import StoredBlock
 from replicator.engine.schemas.registry import SchemaRegistry
-from replicator.engine.subscriptions.cursor_rows import RowWrite
 from replicator.engine.topic import Topic
 from replicator.engine.types import AccessMode
 from replicator.running.timeouts import timeout
@@ -102,15 +97,12 @@ class Outgoing:
         fails: Callable[[BridgeError], None],
         missing: Callable[[], frozenset[str]],
         has_read: Callable[[Position, TopicInternals], Awaitable[bool]],
-        native: NativeReplication | None = None,
-        stored: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare publishing. ``ensure`` raises if the brokers lack the topic: a producer would make them create it.
 
         ``begins`` is called when publishing has begun, or there is nothing to publish. ``fails`` is called while the
         admin API does not answer. ``missing`` returns the subscriptions that the brokers must get first. ``has_read``
-        returns whether the bridge has read everything up to a position of the brokers. ``native`` says what the brokers
-        replicate themselves; without it nothing is recognised. ``stored`` is called when messages were recognised.
+        returns whether the bridge has read everything up to a position of the brokers.
         """
         self._connector = connector
         self._admin = admin
@@ -125,8 +117,6 @@ class Outgoing:
         self._fails = fails
         self._missing = missing
         self._has_read = has_read
-        self._native = native
-        self._stored = stored
         self._awaited = MissingNames(SUBSCRIPTIONS_SECONDS_MAX)
         self._news = asyncio.Event()
         self._fencing = False
@@ -136,8 +126,6 @@ class Outgoing:
         self.fenced = asyncio.Event()
         """Set while nobody else can publish, and everything that others published was read."""
         self.messages = 0
-        self.recognised = 0
-        """Entries that native replication had brought when a link brought them."""
 
     def fence(self, fencing: bool) -> None:
         """Keep other producers out, or let them in. A new producer is opened for that at once."""
@@ -183,11 +171,11 @@ class Outgoing:
                 self._begins()
                 self._news.clear()
                 await self._news.wait()
-            with suppress(Renewed):
+            with suppress(_Renewed):
                 await self._publish_by_one()
 
     async def _publish_by_one(self) -> None:
-        """Publish by one producer. Raises the error that ends it, which may be :class:`Renewed`."""
+        """Publish by one producer. Raises the error that ends it, which may be :class:`_Renewed`."""
         renewals, fencing = self._renewals, self._fencing
         settings = ProducerSettings(
             self._topic.name,
@@ -203,7 +191,7 @@ class Outgoing:
         channel = await self._opened(settings)
         channel.own_numbers = True
         room = InFlightEntries(self._room)
-        flight = EntriesInFlight(
+        flight = _Flight(
             self._news, self._confirmed, room, lambda: self._renewals != renewals, self._begins, self._entries.dropped
         )
         channel.start(flight)
@@ -214,7 +202,7 @@ class Outgoing:
             if not self.waiting():
                 self._begins()
             await self._publish(channel, flight)
-        except Refused as refused:
+        except _Refused as refused:
             self.refused = RefusedEntry(refused.entry.identity, refused.entry.bytes, refused.reason)
             raise self._halted(self.refused) from None
         finally:
@@ -235,7 +223,7 @@ class Outgoing:
                 raise
             return await self._connector.open_producer(replace(settings, schema=schema))
 
-    async def _read_back(self, flight: EntriesInFlight, *, alone: bool) -> None:
+    async def _read_back(self, flight: _Flight, *, alone: bool) -> None:
         """Wait until everything that a former producer of ours published was read.
 
         With ``alone``, wait until nobody else is connected, and everything that anybody published was read."""
@@ -265,13 +253,11 @@ class Outgoing:
                 )
             await asyncio.sleep(BARRIER_POLL_SECONDS)
 
-    async def _publish(self, channel: BrokerProducerChannel, flight: EntriesInFlight) -> None:
+    async def _publish(self, channel: BrokerProducerChannel, flight: _Flight) -> None:
         loop = asyncio.get_running_loop()
         sending = _Sending(
             channel, flight, BrokerSchemas(self._connector, self._registry, self._topic.name), self._entries
         )
-        if self._native is not None:
-            await self._native.know(self._topic.name)
         after = min((self._entries.publish_from(origin) for origin in self.origins()), default=self._topic.log.last)
         due = loop.time()
         while True:
@@ -305,7 +291,7 @@ class Outgoing:
             return LIMITS_AGAIN_SECONDS
         return LIMITS_SECONDS
 
-    async def _subscriptions_made(self, flight: EntriesInFlight) -> None:
+    async def _subscriptions_made(self, flight: _Flight) -> None:
         """Wait until the brokers have the subscriptions that are here.
 
         Each missing one is waited for at most :data:`SUBSCRIPTIONS_SECONDS_MAX`. Then messages go on without it, and
@@ -321,8 +307,6 @@ class Outgoing:
             return
         view = BlockView(stored.block, header)
         first = header.origin_first
-        copies = sending.copies(header.origin, self._topic, self._native)
-        recognised: list[RowWrite] = []
         for index in range(header.entries):
             at = Position(first.ledger, first.entry + index)
             missing = sending.is_missing(header.origin, at)
@@ -332,13 +316,6 @@ class Outgoing:
             marks = marks_of(entry)
             version = await sending.schemas.there(marks.schema_version)
             absent = view.absent.get(index)
-            if copies is not None and absent is None:
-                if row := await self._recognised(
-                    sending, copies, Identity(header.origin, header.incarnation, at), entry
-                ):
-                    recognised.append(row)
-                    continue
-                await self._keep(recognised)
             messages = int(view.batch_sizes[index])
             identity = Identity(header.origin, header.incarnation, at)
             if absent is None:
@@ -346,10 +323,10 @@ class Outgoing:
             else:  # it is made anew, of up to 64 MiB
                 messages -= len(absent)
                 published = await asyncio.to_thread(stamped, entry, identity, version, absent)
-            sent = Sent(len(published), identity, messages)
+            sent = _Sent(len(published), identity, messages)
             if reason := sending.limits.exceeded(published, marks.delay_ms, sending.channel.entry_bytes_max):
                 await flight.landed()  # a broker may refuse an entry before this one
-                raise Refused(sent, reason)
+                raise _Refused(sent, reason)
             refused = self.refused is not None and identity == self.refused.identity
             alone = missing or refused or sending.is_first(header.origin)
             if alone:
@@ -364,27 +341,6 @@ class Outgoing:
                 await flight.landed()
                 if refused:
                     self.refused = None
-        await self._keep(recognised)
-
-    async def _recognised(
-        self, sending: _Sending, copies: NativeCopies, identity: Identity, entry: bytes | memoryview
-    ) -> RowWrite | None:
-        """Return the row that tells where native replication has brought an entry; None if it must be published."""
-        if (found := key_of(entry)) is None:
-            return None
-        place = await copies.find(found[0], sending.through(identity.origin), sending.flight.check)
-        if place is None or (run := self._entries.stands_at(identity, place)) is None:
-            return None
-        sending.note(identity.origin, identity.position)
-        self.recognised += 1
-        return write_of(self._topic.topic_id, identity, run)
-
-    async def _keep(self, recognised: list[RowWrite]) -> None:
-        """Store the rows of entries that were recognised, before anything behind them is published."""
-        if recognised:
-            await self._topic.writer.put_many(list({row[1]: row for row in recognised}.values()))
-            recognised.clear()
-            self._stored()
 
     def _halted(self, refused: RefusedEntry) -> BridgeHalted:
         origin, _, position = refused.identity
@@ -396,11 +352,32 @@ class Outgoing:
         )
 
 
+class _Renewed(Exception):
+    """Signal that the producer must be opened anew."""
+
+
+class _Sent(NamedTuple):
+    """Entry that was sent."""
+
+    bytes: int
+    identity: Identity
+    messages: int
+
+
+class _Refused(Exception):
+    """Error for an entry that the brokers refused, or that exceeds one of their limits. ``reason`` says why."""
+
+    def __init__(self, entry: _Sent, reason: str) -> None:
+        super().__init__(reason)
+        self.entry = entry
+        self.reason = reason
+
+
 class _Sending:
     """State of one producer: by origin, the entries that are at the brokers or were sent."""
 
     def __init__(
-        self, channel: BrokerProducerChannel, flight: EntriesInFlight, schemas: BrokerSchemas, entries: EntryMap
+        self, channel: BrokerProducerChannel, flight: _Flight, schemas: BrokerSchemas, entries: EntryMap
     ) -> None:
         self.channel = channel
         self.flight = flight
@@ -413,27 +390,6 @@ class _Sending:
         """By origin, the last entry that was at the brokers or was sent."""
         self._sent: dict[str, PositionSet] = {}
         """By origin, entries below the last one that the brokers lacked, and that were sent."""
-        self._copies: dict[str, NativeCopies] = {}
-
-    def copies(self, origin: str, topic: Topic, native: NativeReplication | None) -> NativeCopies | None:
-        """Return the copies that native replication brought of ``origin``; None if it brought, and brings, none."""
-        if native is None:
-            return None
-        if origin not in self._entries.native_through and not native.brings(topic.name, origin):
-            return None
-        if origin not in self._copies:
-            self._copies[origin] = NativeCopies(
-                topic,
-                self._entries,
-                origin,
-                lambda name: native.origin_of(name) == origin,
-                lambda: native.brings(topic.name, origin),
-            )
-        return self._copies[origin]
-
-    def through(self, origin: str) -> Position:
-        """Return the last position of ``origin`` that is at the brokers or was sent."""
-        return self._through[origin]
 
     def is_past(self, origin: str, last: Position) -> bool:
         """Return whether no entry of ``origin`` up to ``last`` is left to be sent."""
@@ -457,3 +413,85 @@ class _Sending:
             self._sent.setdefault(origin, PositionSet()).add(at)
         else:
             self._through[origin] = at
+
+
+class _Flight:
+    """The entries that one producer has sent, and that no answer has confirmed yet.
+
+    ``news`` is set when the producer is over. ``renewed`` returns whether another producer must take its place.
+    ``begins`` is called after each answer that confirms entries. ``dropped`` is called for each entry that the broker
+    dropped as a duplicate.
+    """
+
+    def __init__(
+        self,
+        news: asyncio.Event,
+        confirmed: ConfirmedEntries,
+        room: InFlightEntries,
+        renewed: Callable[[], bool],
+        begins: Callable[[], None],
+        dropped: Callable[[Identity], None],
+    ) -> None:
+        self._news = news
+        self._confirmed = confirmed
+        self._room = room
+        self._renewed = renewed
+        self._begins = begins
+        self._dropped = dropped
+        self._sent: dict[int, _Sent] = {}
+        self._error: Exception | None = None
+        self._answered = asyncio.Event()
+
+    @property
+    def waits(self) -> bool:
+        """Return whether an answer to a sent entry is still to come."""
+        return bool(self._sent)
+
+    def check(self) -> None:
+        """Raise the error that ended the producer, if it has ended."""
+        if self._error is not None:
+            raise self._error
+        if self._renewed():
+            raise _Renewed
+
+    async def room(self, size: int) -> None:
+        """Wait until an entry of this size may be sent. Raises the same errors as :meth:`check`."""
+        while not self._room.fits(size):
+            self.check()
+            self._answered.clear()
+            await self._answered.wait()
+        self.check()
+
+    async def landed(self) -> None:
+        """Wait until all sent entries are answered. Raises the same errors as :meth:`check`."""
+        while self._sent:
+            self.check()
+            self._answered.clear()
+            await self._answered.wait()
+        self.check()
+
+    def sent(self, number: int, entry: _Sent) -> None:
+        self._sent[number] = entry
+        self._room.sent(entry.bytes)
+        self._confirmed.sent()
+
+    def on_receipts(self, entry_ids: Sequence[int], positions: Sequence[Position]) -> None:
+        for number, position in zip(entry_ids, positions, strict=True):
+            entry = self._sent.pop(number)
+            self._room.confirmed(entry.bytes)
+            self._confirmed.confirm(position, entry.identity, entry.messages)
+            if position.ledger >= LEDGERS_END:
+                self._dropped(entry.identity)
+        self._begins()
+        self._answered.set()
+
+    def on_refused(self, entry_id: int, error: PulsarException) -> None:
+        self._over(_Refused(self._sent.pop(entry_id), f"{type(error).__name__}: {error}"))
+
+    def on_lost(self, error: PulsarException) -> None:
+        self._over(error)
+
+    def _over(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._answered.set()
+        self._news.set()

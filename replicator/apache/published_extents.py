@@ -19,10 +19,9 @@ from typing import Final
 
 from replicator.apache import ledger_ends
 from replicator.apache.broker_lives import BrokerLives
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import EntryMap, ReadEntry
 from replicator.apache.ledger_ends import PossibleGap
 from replicator.apache.left_out import RefusedEntry
-from replicator.apache.read_entries import ReadEntry
 from replicator.apache.stamps import Identity
 from replicator.engine.log.extent_rows import extent_keys, extent_row, read_extents
 from replicator.engine.log.store import Store
@@ -43,8 +42,6 @@ READ: Final = b"read\0"
 """Kind of the rows of the last entry of each ledger that was read."""
 FIRST_READ: Final = b"first\0"
 """Kind of the rows of the first entry of each ledger that was read."""
-NATIVE: Final = b"native\0"
-"""Kind of the rows of the last place to which native replication brought a message of an origin."""
 LEDGER: Final = struct.Struct(">Q")
 READ_ENTRY: Final = struct.Struct(">QQQ")
 
@@ -77,11 +74,6 @@ def read_row(topic_id: int, ledger: int, read: ReadEntry | None, kind: bytes = R
     """Return the row of the last entry of a ledger that was read, or of the first one by ``kind``; None deletes it."""
     value = None if read is None else READ_ENTRY.pack(*read)
     return "broker_notes", TOPIC_KEY.pack(topic_id) + kind + LEDGER.pack(ledger), value
-
-
-def native_row(topic_id: int, origin: str, place: Position) -> RowWrite:
-    """Return the row of the last place to which native replication brought a message of ``origin``."""
-    return "broker_notes", TOPIC_KEY.pack(topic_id) + NATIVE + origin.encode(), json.dumps(place).encode()
 
 
 def may_be_missing_row(topic_id: int, places: Sequence[PossibleGap]) -> RowWrite:
@@ -124,8 +116,6 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         identity = Identity(key[: -EXTENT_KEY_TAIL.size - 1].decode(), incarnation, Position(ledger, entry))
         row = json.loads(value)
         found.leave_out(RefusedEntry(identity, row["bytes"], row["reason"], row["at_ms"]))
-    for key, value in _notes(store, topic_id, NATIVE):
-        found.native_through[key.decode()] = Position(*json.loads(value))
     # Rows are in the order of origins. Nearly always that is the brokers' order, too.
     late: set[str] = set()
     for identity, run in _published(store, topic_id):
@@ -136,7 +126,6 @@ def load_map(store: Store, topic: Topic, broker_origin: str) -> EntryMap:
         rows = [(identity, run) for identity, run in _published(store, topic_id) if identity.origin == origin]
         for identity, run in sorted(rows, key=lambda row: row[1].local_first):
             found.published(identity, run)
-    found.find_twins()
     return found
 
 

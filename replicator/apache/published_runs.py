@@ -14,8 +14,6 @@ same.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from snapshots.extents import Extent, ExtentTable
 from snapshots.position import Position
 from snapshots.position_set import PositionSet
@@ -24,12 +22,10 @@ from snapshots.position_set import PositionSet
 class PublishedRuns:
     """The runs of one origin's entries. They map origin positions to the places of the entries at the brokers."""
 
-    __slots__ = ("_layers", "lives")
+    __slots__ = ("_layers",)
 
     def __init__(self) -> None:
         self._layers = [ExtentTable()]
-        self.lives: list[tuple[Position, int]] = []
-        """Lives of the origin's topic, in order: the first position that was seen of each, and its incarnation."""
 
     @property
     def main(self) -> ExtentTable:
@@ -53,21 +49,6 @@ class PublishedRuns:
         added = table.last
         assert added is not None
         return added
-
-    def note_life(self, position: Position, incarnation: int) -> None:
-        """Note the life of the origin's topic that published the entry at ``position``."""
-        lives = self.lives
-        at = bisect_right(lives, position, key=lambda life: life[0])
-        if at and lives[at - 1][1] == incarnation:
-            return
-        if at < len(lives) and lives[at][1] == incarnation:
-            lives[at] = (position, incarnation)
-        else:
-            lives.insert(at, (position, incarnation))
-
-    def life_at(self, position: Position) -> int:
-        """Return the incarnation of the origin's topic that published the entry at ``position``."""
-        return self.lives[max(bisect_right(self.lives, position, key=lambda life: life[0]) - 1, 0)][1]
 
     def place_of(self, position: Position) -> Position | None:
         """Return where the entry at an origin's position stands at the brokers; None if it is not there."""

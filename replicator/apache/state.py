@@ -365,8 +365,6 @@ class SubscriptionStates:
                 assert seen is not None
                 assert engines is not None
                 self._merge_in_engine(subscription, decision.in_engine)  # at once, as it is of this generation
-                if self._entries.twins:
-                    self._merge_twins(subscription, broker, engines.open)
                 state = _State(text_of(shown), internals.load, self._side.engines(subscription))
                 idle = _Idle(state, quiet=all_at_broker and not state.engines.open)
                 if decision.in_engine and broker.among(self._side.open_at_brokers(name, state.engines)):
@@ -375,16 +373,6 @@ class SubscriptionStates:
                 seen = SyncState(generation, broker, internals.load, start=decision.start, starts=engines.starts)
                 return _Merged(subscription, seen, decision, idle)
         return True
-
-    def _merge_twins(self, subscription: Subscription, broker: BrokerCursor, opened: PositionSet) -> None:
-        """Acknowledge in the engine the twins among ``opened`` whose places are acknowledged at the broker."""
-        twins = self._entries.own_twins(broker.among(self._entries.twins)).common(opened)
-        if twins:
-            self.merging = True
-            try:
-                subscription.merging.acks(twins, {}, announce=True)
-            finally:
-                self.merging = False
 
     def _merge_in_engine(self, subscription: Subscription, at_broker: PositionSet) -> None:
         if not at_broker:

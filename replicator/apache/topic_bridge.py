@@ -23,7 +23,7 @@ from replicator.apache.entry_map import EntryMap
 from replicator.apache.errors import BridgeError, BrokersPutBack, EntryNotRefused
 from replicator.apache.fence import Fence
 from replicator.apache.incoming import Incoming
-from replicator.apache.native_replication import NativeReplication
+from replicator.apache.native_replication import NativeOrigins
 from replicator.apache.new_life import NewLife
 from replicator.apache.outgoing import Outgoing
 from replicator.apache.published_extents import left_out_row, load_map, load_may_be_missing, removal_of
@@ -75,11 +75,11 @@ class TopicBridge:
         read_budget: SharedBudget,
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
-        native: NativeReplication,
+        natives: NativeOrigins | None = None,
         quiet_seconds: Callable[[], float] = lambda: QUIET_SECONDS,
     ) -> None:
         self.topic = topic
-        self._native = native
+        self._natives = natives
         self._quiet_seconds = quiet_seconds
         self._connector = connector
         self._admin = admin
@@ -144,8 +144,6 @@ class TopicBridge:
             fails=lambda error: self._work.fails("publishing", error),
             missing=self._states.missing_at_brokers,
             has_read=self._cursor.has_read,
-            native=native,
-            stored=self._stored,
         )
         self._compare_now = asyncio.Event()
         self._compared = asyncio.Condition()
@@ -342,7 +340,6 @@ class TopicBridge:
             "messages_confirmed": 0 if incoming is None else incoming.messages_confirmed,
             "copied_to_all": 0 if incoming is None else incoming.copied_to_all,
             "replicated_natively": 0 if incoming is None else incoming.replicated_natively,
-            "recognised_natively": self._outgoing.recognised,
             "messages_published": self._outgoing.messages,
             "published": {
                 origin: {
@@ -401,7 +398,7 @@ class TopicBridge:
             begins=self._begins,
             stored=self._stored,
             check=self._cursor.check,
-            natives=self._native.origins,
+            natives=self._natives,
         )
         try:
             await incoming.read()

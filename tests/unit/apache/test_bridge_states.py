@@ -25,7 +25,6 @@ from replicator.apache.errors import BridgeError
 from replicator.apache.published_extents import load_map
 from replicator.apache.reconciling import SyncState
 from replicator.apache.shown import TopicInternals
-from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates
 from replicator.apache.sync_states import load_sync_states, write_of
 from replicator.client.wire.connector import BrokerConnector
@@ -526,43 +525,6 @@ async def test_a_state_whose_storing_failed_is_stored_by_the_next_comparison(
         await bridge.settle()
         assert brokers.deleted == ["one"]
         assert {"one", "two"} <= set(bridge.topic.subscriptions)
-
-
-@asynchronous
-async def test_invariant_5_an_entry_that_came_by_native_replication_and_by_a_link_is_acknowledged_once_for_both(
-    tmp_path: Path,
-) -> None:
-    """It stands at the brokers once, and twice in the engine's log. What the link's entry counts as, its twin does."""
-    async with bridging(tmp_path) as bridge:
-        log, entries = bridge.topic.log, bridge.entries
-        await bridge.publish(4)
-        await bridge.settle()
-        own = [entries.copied_to("a.pulsar", Position(1, number)) for number in range(4)]
-        before = log.last
-        block = make_block(Position(9, 0), [message()] * 2, origin="c.pulsar")
-        await bridge.topic.writing.copy([CopiedBlock(BEFORE_ALL, block)])
-        linked = log.next_after(before)
-        assert linked is not None
-        entries.copied("c.pulsar", Position(9, 0), linked, 2, incarnation=7)
-        both = [linked, Position(linked.ledger, linked.entry + 1)]
-        for number in range(2):
-            assert entries.stands_at(Identity("c.pulsar", 7, Position(9, number)), Position(1, number)) is not None
-        await bridge.settle()
-
-        def opened_(name: str) -> set[Position]:
-            state = bridge.topic.subscriptions[name].cursor.state
-            return set(log.messages_after(state.mark_delete, state.individually_deleted))
-
-        bridge.brokers.acknowledged["one"] = {1}
-        await bridge.settle()
-        assert opened_("one") == {own[0], own[2], own[3], both[0]}
-        subscription = bridge.topic.subscriptions["two"]
-        subscription.merging.acks(PositionSet([both[0]]), {}, announce=False)  # in another cluster
-        await subscription.saved()
-        await bridge.settle()
-        assert bridge.brokers.acknowledged["two"] == {0}
-        assert opened_("two") == {own[1], own[2], own[3], both[1]}
-        assert bridge.acknowledged("two") == {0}
 
 
 @pytest.mark.parametrize("at", ["expireMessages", "stats"])

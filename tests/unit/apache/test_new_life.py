@@ -16,11 +16,10 @@ from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.copies_elsewhere import Copies, Copy, EntryFingerprint
-from replicator.apache.entry_map import EntryMap
+from replicator.apache.entry_map import READ_LEDGERS_MAX, EntryMap, ReadEntry
 from replicator.apache.errors import BridgeError, BridgeHalted, BrokersPutBack
 from replicator.apache.new_life import NewLife, last_common
 from replicator.apache.published_extents import FIRST_READ, load_map, read_row, write_of
-from replicator.apache.read_entries import READ_LEDGERS_MAX, ReadEntry
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.stamps import Identity
 from replicator.apache.state import SubscriptionStates

@@ -13,9 +13,9 @@ from asynchronous import asynchronous
 from engine_support import PUBLISH_TIME_MS, make_block, message, opened
 
 from replicator.apache.admin import BrokerAdmin
+from replicator.apache.entry_map import ReadEntry
 from replicator.apache.errors import AdminFailed, RenewalRefused
 from replicator.apache.published_extents import load_map, read_row, write_of
-from replicator.apache.read_entries import ReadEntry
 from replicator.apache.reading_cursor import ReadingCursor
 from replicator.apache.renewing import Renewal, Renewing, ResumeMode, plan_of
 from replicator.apache.shown import TopicInternals
