@@ -52,6 +52,7 @@ class AtRest(Disks):
             if sum(came):
                 await self.settle()
         await self._judge_backlogs()
+        await self.settle()  # a consumer that only connects may make a topic anew
         if self.model.damaged:
             await self._run("verify", "--fix")  # mends blocks that nobody read
         await self._verify()
