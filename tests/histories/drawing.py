@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from histories.model import Model
 from histories.steps import (
+    IDLE,
     LOCAL,
     NAMED,
     PARTED,
@@ -106,7 +107,7 @@ def _publish_named(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if (at := _at(drawn, model)) is None:
         return None
-    topic = drawn.choice([*_consumed(model), *([NAMED] if model.deduplication else [])])
+    topic = drawn.choice([*_consumed(model), IDLE, *([NAMED] if model.deduplication else [])])
     return {"at": at, "topic": topic, "name": _name_for(drawn, topic), "earliest": drawn.random() < 0.5}
 
 
@@ -433,7 +434,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "resume": Kind(5, _paused),
     "drop_link": Kind(1, _drop_link),
     "join": Kind(4, _join),
-    "grow": Kind(1, _grow),
+    "grow": Kind(2, _grow),
     "settle": Kind(3, _nothing),
     "settle_anew": Kind(2, _settle_anew, deletes=True),
     "dry_run": Kind(1, _dry_run, slow=True),

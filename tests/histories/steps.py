@@ -19,6 +19,8 @@ SYNCED: Final = ("t0", "keyed")
 TOPICS: Final = (*SYNCED, PLAIN)
 NAMED: Final = "named"
 """Name of the topic whose producers use their names in several clusters."""
+IDLE: Final = "idle"
+"""Name of the topic to which nobody publishes. It has subscriptions alone."""
 PARTED: Final = "parts"
 """Name of the topic with partitions."""
 PARTITIONS_MAX: Final = 5
