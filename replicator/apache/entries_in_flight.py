@@ -70,7 +70,7 @@ class EntriesInFlight:
         return bool(self._sent)
 
     def check(self) -> None:
-        """Raise the error that ended the producer, if it has ended."""
+        """Raise the error that ended the producer, or :class:`Renewed` if another producer must take its place."""
         if self._error is not None:
             raise self._error
         if self._renewed():

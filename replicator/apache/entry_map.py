@@ -15,8 +15,9 @@ table on each side.
    and the first of an origin is published alone. Once a missing message is published it stands behind the later ones
    (:mod:`replicator.apache.published_runs`).
 5. Native replication may have brought an entry that a link brings, too (:mod:`replicator.apache.native_copies`). Then
-   the log has it twice, as an entry of the brokers' own origin and as one of the other origin, and the brokers have it
-   once. What happens to the second counts for that place; the first, its *twin*, follows it.
+   the brokers have the entry once, and the log has it twice: with the brokers' own origin, and with the other origin.
+   The entry of the other origin counts at that place. The entry of the brokers' own origin is its *twin*, and gets the
+   same acknowledgements.
 6. A cluster whose brokers were built anew counts its positions from the beginning. Then entries of its earlier life may
    have positions beyond those of the new one. The log has the new life; stamps of the earlier one say nothing about it.
 """
@@ -168,9 +169,9 @@ class EntryMap:
         return self._add(identity, runs, Extent(identity.position, position, 1))
 
     def stands_at(self, identity: Identity, place: Position) -> Extent | None:
-        """Note that native replication brought an entry to ``place`` that a link brought, too.
+        """Note that native replication brought an entry, which a link brought, too, to ``place`` at the brokers.
 
-        Return its run as it is to be stored; None if the brokers have a later entry of the origin before that place.
+        Return the entry's run, to be stored; None if the brokers have a later entry of the origin before ``place``.
         """
         run = self.seen_at_broker(identity, place)
         if run is not None:
@@ -357,7 +358,7 @@ class EntryMap:
     def to_broker(self, local: PositionSet) -> PositionSet:
         """Return the broker's positions of entries of the engine's log. Entries that the brokers lack are left out.
 
-        So are twins: the entry of the other origin counts at their places.
+        Twins are left out, too: at their places, the entries of the other origins count.
         """
         found = PositionSet()
         for origin, copied in self._copied.items():

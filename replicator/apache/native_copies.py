@@ -1,21 +1,23 @@
-"""Recognition of a message that the brokers' own geo-replication has brought, when a link brings it, too.
+"""Recognition of messages that a link brings after the brokers' own geo-replication ("native replication") has.
 
-Invariants (DESIGN §3): 2, a message counts as brought only if its copy is found at the brokers, else it is published:
-twice rather than never; 3, a copy counts only if it stands behind the messages of its origin before it; 11, the copies
-that are known at one time are bounded.
+Invariants (DESIGN §3):
+* 2: A message whose copy is not found at the brokers is published. It may be there twice, but it is never lost.
+* 3: A copy counts only if the brokers have all earlier messages of its origin at earlier positions.
+* 11: The number of copies that are known at one time is bounded.
 
-1. The engine's log has each copy as a message of these brokers. :attr:`EntryMap.native_through` says, by the origin of
-   the messages, up to which place of the brokers copies were read. Before a message of that origin is published, the
-   log is searched for its copy. So nothing of this must be stored, and a worker that starts again goes on.
+1. The bridge reads each copy from the brokers into the engine's log, as a message of these brokers.
+   :attr:`EntryMap.native_through` has, by origin, the last position at the brokers of a copy that was read. Before a
+   message of the origin is published, the log is searched for the message's copy. The search needs no stored state, so
+   a restarted worker continues it.
 2. A copy has the same producer, sequence id, publish time, chunk and payload as the message (:class:`MessageKey`).
-3. Native replication keeps the order of its source, and so do links. So copies before the last recognised one are
-   forgotten, and at most :data:`COPIES_MAX` behind it are known.
-4. Native replication may be late. While the brokers replicate the namespace, a message that may still come is waited
-   for, up to :data:`WAIT_SECONDS`. After a wait in vain, nothing is waited for until another copy came, and
-   :data:`AGAIN_SECONDS` have passed. A message that is older than a copy that came is not waited for, because it was
-   passed over (:data:`DISORDER_MS`).
-5. A copy that is recognised becomes the place of the link's message at the brokers (:meth:`EntryMap.stands_at`), so
-   acknowledgements of either of them are acknowledgements of both.
+3. Native replication and links both keep the order of the source. So the copies up to the last recognised one are
+   forgotten, and at most :data:`COPIES_MAX` later copies are known.
+4. Native replication may be slower than the link. While the brokers replicate the namespace, publishing waits up to
+   :data:`WAIT_SECONDS` for the copy of a message. After a wait in vain, publishing does not wait again before another
+   copy has come and :data:`AGAIN_SECONDS` have passed. Publishing does not wait for the copy of a message that is more
+   than :data:`DISORDER_MS` older than a copy that came: native replication has passed over that message.
+5. The position of a recognised copy becomes the position of the link's message at the brokers
+   (:meth:`EntryMap.stands_at`). So an acknowledgement of the copy or of the message counts for both.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from replicator.engine.topic import Topic
 from snapshots.position import BEFORE_ALL, Position
 
 COPIES_MAX: Final = 10_000
-"""Most copies of one origin that are known at one time. With more, later ones are looked up once these are used."""
+"""Most copies of one origin that are known at one time. Later copies are looked up after these are used."""
 READ_BYTES: Final = 1024 * 1024
 """Bytes of the log that are searched at once."""
 WAIT_SECONDS: Final = 10.0
@@ -83,9 +85,9 @@ class NativeCopies:
         is_origin: Callable[[str], bool],
         expects: Callable[[], bool],
     ) -> None:
-        """``is_origin`` returns whether that name is the one that brokers have for the cluster of ``origin``.
+        """Prepare the search. ``is_origin`` returns whether the brokers give that name to the cluster of ``origin``.
 
-        ``expects`` returns whether the brokers replicate this topic from there now, as far as they said.
+        ``expects`` returns whether the brokers have said that they replicate this topic with that cluster.
         """
         self._topic = topic
         self._entries = entries
@@ -106,10 +108,10 @@ class NativeCopies:
         """Place of the last copy that was read when a wait ended in vain."""
 
     async def find(self, key: MessageKey, sent: Position, check: Callable[[], None]) -> Position | None:
-        """Return the place of the copy of a message at the brokers; None if the message must be published.
+        """Return the position at the brokers of a message's copy; None if the message must be published.
 
-        ``sent`` is the last position of the origin that was sent to the brokers. A copy counts only once it is known
-        where that one stands. ``check`` is called while this waits, and may raise.
+        ``sent`` is the origin position of the last message that was sent to the brokers. A copy counts only after the
+        bridge knows that message's position at the brokers. ``check`` is called during the wait, and may raise.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_SECONDS
@@ -127,7 +129,7 @@ class NativeCopies:
             await asyncio.sleep(POLL_SECONDS)
 
     def _may_come(self, key: MessageKey, now: float) -> bool:
-        """Return whether native replication may still bring a message that it has not brought."""
+        """Return whether native replication may still bring the message with this key."""
         through = self._entries.native_through.get(self._origin)
         in_vain = self._in_vain == through and self._again > 0
         passed_over = key.publish_time_ms < self._newest_ms - DISORDER_MS

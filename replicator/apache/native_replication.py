@@ -1,8 +1,9 @@
 """Namespaces that the brokers replicate themselves, by Pulsar's own geo-replication, beside this worker.
 
-Where both copy a namespace between the same clusters, a message may stand twice where it was copied to, unless it is
-recognised (:mod:`replicator.apache.native_copies`). The status, ``replicator status`` and ``replicator doctor`` name
-the namespaces. Messages that came by one of the two ways do not go back by the other one (:class:`NativeOrigins`).
+If geo-replication and links copy a namespace between the same clusters, a cluster may get a message twice, unless the
+bridge recognises the message (:mod:`replicator.apache.native_copies`). The status, ``replicator status`` and
+``replicator doctor`` name these namespaces. A message that geo-replication or a link brought does not go back by the
+other one (:class:`NativeOrigins`).
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class NativeOrigins:
         self._known: dict[tuple[str, str], frozenset[str] | None] = {}
 
     def origin_of(self, name: str) -> str | None:
-        """Return the origin of messages that are published at the brokers' cluster ``name``; None if it is none of the
-        topology's others."""
+        """Return the origin of messages that are published at the brokers' cluster ``name``.
+
+        Return None if no other cluster of the topology has this name at the brokers.
+        """
         found = self._origins.get(name)
         return None if found is None else found.broker_origin
 
@@ -103,9 +106,9 @@ class NativeReplication:
         self._known = set(namespaces)
 
     async def know(self, topic: str) -> None:
-        """Ask for the replication clusters of the topic's namespace, unless they are known.
+        """Ask for the replication clusters of the topic's namespace, unless the brokers have told these before.
 
-        If no answer comes, they stay unknown: messages are copied even while the admin API is away.
+        If no answer comes, the clusters stay unknown: links copy messages even while the admin API is away.
         """
         namespace = parse_topic(topic).full_namespace
         if namespace in self._known:
@@ -118,10 +121,10 @@ class NativeReplication:
                 self.found[namespace] = sorted(clusters)
 
     def origin_of(self, name: str) -> str | None:
-        """See :meth:`NativeOrigins.origin_of`."""
+        """Return the origin of messages from the brokers' cluster ``name``; None if the topology does not tell."""
         return None if self.origins is None else self.origins.origin_of(name)
 
     def brings(self, topic: str, origin: str) -> bool:
-        """Return whether the brokers replicate ``topic`` with the cluster of ``origin``, as far as they said."""
+        """Return whether the brokers have said that they replicate ``topic`` with the cluster of ``origin``."""
         names = self.found.get(parse_topic(topic).full_namespace, ()) if self.found else ()
         return any(self.origin_of(name) == origin for name in names)

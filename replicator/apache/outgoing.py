@@ -418,7 +418,7 @@ class _Sending:
         self._copies: dict[str, NativeCopies] = {}
 
     def copies(self, origin: str, topic: Topic, native: NativeReplication | None) -> NativeCopies | None:
-        """Return the copies that native replication brought of ``origin``; None if it brought, and brings, none."""
+        """Return the copies of messages of ``origin``; None if native replication has brought none and brings none."""
         if native is None:
             return None
         if origin not in self._entries.native_through and not native.brings(topic.name, origin):

@@ -4,11 +4,13 @@ Table ``published`` has one row for each run. A row has the form of an extent, w
 of the local ones. It is written when the bridge has read its own entry back from the brokers, before the bridge
 acknowledges that it has read it.
 
-Table ``broker_notes`` has one row, of kind ``left_out``, for each entry that an operator passed over because the
-brokers refuse it. It has one row of kind ``lives`` if the brokers' data had more than one life, and one of kind
-``may_be_missing`` if brokers may have deleted what was not read. For each of the newest ledgers rows of the kinds
-``read`` and ``first`` tell the last and the first entry that were read from others that may have their positions later.
-Rows of kind ``native`` tell up to where native replication brought messages of another cluster.
+Table ``broker_notes`` has rows of these kinds:
+* ``left_out``: an entry that an operator passed over because the brokers refuse it.
+* ``lives``: the lives of the brokers' data, if these are more than one.
+* ``may_be_missing``: the places where brokers may have deleted entries that the bridge had not read.
+* ``read`` and ``first``: the last and the first entry that were read of a ledger, for the newest ledgers. They show
+  whether the brokers have other entries at these positions later.
+* ``native``: the last place to which native replication brought a message of another cluster.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class PublishedRuns:
         return added
 
     def note_life(self, position: Position, incarnation: int) -> None:
-        """Note the life of the origin's topic that published the entry at ``position``."""
+        """Note that the entry at ``position`` was published in the life of the topic that ``incarnation`` names."""
         lives = self.lives
         at = bisect_right(lives, position, key=lambda life: life[0])
         if at and lives[at - 1][1] == incarnation:
@@ -66,7 +66,7 @@ class PublishedRuns:
             lives.insert(at, (position, incarnation))
 
     def life_at(self, position: Position) -> int:
-        """Return the incarnation of the origin's topic that published the entry at ``position``."""
+        """Return the incarnation, which names the topic's life in which the entry at ``position`` was published."""
         return self.lives[max(bisect_right(self.lives, position, key=lambda life: life[0]) - 1, 0)][1]
 
     def place_of(self, position: Position) -> Position | None:

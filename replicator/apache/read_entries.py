@@ -1,7 +1,7 @@
 """First and last entry of each ledger that were read from the brokers. Pure.
 
-Brokers that are put back to an older copy of their data give positions that were read to other messages. These entries
-tell one from the other, even if the worker's own copy was trimmed (:mod:`replicator.apache.new_life`).
+Brokers that are put back to an older copy of their data may give a position that was read to another message. The
+stored entries show that, even if the worker's own copy was trimmed (:mod:`replicator.apache.new_life`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READ_LEDGERS_MAX: Final = 200
 class ReadEntry(NamedTuple):
     """Identity of an entry that was read from the brokers: its number in the ledger, publish time and sequence id.
 
-    It shows whether the brokers still have the same entry at that place, even if the worker's own copy was trimmed.
+    The identity shows whether the brokers still have this entry, even if the worker's own copy was trimmed.
     """
 
     entry: int

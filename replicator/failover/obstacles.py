@@ -82,7 +82,7 @@ class Way:
         return found
 
     def topics(self) -> Collection[str] | None:
-        """Return the topics that may be held up; None if these may be all."""
+        """Return the topics that links may hold up; None if links may hold up all topics."""
         if any(each.paused for each in self.stopped.values()):
             return None
         return {topic for each in self.stopped.values() for topic in each.halted}

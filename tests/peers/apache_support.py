@@ -70,9 +70,9 @@ class Beside(Deployment):
 
 @contextmanager
 def brokers_of(path: Path, *names: str, **settings: str) -> Iterator[dict[str, PulsarBroker]]:
-    """Run a broker for each name, which is that of its cluster, too.
+    """Run a broker for each of ``names``. The broker's cluster has the same name.
 
-    A broker keeps messages without a subscription: one that is made at one broker reaches the others a moment later.
+    A broker keeps messages without a subscription, because a new subscription reaches other brokers a moment later.
     """
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         peers = [pulsar_peer(path / f"broker-{name}", cluster=name, **settings) for name in names]

@@ -34,7 +34,7 @@ def of_topic(made: Beside, name: str, topic: str) -> Any:
 
 
 def same_at_both(made: Beside, topic: str, messages: int) -> None:
-    """Wait until the brokers of both clusters have so many messages of a topic, and no more."""
+    """Check that the brokers of both clusters get ``messages`` messages of a topic, and no more."""
     found = [len(read_all(made.brokers[name], topic, messages)) for name in "AB"]
     assert found == [messages] * 2, ([of_topic(made, name, topic) for name in "AB"], made.log("A"), made.log("B"))
 
@@ -77,7 +77,7 @@ def test_what_native_replication_and_links_bring_stands_once_at_each_broker_unti
         broker.admin("POST", "namespaces/public/both/retention", KEPT)
 
     def at_both(messages: int) -> None:
-        """Wait until both brokers have so many messages, and no more: each once, those of a cluster in order."""
+        """Check that each broker has ``messages`` messages and no more: each once, and those of a cluster in order."""
         for name in "AB":
             found = read_all(brokers[name], topic, messages)
             assert len(found) == messages == len(set(found)), (bridged(pair, topic), pair.log(name))

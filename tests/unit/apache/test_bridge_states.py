@@ -532,7 +532,10 @@ async def test_a_state_whose_storing_failed_is_stored_by_the_next_comparison(
 async def test_invariant_5_an_entry_that_came_by_native_replication_and_by_a_link_is_acknowledged_once_for_both(
     tmp_path: Path,
 ) -> None:
-    """It stands at the brokers once, and twice in the engine's log. What the link's entry counts as, its twin does."""
+    """The brokers have the entry once. The engine's log has it twice: from the link, and from the brokers (the twin).
+
+    An acknowledgement at the brokers, or of the link's entry in another cluster, counts for both entries of the log.
+    """
     async with bridging(tmp_path) as bridge:
         log, entries = bridge.topic.log, bridge.entries
         await bridge.publish(4)

@@ -1,4 +1,4 @@
-"""Messages that native replication and a link bring to the same brokers: what is recognised, and what is copied."""
+"""Messages that native replication and a link bring to the same brokers: the bridge recognises or publishes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORIGIN = "c.pulsar"
 
 
 def entry(number: int, *, native: bool = False, producer: str = "p", payload: bytes = b"", at_ms: int = 0) -> bytes:
-    """Return message ``number`` of cluster c, or its copy by native replication."""
+    """Return message ``number`` of cluster c, or, if ``native``, its copy by native replication."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=number, publish_time=PUBLISH_TIME_MS + at_ms + number
     )
@@ -38,7 +38,7 @@ def entry(number: int, *, native: bool = False, producer: str = "p", payload: by
 
 
 class Replicated(NativeReplication):
-    """Namespaces that the brokers replicate themselves, as a test says it."""
+    """Namespaces that the brokers replicate themselves; a test turns that on by :meth:`replicate`."""
 
     def __init__(self) -> None:
         self.found = {}
@@ -47,7 +47,7 @@ class Replicated(NativeReplication):
         self.found = {"public/default": ["brokers-of-a", "brokers-of-c"]}
 
     async def know(self, topic: str) -> None:
-        """Do nothing: it is known."""
+        """Do nothing: the test has said which namespaces the brokers replicate."""
 
     def origin_of(self, name: str) -> str | None:
         return ORIGIN if name == "brokers-of-c" else None
@@ -82,7 +82,7 @@ async def brought(made: Publishing, entries: Sequence[bytes], first: int = 0) ->
 
 
 async def linked(made: Publishing, entries: Sequence[bytes], first: int = 0) -> None:
-    """Have a link bring messages of c."""
+    """Have a link bring ``entries`` of cluster c, from origin position 5:``first`` on."""
     await _copy(made, ORIGIN, Position(5, first), entries)
     made.outgoing.wake()
 
@@ -97,7 +97,7 @@ async def _copy(made: Publishing, origin: str, first: Position, entries: Sequenc
 
 
 def published(made: Publishing) -> list[int]:
-    """Return the positions of c's messages that the bridge has published at the brokers."""
+    """Return the numbers of the messages of cluster c that the bridge has published at the brokers, in order."""
     found = [marks_of(each).identity for each in entries_of(made.at_brokers, "b")]
     return [identity.position.entry for identity in found if identity is not None]
 
@@ -149,7 +149,7 @@ async def test_what_native_replication_brought_is_not_published_again_and_has_th
 
 @asynchronous
 async def test_without_certainty_it_is_copied_twice_rather_than_never(tmp_path: Path) -> None:
-    """Another producer, number, time or payload is another message, and so is one that did not come from there."""
+    """Entries with another producer, payload or time are no copies, and neither are entries of another cluster."""
     async with beside_native(tmp_path, Replicated()) as made:
         copies = [
             entry(0, producer="q", native=True),
@@ -165,7 +165,7 @@ async def test_without_certainty_it_is_copied_twice_rather_than_never(tmp_path: 
 
 @asynchronous
 async def test_invariant_3_a_copy_that_stands_before_earlier_messages_is_none(tmp_path: Path) -> None:
-    """Native replication began after message 0: its copies would stand before that."""
+    """The copy of message 1 does not stand behind message 0 at the brokers, so message 1 is published."""
     async with beside_native(tmp_path, Replicated()) as made:
         await linked(made, [entry(0)])
         await eventually(lambda: published(made) == [0])

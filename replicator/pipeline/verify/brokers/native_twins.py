@@ -1,8 +1,8 @@
 """Entries that native replication brought to brokers in the place of a link (:mod:`replicator.apache.native_copies`).
 
-Pure. Such an entry has no stamp of a bridge. At the brokers it is one of theirs, and also the copy of an entry of
-another cluster. So it gets a second row, with the identity that the entry has there. Both have the same content, and
-each copy stands for one entry only, in the order of both.
+Pure. An entry from native replication has no stamp of a bridge, so it counts as one of the brokers' own. The entry is
+also a copy of another cluster's entry. So the copy gets a second row, with the identity of that entry. A copy has the
+same content as its entry, stands for one entry only, and keeps the order of the entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replicator.pipeline.verify.brokers.entry_log import EntryLog, Life
 
 
 def with_twins(log: EntryLog, origins: Mapping[str, str], elsewhere: Sequence[EntryLog]) -> EntryLog:
-    """Return the ``log`` of brokers with a second row for each native copy of an entry that it lacks.
+    """Return the ``log`` of brokers with a second row for each native copy of an entry that no link brought.
 
     ``origins`` has the origins of other clusters by the names that brokers have for these. ``elsewhere`` are logs that
     may have the entries.

@@ -107,7 +107,7 @@ def test_what_is_acknowledged_at_the_source_alone_is_found_by_identity(
 
 
 def test_what_native_replication_brought_stands_for_the_entry_of_the_other_cluster_once() -> None:
-    """B has copies of the contents 1, 2, 2 and 5 of A, and got 3 by a link."""
+    """Cluster B has native copies of the contents 1, 2, 2 and 5 of cluster A, and got 3 by a link."""
     there, here = EntryRows(), EntryRows()
     for number, checksum in enumerate([1, 2, 2, 3, 4]):
         there.add(Identity("A.pulsar", 5, Position(7, number)), Position(100, number), Content(None, checksum, 1, 0))
