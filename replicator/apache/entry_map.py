@@ -73,7 +73,7 @@ class EntryMap:
         self.native_through: dict[str, Position] = {}
         """By origin of another cluster, the last place of the brokers to which native replication brought a message."""
         self.twins = PositionSet()
-        """Places of the brokers at which one entry has two positions in the engine's log."""
+        """Places at the brokers of entries that have two positions in the engine's log."""
         self._messages_of = messages_of
         self._copied: dict[str, ExtentTable] = {}
         """By origin: origin position to position in the engine's log."""

@@ -1,4 +1,4 @@
-"""Recognition of messages that a link brings after the brokers' own geo-replication ("native replication") has.
+"""Recognition of messages that both a link and the brokers' own geo-replication bring ("native replication").
 
 Invariants (DESIGN §3):
 * 2: A message whose copy is not found at the brokers is published. It may be there twice, but it is never lost.
@@ -40,9 +40,9 @@ COPIES_MAX: Final = 10_000
 READ_BYTES: Final = 1024 * 1024
 """Bytes of the log that are searched at once."""
 WAIT_SECONDS: Final = 10.0
-"""Longest wait for a copy. It is shorter than the time after which a topic that stands still is named."""
+"""Longest wait for a copy. The wait is shorter than the time after which a stalled topic is reported."""
 AGAIN_SECONDS: Final = 60.0
-"""Time after a wait in vain for which nothing is waited for."""
+"""Time after a wait in vain during which publishing does not wait for copies."""
 DISORDER_MS: Final = 60_000
 """Difference of publish times within which messages of several producers may be in another order."""
 POLL_SECONDS: Final = 0.05
@@ -60,9 +60,9 @@ class MessageKey(NamedTuple):
 
 
 def key_of(entry: bytes | memoryview) -> tuple[MessageKey, str] | None:
-    """Return the key of an entry and the brokers' name of the cluster that it came from; None if it is unreadable.
+    """Return the key of an entry, and the brokers' name of the cluster that the entry came from.
 
-    The name is empty if the entry was published at these brokers.
+    Return None if the entry is unreadable. The name is empty if the entry was published at these brokers.
     """
     try:
         metadata, payload = decode_entry(entry, check=False)
@@ -98,14 +98,14 @@ class NativeCopies:
         self._order: deque[tuple[Position, MessageKey]] = deque()
         """Known copies, in the order of the brokers."""
         self._searched: Position | None = None
-        """Position in the engine's log up to which it was searched; None if it was not."""
+        """Position in the engine's log up to which the log was searched; None before the first search."""
         self._searched_to = BEFORE_ALL
-        """Last place of the brokers that was searched."""
+        """Last position at the brokers whose entry was searched."""
         self._newest_ms = 0
         """Latest publish time of a copy that was found."""
         self._again = 0.0
         self._in_vain: Position | None = None
-        """Place of the last copy that was read when a wait ended in vain."""
+        """Position at the brokers of the last copy that was read when a wait ended in vain."""
 
     async def find(self, key: MessageKey, sent: Position, check: Callable[[], None]) -> Position | None:
         """Return the position at the brokers of a message's copy; None if the message must be published.
@@ -151,7 +151,7 @@ class NativeCopies:
                 del self._places[key]
 
     async def _search(self) -> bool:
-        """Search a further part of the log. Return whether there was one."""
+        """Search the next part of the log for copies. Return whether there was another part."""
         entries = self._entries
         if self._searched_to >= entries.native_through.get(self._origin, BEFORE_ALL):
             return False

@@ -170,7 +170,7 @@ class Model(Judging):
                 subscription.kept.setdefault(cluster, set()).update(subscription.wanted - found.trimmed)
 
     def keeps(self, topic: str) -> None:
-        """Record that retention deletes nothing of the topic from now on. What it perhaps deleted before stays open."""
+        """Record that retention deletes nothing of the topic from now on. Earlier messages may be deleted already."""
         self.topic(topic).trimmed = self._perhaps_trimmed(topic)
         self.topic(topic).trims = False
 
