@@ -2,7 +2,7 @@
 
 Invariant (DESIGN §3): 5, nothing is acknowledged that is not asked for here.
 
-1. If the worker keeps consumers out of a subscription, it acknowledges through the consumer that it does so with.
+1. If the worker keeps consumers out of a subscription, it acknowledges through the consumer that keeps them out.
 2. Otherwise it acknowledges beside the applications' consumers. A consumer of ours would keep out those that want the
    subscription alone, or with another type. So if the subscription is not known to be shared, the admin API moves the
    cursor as far as that leaves no hole. Beyond a hole, a consumer of ours acknowledges, and is there for milliseconds.

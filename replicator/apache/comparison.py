@@ -34,7 +34,7 @@ SPREAD: Final = 0.5
 def quiet_seconds(topics: int, requests_per_second: int, chance: float = 0.0) -> float:
     """Return the time between two comparisons of a quiet topic, so that ``topics`` need no more requests.
 
-    It is :data:`QUIET_SECONDS` as long as that suffices. ``chance``, from 0 to 1, spreads longer times.
+    The time is at least :data:`QUIET_SECONDS`. ``chance``, from 0 to 1, lengthens a longer time.
     """
     seconds = topics / requests_per_second
     return QUIET_SECONDS if seconds <= QUIET_SECONDS else seconds * (1 + SPREAD * chance)

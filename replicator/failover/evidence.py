@@ -82,7 +82,7 @@ class Evidence:
     async def way(self, source: str, target: str, silent: frozenset[str] = frozenset()) -> Way:
         """Return how the links from the source to the target stand. The clusters in ``silent`` are not asked.
 
-        A cluster that does not answer is among the silent ones of the result: its links pass for open.
+        :attr:`Way.silent` has these clusters, and those that do not answer. Their links count as open.
         """
         way = Way(self._topology, source, target, silent=silent)
 
@@ -112,7 +112,7 @@ class Evidence:
         return comparing.goals(self.origin(way.source), found, carried)
 
     async def why_stopped(self, source: str, target: str) -> str | None:
-        """Return why a planned switch is refused now because links hold up topics; None if none does."""
+        """Return why stopped links make a planned switch impossible now; None if they do not."""
         way = await self.way(source, target)
         goals = await self.held_up(way)
         if not goals:

@@ -22,7 +22,7 @@ class Obstacle:
 
     text: str
     lasting: bool
-    """Whether it lasts until an operator acts. Otherwise it may end by itself in a moment."""
+    """Whether the obstacle lasts until an operator acts. Otherwise the obstacle may end by itself in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StoppedLink:
     link: Link
     paused: bool
     halted: Mapping[str, Obstacle]
-    """By topic."""
+    """By topic, the obstacle at which the link stands still."""
 
     @classmethod
     def of(cls, link: Link, answer: Mapping[str, Any]) -> StoppedLink:
@@ -82,7 +82,7 @@ class Way:
         return found
 
     def topics(self) -> Collection[str] | None:
-        """Return the topics that may be held up; None if these may be all."""
+        """Return the topics that links may hold up; None if links may hold up all topics."""
         if any(each.paused for each in self.stopped.values()):
             return None
         return {topic for each in self.stopped.values() for topic in each.halted}

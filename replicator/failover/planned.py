@@ -5,7 +5,7 @@ every replicated subscription (1, 5: lost 0, repeated 0); and until the epoch is
 
 Steps, each begun only when the one before it is done:
 0. CHECK: topics that stopped links hold up on their way to the target are looked at, and nothing is fenced yet. If the
-   target lacks something of one, the switch is refused. A halt may end by itself, and is given some time to do so.
+   target lacks something of such a topic, the switch is refused. A halt may end by itself, so it gets some time.
 1. FENCE: the source takes no producers, finishes what is in flight, lets consumers acknowledge what they hold and then
    go. It reports, for every topic that links carry to the target, its last position: the *goal*. Under the fence no
    message comes after it.
@@ -14,7 +14,7 @@ Steps, each begun only when the one before it is done:
 4. WRITE: the source confirms that it was held all the while (else clients were there again); then the target writes.
 5. TELL: the source and the others are told; what does not answer learns by link, poll or at its start.
 
-If a link stops in DRAIN or FLUSH, and the target lacks something of a topic that it holds up, the switch ends, too.
+If a link stops in DRAIN or FLUSH, and the target lacks something of a topic that the link holds up, the switch ends.
 
 A step that fails before the target was asked to write, or the deadline in DRAIN and FLUSH, leads to RELEASE: the source
 takes clients again. Once the target was asked, only its own refusal does. Whatever else ends the switch then leaves it
@@ -62,7 +62,7 @@ class RequiredEntries:
 
 @dataclass(frozen=True, slots=True)
 class CheckLinks:
-    """Look for topics that stopped links hold up; :meth:`PlannedSwitch.on_checked`."""
+    """Find the topics that stopped links hold up, and report them with :meth:`PlannedSwitch.on_checked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class FenceSource:
 
 @dataclass(frozen=True, slots=True)
 class AskTarget:
-    """Ask the target what it has of these topics; :meth:`PlannedSwitch.on_copies`."""
+    """Ask the target what it has of these topics, and report with :meth:`PlannedSwitch.on_copies`."""
 
     topics: tuple[str, ...]
     earlier: Mapping[str, tuple[Position, ...]] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class PlannedSwitch:
         return [CheckLinks()]
 
     def on_checked(self, held_up: Mapping[str, RequiredEntries]) -> list[Action]:
-        """Continue after the check of the links. ``held_up`` has what the source has of topics that they hold up."""
+        """Continue after the check of the links. ``held_up`` has the entries to check, by topic that links hold up."""
         assert self.step is Step.CHECK, self.step
         self._goals = dict(held_up)
         self._missing = dict.fromkeys(held_up, "not compared yet")
@@ -242,7 +242,7 @@ class PlannedSwitch:
         return [FenceSource()]
 
     def _stopped(self, obstacles: Mapping[str, Obstacle], now_ms: int) -> str | None:
-        """Return why the target never gets what it lacks, or None if it may still come."""
+        """Return why the target never gets what it lacks, or None if it may still get it."""
         since_ms = self._halted_since_ms
         self._halted_since_ms = {topic: since_ms.get(topic, now_ms) for topic in self._missing if topic in obstacles}
         final = {
@@ -283,7 +283,7 @@ def missing_of(
 
 
 def why_stopped(source: str, target: str, missing: Mapping[str, str], obstacles: Mapping[str, Obstacle]) -> str:
-    """Return why a planned switch cannot end: ``obstacles`` hold up topics of ``missing``."""
+    """Return why a planned switch cannot end: ``obstacles`` hold up incomplete topics, those of ``missing``."""
     listed = _listed([f"{topic} ({missing[topic]}): {each.text}" for topic, each in obstacles.items()], "; ")
     return f"{target} cannot get everything of {source} until this is ended: {listed}"
 

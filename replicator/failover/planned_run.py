@@ -200,7 +200,7 @@ class PlannedRun:
         return actions
 
     async def _obstacles(self, topics: Collection[str]) -> Mapping[str, Obstacle]:
-        """Return those of ``topics`` that links hold up. Look at the links now and then, while the switch waits."""
+        """Return the obstacles of ``topics`` that links hold up. Ask about links every :data:`LOOK_AGAIN_SECONDS`."""
         way = self._way
         if topics and (way is None or time.monotonic() - self._looked >= LOOK_AGAIN_SECONDS):
             source = self._report.source

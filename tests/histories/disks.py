@@ -34,11 +34,11 @@ class Disks(Traffic):
     async def lose_disk(
         self, *, at: str, damaged: str | None = None, meanwhile: str | None = None, other: str = "", topic: str = ""
     ) -> None:
-        """Kill a worker, delete its directory, and start it. It takes back its messages from other clusters.
+        """Kill a worker, delete its directory, and start it. The worker takes back its messages from other clusters.
 
-        ``damaged`` names another cluster. It gets a damaged block before, which ``at`` published and a third cluster
-        has, too. ``meanwhile`` says what happens while the worker takes back messages: "kill" kills it again. The
-        others happen at the cluster ``other``: see :meth:`_while_reclaiming`.
+        ``damaged`` names another cluster. A block that ``at`` published is damaged there before the kill. A third
+        cluster has the same block. ``meanwhile`` says what happens while the worker takes back messages: "kill" kills
+        the worker again. All other values act on the cluster ``other``: see :meth:`_while_reclaiming`.
         """
         if damaged is not None:
             await self.settle()
@@ -69,9 +69,11 @@ class Disks(Traffic):
         await self.start(at=at)
 
     async def _while_reclaiming(self, at: str, meanwhile: str, other: str, topic: str) -> None:
-        """Let something happen at the cluster ``other`` while ``at`` takes back messages.
+        """Do what ``meanwhile`` says at the cluster ``other``, while ``at`` takes back messages.
 
-        "kill_other" kills its worker. "trim" lets retention pass over a topic there, and "delete_topic" deletes it.
+        * "kill_other": kill the worker of ``other``.
+        * "trim": have retention check ``topic`` at ``other``.
+        * "delete_topic": delete ``topic`` at ``other``.
         """
         if meanwhile == "kill_other":
             await self.kill(at=other)
@@ -118,11 +120,13 @@ class Disks(Traffic):
     async def reclaim_while_trimming(
         self, *, at: str, meanwhile: str | None = None, other: str = "", topic: str = ""
     ) -> None:
-        """Start a worker on an empty directory, and take its messages back while the others delete what retention does
-        not keep. They hold that back, so everything that the dry run counted must come back.
+        """Start a worker on an empty directory, and reclaim its messages while retention runs at the other clusters.
 
-        ``meanwhile`` says what else happens at the cluster ``other``: see :meth:`_while_reclaiming`. Nothing is said
-        about messages of a topic that it deletes. After it was killed, the reclaim is run again if it failed by that.
+        Retention must wait for the reclaim, so all messages that the dry run counted must come back.
+
+        ``meanwhile`` says what else happens at the cluster ``other``: see :meth:`_while_reclaiming`. If ``other``
+        deletes ``topic``, the messages of this topic do not count. If the kill of ``other`` makes the reclaim fail, the
+        reclaim is run again.
         """
         for _ in range(BARE_BLOCKS):
             await self.publish(at=at, topic=BARE, how="single", count=1)

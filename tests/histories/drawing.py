@@ -191,7 +191,7 @@ def _seek(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _reset_by_time(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a reset where a seek may be drawn, to a time before one of the topic's messages or after the last."""
+    """Draw a subscription to reset to a time. Before that time, ``after`` messages of the topic were sent."""
     found = _seek(drawn, model)
     if found is None:
         return None
@@ -247,7 +247,7 @@ def _set_ttl(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _to_trim(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a topic on which a pass has something to do. Prefer one whose messages may be passed over."""
+    """Draw a topic for a retention check. Prefer a topic with a short age at which messages count as consumed."""
     at = _at(drawn, model)
     aging = sorted(name for name, topic in model.topics.items() if topic.ages)
     return {"at": at, "topic": drawn.choice(aging)} if at is not None and aging else _trimmed(drawn, model)
@@ -294,7 +294,7 @@ def _fail_over(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _meanwhile(drawn: random.Random, model: Model, events: Sequence[str | None]) -> dict[str, Any]:
-    """Draw one of the ``events``, and a topic if it needs one. Draw nothing that needs one while there is no topic."""
+    """Draw one of the ``events``, and a topic if the event needs one. Draw no such event while there is no topic."""
     meanwhile, found = drawn.choice(events), _to_consume_all(drawn, model)
     if meanwhile is None or not meanwhile.startswith(("trim", "delete_topic")):
         return {"meanwhile": meanwhile}
@@ -388,7 +388,7 @@ def _join(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 
 def _settle_anew(drawn: random.Random, model: Model) -> dict[str, Any] | None:
-    """Draw a rest at which topics are copied anew, if a topic was deleted: only that makes gaps which may end so."""
+    """Draw a rest that copies topics anew, if a topic was deleted. Only a deletion makes a gap that can end so."""
     has_gaps = any(topic.lives for topic in model.topics.values())
     return None if model.down or model.paused or not has_gaps else {}
 

@@ -92,11 +92,13 @@ class Judging:
             raise Violation(f"{where} got {uid} again, though it was acknowledged and that was told there")
 
     def judge_session(self, subscription: Subscription, cluster: str, uids: list[str], *, redelivered: bool) -> None:
-        """Raise :class:`Violation` if a consumer got a message twice in one connection, or messages of an origin out of
-        order.
+        """Raise :class:`Violation` if a consumer got a message twice, or messages of an origin out of order.
 
-        ``redelivered`` says that the consumer asked for messages again. Then nothing is judged. Nothing is judged while
-        a seek at another cluster may arrive, either: it puts the connected consumer back.
+        ``uids`` are the messages that the consumer got in one connection, in the order in which they came. In two cases
+        the messages may come again, so this judges nothing:
+
+        * ``redelivered``: the consumer asked for messages again.
+        * The subscription was moved by a seek at another cluster. When that seek arrives, the consumer starts anew.
         """
         where = f"{subscription.topic} {subscription.name} at {cluster}"
         topic = self.topic(subscription.topic)

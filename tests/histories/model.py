@@ -132,10 +132,10 @@ class Model(Judging):
     def subscribed_at(
         self, topic: str, name: str, cluster: str, *, replicated: bool, before: Collection[str], behind: Collection[str]
     ) -> None:
-        """Record that an operator created a subscription at a place in the log of ``cluster``.
+        """Record that an operator created a subscription at a position in the log of ``cluster``.
 
-        ``before`` and ``behind`` are the messages that a reader got there, on both sides of the place. What was not
-        there yet comes behind it.
+        ``before`` and ``behind`` are the messages that a reader got at ``cluster``, on both sides of the position.
+        Messages that came to the log later are behind the position.
         """
         found = Subscription(topic, name, None if replicated else cluster, {cluster}, made={cluster}, untold=cluster)
         self.subscriptions[topic, name, found.home] = found
@@ -170,18 +170,20 @@ class Model(Judging):
                 subscription.kept.setdefault(cluster, set()).update(subscription.wanted - found.trimmed)
 
     def keeps(self, topic: str) -> None:
-        """Record that retention keeps all messages of the topic that are there now, and those that follow."""
+        """Record that retention deletes nothing of the topic from now on. Earlier messages may be deleted already."""
         self.topic(topic).trimmed = self._perhaps_trimmed(topic)
         self.topic(topic).trims = False
 
     def _perhaps_trimmed(self, topic: str) -> set[str]:
-        """Return the messages that retention has perhaps deleted once they were consumed."""
+        """Return the messages that retention may have deleted after they were consumed."""
         found = self.topic(topic)
         return set(found.sent) if found.trims else found.trimmed
 
     def ages(self, topic: str, *, may: bool) -> None:
-        """Record that messages of the topic may be passed over because of their age from now on, or may not any more.
-        Until then, nothing has to come. Later, what was sent before may come or not."""
+        """Record whether messages of the topic ``may`` count as consumed because of their age, from now on.
+
+        While they may, no message has to come. Messages that were sent before this call may come or not.
+        """
         self.topic(topic).ages = may
         for subscription in self.of_topic(topic):
             self.passed_over(subscription)
@@ -303,7 +305,7 @@ class Model(Judging):
     def joined(self) -> None:
         """Record that the cluster that can join has joined, with links from and to each other one.
 
-        It gets all messages that are still there.
+        The new cluster gets all messages that the others still have.
         """
         joined, self.joining = self.joining, None
         assert joined is not None
@@ -335,8 +337,8 @@ class Model(Judging):
     def disk_lost(self, cluster: str, *, unreadable: str | None = None) -> None:
         """Record that ``cluster`` lost its disk, and takes back its messages from other clusters.
 
-        Record it once more if one of those deletes a topic before that ends. ``unreadable`` names a cluster that cannot
-        give all of them, because of a damaged block.
+        Call this again if one of these clusters deletes a topic meanwhile. ``unreadable`` names a cluster that cannot
+        give back all messages, because of a damaged block.
         """
         self.losers.add(cluster)
         self.behind.add(cluster)
@@ -381,7 +383,7 @@ class Model(Judging):
                 subscription.safe |= uids
 
     def _came_back(self, topic: Topic) -> None:
-        """Record that a cluster that deleted the topic, and made it anew, has again what others published and have."""
+        """Record that a cluster that made a deleted topic anew has again the messages that other clusters have."""
         if self.shape.forwards or topic.trims or topic.trimmed:
             return
         for cluster, void in topic.void.items():

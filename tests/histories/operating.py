@@ -93,8 +93,8 @@ class Operating(Settling):
             self.model.ages(topic, may=False)
 
     async def trim(self, *, at: str, topic: str) -> None:
-        """Pass over a topic: messages that are too old count as consumed, and what retention does not keep is deleted.
-        See :data:`histories.edits.WHOLE_PASS`."""
+        """Have retention check a topic now. Messages that are too old count as consumed. Retention deletes the messages
+        that it need not keep. The check is one whole (:data:`histories.edits.WHOLE_PASS`)."""
         await self._admin(at, "POST", f"{self._path(topic)}/trim", allow=(404,))
 
     async def grow(self, *, at: str, to: int) -> None:
@@ -221,8 +221,10 @@ class Operating(Settling):
         self.model.failed_over(source, to, planned=True)
 
     async def _end_gaps(self) -> None:
-        """Come to rest if a topic was deleted. Before an operator ends the gaps that this made, the cluster behind a
-        link lacks messages, and a failover or failback to it is refused."""
+        """Settle the clusters if a topic was deleted, because a deletion makes gaps of links.
+
+        Until a gap is ended, the link's destination lacks messages, and a failover or failback to it is refused.
+        """
         if any(topic.void for topic in self.model.topics.values()):
             await self.settle()
 
@@ -261,11 +263,14 @@ class Operating(Settling):
     async def _in_the_middle(
         self, point: str, words: Sequence[str], source: str, to: str, meanwhile: str, topic: str
     ) -> None:
-        """Run a failover, and let something happen at a point in its middle.
+        """Run a failover, and do what ``meanwhile`` says at ``point`` in its middle.
 
-        "command" kills the operator's command. "target" and "source" kill that worker, if it runs, and start it. "trim
-        at target" lets retention pass over ``topic`` there, and "delete_topic at target" deletes it; the same at the
-        source, if it runs.
+        * "command": kill the operator's command.
+        * "target" or "source": kill that cluster's worker, if it runs, and start it.
+        * "trim at target" or "trim at source": have retention check ``topic`` at that cluster.
+        * "delete_topic at target" or "delete_topic at source": delete ``topic`` at that cluster.
+
+        Nothing is trimmed or deleted at a source that does not run.
         """
         pause = Pause(point)
         command = self._begin(*words)

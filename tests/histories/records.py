@@ -19,13 +19,13 @@ class Sent:
     life: int
     delayed: bool = False
     copied: bool = False
-    """Whether all clusters behind links have it."""
+    """Whether all clusters behind links have the message."""
     lane: int = -1
     """Partition of the topic, within which messages have an order. -1 for a topic without partitions."""
     gone: bool = False
-    """Whether its origin deleted or lost it before it was surely copied. It may still come."""
+    """Whether the origin deleted or lost the message before it was surely copied. The message may still come."""
     chunked: bool = False
-    """Whether it is several entries. If it is gone, some of them may have been copied."""
+    """Whether the message is several entries. If it is gone, some of these entries may have been copied."""
     published_at: set[str] = field(default_factory=set)
     """Clusters where a producer published it by its name and sequence id. Who gets it twice shows it once."""
 
@@ -39,7 +39,7 @@ class Subscription:
     home: str | None
     """The cluster of a subscription that is not replicated; None for a replicated one."""
     clusters: set[str]
-    """Clusters where a client created or used it, and clusters that were told of it."""
+    """Clusters where a client created or used the subscription, and clusters that were told of it."""
     wanted: set[str] = field(default_factory=set)
     """Messages that the subscription must get, unless they are acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
@@ -93,7 +93,7 @@ class Topic:
     trims: bool = False
     """Whether retention deletes consumed messages of the topic."""
     trimmed: set[str] = field(default_factory=set)
-    """Messages from a time in which retention deleted consumed messages, and which it does not any more."""
+    """Messages that retention may have deleted at a time when it still deleted consumed messages."""
     ages: bool = False
     """Whether messages of the topic may be passed over because of their age."""
     void: dict[str, set[str]] = field(default_factory=dict)

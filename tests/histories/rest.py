@@ -144,8 +144,8 @@ class AtRest(Disks):
     async def _gone(self) -> set[str]:
         """Return the full names of topics that a cluster deleted and did not make anew.
 
-        If the cluster had only copies of such a topic, nobody knows of the deletion, and verify calls them missing
-        there. It does so, too, where a cluster between two others deleted what its origin had deleted before.
+        If the cluster had only copies of such a topic, nobody knows of the deletion, and verify calls the messages
+        missing there. Verify does so, too, if a cluster between two others deleted what its origin had deleted before.
         """
         found = set()
         for name, topic in self.model.topics.items():

@@ -162,8 +162,8 @@ class Traffic(Operating):
         await consumer.close()
 
     async def subscribe_at(self, *, at: str, topic: str, name: str, place: int, excluded: bool) -> None:
-        """Create a subscription by an operator's request. It begins at one of the messages that a reader gets, number
-        ``place`` of them, or with ``excluded`` behind it."""
+        """Create a subscription by an operator's request. It begins at message number ``place`` of those
+        that a reader gets, or behind that message if ``excluded`` is set."""
         read = await self._read(at, topic, compacted=False)
         self.model.judge_read(topic, at, {uid_of(message) for message in read})
         ids = [(message.message_id().ledger_id(), message.message_id().entry_id()) for message in read]
@@ -272,14 +272,14 @@ class Traffic(Operating):
         self.model.sought(self._known(topic, name, at), at, after=after)
 
     async def make_anew(self, *, at: str, topic: str) -> None:
-        """Delete a topic at one cluster and make it anew there, by a subscription. Read it when all are at rest."""
+        """Delete a topic at one cluster and make it anew there. Read it after all clusters have come to rest."""
         await self.delete_topic(at=at, topic=topic)
         await self.subscribe(at=at, topic=topic, name="l-shared", earliest=True)
         await self.settle()
         await self.last_message(at=at, topic=topic)
 
     def _absent(self, at: str) -> tuple[int, ...]:
-        """Return the answers that say that ``at`` lacks a subscription, if it perhaps lacks some after a lost disk."""
+        """Return the HTTP errors that are right because ``at`` may lack subscriptions after it lost its disk."""
         return (404,) if at in self.model.behind else ()
 
     async def skip(self, *, at: str, topic: str, name: str, count: int) -> None:

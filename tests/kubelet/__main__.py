@@ -1,9 +1,15 @@
-"""Start the node: ``python -m kubelet DIRECTORY``. It says ``ready`` when pods can be given to it; SIGTERM ends both.
+"""Program of the tests' node: ``python -m kubelet DIRECTORY``.
 
-In ``node.json`` there are the API server's ``url``, a ``token`` for it, the certificate of its ``authority``, the
-``number`` of this cluster among those that run side by side, and the ``image`` that stands for all: its
-``environment``, and ``folders`` of this machine that it has beside ``/usr``. Volumes, logs and ``hosts``, the names of
-Services, are written there.
+The program prints ``ready`` when the node can run pods. SIGTERM ends the pods and the program. The file ``node.json``
+in DIRECTORY has these settings:
+
+* ``url``: the address of the API server.
+* ``token``: the token that the node shows to the API server.
+* ``authority``: the file with the certificate authority of the API server.
+* ``number``: the number of this Kubernetes cluster among those that run side by side.
+* ``image``: the stand-in for all images. It has an ``environment``, and ``folders`` of this machine beside ``/usr``.
+
+The node writes to DIRECTORY the volumes and logs of pods, and a file ``hosts`` with the names of Services.
 """
 
 from __future__ import annotations

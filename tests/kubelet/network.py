@@ -71,7 +71,7 @@ class Network:
         self.address = f"10.{244 + place.number}.{1 + number // 250}.{1 + number % 250}"
 
     def add(self) -> None:
-        """Make the namespace and connect it to the bridge of pods. It takes a while."""
+        """Make the namespace and connect it to the bridge of pods. This takes a while."""
         pair = f"link add v{self.name} type veth peer name eth0 netns {self.name}"
         ip(f"netns add {self.name}", pair, f"link set v{self.name} master {self._place.bridge} up")
         own = ("link set lo up", f"address add {self.address}/16 dev eth0", "link set eth0 up")

@@ -18,7 +18,7 @@ from kubelet.volumes import NotYet, Volumes, field, keys_of
 
 
 class Pod:
-    """Pod that runs in ``task`` from when this is made until :meth:`end`. ``pod`` is its object in the API.
+    """Pod that runs in ``task`` until :meth:`end`. ``pod`` is the pod's object in the API.
 
     ``settings`` are those of ``node.json``.
     """

@@ -18,7 +18,7 @@ CHUNK_BYTES: Final = 256 * 1024
 class Forwarders:
     """Proxies for Services: a connection to a Service's address and port goes to a random ready endpoint.
 
-    So does one to the address of a load balancer, which a Service's status has, if it comes from the networks that may.
+    A connection to the address of a Service's load balancer does so, too, if the Service lets the client in.
     """
 
     def __init__(self, api: Api) -> None:

@@ -48,7 +48,7 @@ class SecureRegions:
         return certificate.read_text()
 
     def upgrade(self, name: str, values: dict[str, Any], **sections: Any) -> None:
-        """Install, too."""
+        """Install or upgrade the release of a region. ``sections`` are added to the topology."""
         content = {
             "clusters": {each: {"address": self.address(each)} for each in self.names},
             "links": [{"between": self.names}],

@@ -29,7 +29,7 @@ DRILL_SECONDS_MAX: Final = 280.0
 
 @dataclass(frozen=True)
 class Region:
-    """One region: its name, its Kubernetes cluster and its place among those, and the place of the other region."""
+    """One region: its name, its Kubernetes cluster, and the addresses of its own and of the other region's cluster."""
 
     name: str
     kubernetes: Cluster
@@ -37,7 +37,7 @@ class Region:
     other: Place
 
     def own(self, text: str) -> str:
-        """Return what the page says of us-east as it is for this region, with addresses of the tests."""
+        """Return a text of the page about us-east with the name, the context and the addresses of this region."""
         if self.name != "us-east":
             text = text.replace("us-east", self.name).replace("context east", f"context {self.context}")
         text = text.replace("10.96.0.77", self.place.services.replace("0.0/16", "0.77"))
@@ -53,7 +53,7 @@ class Region:
 
 
 def _step(number: int) -> list[str]:
-    """Return the commands of a step of the page."""
+    """Return the commands of step ``number`` of the page."""
     step = PAGE.partition(f"\n{number}. ")[2].partition(f"\n{number + 1}. ")[0]
     block = re.search(r"```console\n(.*?)```", step, re.DOTALL)
     assert block is not None
@@ -68,14 +68,14 @@ def _values(name: str) -> str:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands of the page in a directory: kubectl's few by the API, all others as they are."""
+    """Shell for the page's commands in ``directory``: those of kubectl run by the API, all others as they are."""
 
     directory: Path
     regions: dict[str, Region]
     """By the name of its context."""
 
     def run(self, *commands: str) -> str:
-        """Return the output of the last one."""
+        """Run ``commands``, and return the output of the last one that is not kubectl's."""
         said = ""
         for command in commands:
             if command.startswith("kubectl "):

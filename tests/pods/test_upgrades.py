@@ -27,7 +27,7 @@ async def _publish(content: bytes) -> None:
 
 
 async def _read(number: int) -> list[bytes]:
-    """Read the first messages of the topic, by a new subscription."""
+    """Read the first ``number`` messages of the topic, by a new subscription."""
     async with Client(f"pulsar://{ADDRESS}") as client:
         consumer = await client.subscribe(
             TOPIC, f"reads-{number}", ConsumerType.Exclusive, initial_position=InitialPosition.Earliest
@@ -37,7 +37,7 @@ async def _read(number: int) -> list[bytes]:
 
 @pytest.mark.timeout(900)
 def test_upgrades_from_an_earlier_chart_and_back_keep_all_messages(kubernetes: Cluster, tmp_path: Path) -> None:
-    """The StatefulSet is deleted once, as docs/kubernetes.md says: Kubernetes does not change how it starts pods."""
+    """Kubernetes does not change the order of a StatefulSet's pods, so it is deleted, as docs/kubernetes.md says."""
     clusters = {NAME: {"address": ADDRESS, "insecure": True}}
     content = {"clusters": clusters, "pipeline": {"engine": "embedded"}}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"cluster": NAME, "topology": {"content": content}}))
@@ -47,7 +47,7 @@ def test_upgrades_from_an_earlier_chart_and_back_keep_all_messages(kubernetes: C
         kubernetes.helm("upgrade", "--install", NAME, chart, *options, *arguments)
 
     def worker() -> str:
-        """Return the uid of the worker's pod, once it is ready."""
+        """Wait until the worker's pod is ready, and return the uid of the pod."""
         pod = kubernetes.until(lambda: kubernetes.pods(NAME).get(f"{NAME}-replicator-0"), "the worker's pod")
         kubernetes.until(lambda: ready(kubernetes.pod(NAME, f"{NAME}-replicator-0")), "the worker")
         return str(pod["metadata"]["uid"])

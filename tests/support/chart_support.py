@@ -120,7 +120,7 @@ def recorded_chart(into: Path) -> Path:
 
 
 def ordered_chart(into: Path) -> Path:
-    """A chart of before that one, unpacked: its StatefulSet starts pods in order, and names no cluster."""
+    """Return a chart older than :func:`recorded_chart`: its StatefulSet starts pods in order, and names no cluster."""
     chart = recorded_chart(into)
     stateful = chart / "templates" / "statefulset.yaml"
     text = stateful.read_text().replace("podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady")

@@ -30,7 +30,7 @@ def test_pods_beside_the_worker_find_its_names_inside_the_cluster() -> None:
 
 
 def test_other_regions_reach_the_ports_of_clients_where_these_have_the_name_of_the_address() -> None:
-    """Their tests and drills are told ``pulsar``. Ports at other names lead elsewhere; nodes have their own ports."""
+    """A port of clients is left out if its address has another name, or if nodes lead to it by their own ports."""
 
     def ports(*arguments: str) -> dict[int, str]:
         service = one(rendered("load-balancers", *arguments), "Service", "us-east-replicator-links")["spec"]

@@ -21,13 +21,18 @@ def topology_with(path: Path, *links: str) -> Topology:
 
 
 def status(*, halted: bool = False, gap: bool = False, paused: bool = False) -> dict[str, Any]:
-    """Return the status of a link that has stopped at :data:`TOPIC`."""
+    """Return the status of a link.
+
+    * ``halted``: the link has halted :data:`TOPIC` for a reason that may end by itself.
+    * ``gap``: the link has halted :data:`TOPIC` at a gap.
+    * ``paused``: an operator paused the whole link.
+    """
     stops = [{"topic": TOPIC, "kind": "made-anew", "detail": "resolve it", "policies": ["keep-both"]}]
     return {"paused": paused, "halted": {TOPIC: "why"} if halted or gap else {}, "gaps": stops if gap else []}
 
 
 def way(topology: Topology, stopped: dict[str, dict[str, Any]]) -> Way:
-    """Return the way from a to b. ``stopped`` has the status of links by key."""
+    """Return the way from a to b. ``stopped`` has the status of each stopped link by its key."""
     found = {link.key: StoppedLink.of(link, stopped[link.key]) for link in topology.links if link.key in stopped}
     return Way(topology, "a", "b", found)
 

@@ -113,7 +113,7 @@ class TopicScope:
         return self.standings.get(number, ReplicaState(absent=True)).absent and self.has_deleted(name)
 
     def has_deleted(self, name: str) -> bool:
-        """Return whether the cluster ``name`` deleted the topic once, whether or not it made the topic anew since."""
+        """Return whether the cluster ``name`` has ever deleted the topic, even if it has made the topic anew since."""
         return any(name in map(home_of, each.deleted) for each in self.standings.values())
 
     def is_deleted_alone(self, name: str, generation: int, way: tuple[str, str], destination: int) -> bool:
