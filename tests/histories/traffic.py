@@ -237,7 +237,7 @@ class Traffic(Operating):
             acks = [consumer.acknowledge(message) for message in chosen]
         answers = await self._in_time(asyncio.gather(*acks, return_exceptions=True), f"acknowledging at {at}")
         refused = [isinstance(answer, InvalidAck) for answer in answers]
-        if any(refused) and subscription.unsettled_seek not in (None, at):
+        if any(refused) and subscription.unsettled_seek is not None:  # perhaps there were several, the last one here
             # A seek at another cluster arrived meanwhile. An acknowledgement on its way then counts, or does not.
             each = refused if len(refused) == len(chosen) else refused * len(chosen)
             subscription.forget(uid_of(message) for message, is_refused in zip(chosen, each, strict=True) if is_refused)
