@@ -8,6 +8,8 @@ Invariant (DESIGN §3): 5, nothing is acknowledged that is not asked for here.
    cursor as far as that leaves no hole. Beyond a hole, a consumer of ours acknowledges, and is there for milliseconds.
 3. Brokers are asked once for :data:`AT_ONCE` subscriptions: which types they have, and whether the moved cursors have
    arrived.
+4. A broker makes the subscription of a consumer that connects. So no consumer of ours connects to a subscription that
+   the last answer lacks: it was deleted.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class Applying:
         through = {
             name: reached
             for name in names
-            if (reached := wanted[name].passable(kinds.get(name, ""), internals.last_entries)) is not None
+            if name in kinds and (reached := wanted[name].passable(kinds[name], internals.last_entries)) is not None
         }
         applied = await self._by_consumers([name for name in names if name not in through], wanted, kinds)
         if not through:
@@ -130,7 +132,9 @@ class Applying:
         self, names: Sequence[str], wanted: Mapping[str, Wanted], kinds: Mapping[str, str]
     ) -> dict[str, Applied]:
         async def acknowledge(name: str) -> list[Position]:
-            kind, positions = kinds.get(name, ""), wanted[name].positions
+            if name not in kinds:  # a consumer that connects would make it anew
+                raise BridgeError("the brokers do not have it any more; the bridge looks again by itself")
+            kind, positions = kinds[name], wanted[name].positions
             done = await acknowledge_at_broker(self._connector, self._cluster, self._topic, name, kind, positions)
             if done is None:
                 raise BridgeError(
@@ -160,7 +164,7 @@ class Applying:
             found = {name: cursor_of(internals, name) for name in waiting}
             there = {name for name, at in found.items() if at is not None and at.mark_delete >= through[name]}
             passed |= there
-            waiting -= there
+            waiting -= there | {name for name, at in found.items() if at is None}  # it was deleted
             if loop.time() > deadline:
                 break
             if waiting:

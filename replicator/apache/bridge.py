@@ -9,6 +9,7 @@ brokers, in a namespace that is there.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -18,6 +19,7 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.broker_clients import BrokerClients
+from replicator.apache.comparison import quiet_seconds
 from replicator.apache.copies_elsewhere import Elsewhere
 from replicator.apache.credentials import showing_of
 from replicator.apache.errors import AdminFailed, BridgeError, NotBridged
@@ -152,6 +154,7 @@ class ApacheBridge(TopicListener[Topic]):
             "limited": self._admin.limited(),
             "requests_refused": self._admin.refusals,
             "watched": self._watches.count,
+            "quiet_seconds": round(self._quiet_seconds(1.0), 1),
             "native_replication": dict(self._native.found),
             "refused": self._too_many | self._refused,
             "topics": [each.status() for each in self._topics.values()],
@@ -314,6 +317,7 @@ class ApacheBridge(TopicListener[Topic]):
             self._engine.supervisor,
             self._elsewhere,
             self._natives,
+            lambda: self._quiet_seconds(random.random()),
         )
         self.clients.fence(bridged)
         bridged.start()
@@ -342,6 +346,9 @@ class ApacheBridge(TopicListener[Topic]):
                     await self._watches.news.wait()
             except TimeoutError:
                 pass
+
+    def _quiet_seconds(self, chance: float) -> float:
+        return quiet_seconds(len(self._topics), self._settings.quiet_requests_per_second, chance)
 
     def _fails(self, error: Exception) -> None:
         self._error = str(error)

@@ -24,6 +24,20 @@ from snapshots.position import BEFORE_ALL, Position
 STANDS_STILL_SECONDS: Final = 15.0
 """Time after which what does not move is a difference. A worker finds a topic that has moved to another broker within
 this time. A minute is promised."""
+QUIET_SECONDS: Final = 5.0
+"""Shortest time between comparisons of a topic whose messages are all acknowledged, on both sides. A new message, or a
+change in another cluster, ends it at once. A seek back or a new subscription at the brokers is seen within it."""
+SPREAD: Final = 0.5
+"""Part by which a longer time is lengthened at random, so that many topics are not compared at the same moment."""
+
+
+def quiet_seconds(topics: int, requests_per_second: int, chance: float = 0.0) -> float:
+    """Return the time between two comparisons of a quiet topic, so that ``topics`` need no more requests.
+
+    It is :data:`QUIET_SECONDS` as long as that suffices. ``chance``, from 0 to 1, spreads longer times.
+    """
+    seconds = topics / requests_per_second
+    return QUIET_SECONDS if seconds <= QUIET_SECONDS else seconds * (1 + SPREAD * chance)
 
 
 @dataclass(frozen=True, slots=True)

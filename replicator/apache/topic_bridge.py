@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import structlog
 
 from replicator.apache.admin import BrokerAdmin
 from replicator.apache.arrivals import StallDetector
-from replicator.apache.comparison import Comparison, WorkerProgress
+from replicator.apache.comparison import QUIET_SECONDS, Comparison, WorkerProgress
 from replicator.apache.confirmed_entries import ConfirmedEntries
 from replicator.apache.consumer_fence import ConsumerFence
 from replicator.apache.copies_elsewhere import Elsewhere
@@ -52,9 +52,6 @@ COMPARE_SECONDS_MIN: Final = 0.1
 COMPARE_SECONDS_MAX: Final = 1.0
 """Longest time between comparisons of a topic with unacknowledged messages. Acknowledgements at the brokers are seen
 within it."""
-QUIET_SECONDS_MAX: Final = 5.0
-"""Longest time between comparisons of a topic whose messages are all acknowledged, on both sides. A new message, or a
-change in another cluster, ends it at once. A seek back or a new subscription at the brokers is seen within it."""
 LEFT_OUT_SHOWN_MAX: Final = 1_000
 """Most entries in the status that an operator passed over."""
 HOLDER: Final = "apache-bridge"
@@ -79,9 +76,11 @@ class TopicBridge:
         supervisor: Supervisor,
         elsewhere: Elsewhere | None,
         natives: NativeOrigins | None = None,
+        quiet_seconds: Callable[[], float] = lambda: QUIET_SECONDS,
     ) -> None:
         self.topic = topic
         self._natives = natives
+        self._quiet_seconds = quiet_seconds
         self._connector = connector
         self._admin = admin
         self._engine = engine
@@ -487,7 +486,7 @@ class TopicBridge:
             async with self._compared:
                 self._compared.notify_all()
             await self._trim()
-            longest = QUIET_SECONDS_MAX if self._states.quiet else COMPARE_SECONDS_MAX
+            longest = self._quiet_seconds() if self._states.quiet else COMPARE_SECONDS_MAX
             pause = COMPARE_SECONDS_MIN if worked else min(2 * pause, longest)
             await asyncio.sleep(COMPARE_SECONDS_MIN)
             if pause > COMPARE_SECONDS_MIN:

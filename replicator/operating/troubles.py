@@ -115,10 +115,10 @@ def _troubles_of_bridge(apache: Mapping[str, Any] | None) -> list[str]:
             )
         states = topic["state"]["errors"].items()
         found += [f"subscription {name} of {topic['topic']}: {reason}" for name, reason in states]
-    if late := [topic for topic in apache["topics"] if _is_compared_late(topic)]:
+    longest = max(COMPARED_SECONDS_MAX, 2 * apache.get("quiet_seconds", 0.0))  # older workers do not report it
+    if late := [topic for topic in apache["topics"] if _is_compared_late(topic, longest)]:
         found.append(
-            f"{len(late)} topics were not compared with the brokers for {COMPARED_SECONDS_MAX:.0f} s, such as "
-            f"{late[0]['topic']}"
+            f"{len(late)} topics were not compared with the brokers for {longest:.0f} s, such as {late[0]['topic']}"
         )
     more = len(found) - TROUBLES_SHOWN_MAX
     return found if more <= 0 else [*found[:TROUBLES_SHOWN_MAX], f"… and {more} more (--output json)"]
@@ -148,9 +148,9 @@ def native_text(namespace: str, clusters: Sequence[str]) -> str:
     )
 
 
-def _is_compared_late(topic: Mapping[str, Any]) -> bool:
+def _is_compared_late(topic: Mapping[str, Any], longest: float) -> bool:
     age = (topic.get("comparison") or {}).get("age_seconds")  # None before the first one
-    return age is not None and age > COMPARED_SECONDS_MAX
+    return age is not None and age > longest
 
 
 def remarks(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,7 @@ HOSTS_MAX: Final = 32
 """Limit of hosts in one URL. They are tried one after the other."""
 PULSAR_NAME_CHARS_MAX: Final = 255
 """Limit of characters of the name that brokers have for a cluster."""
+QUIET_REQUESTS_PER_SECOND: Final = 20
 _SERVICE_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _ADMIN_PORTS: Final = {"http": 8080, "https": 8443}
 
@@ -125,6 +126,9 @@ class ApacheSettings(Section):
     cluster_name: Annotated[str, AfterValidator(check_cluster_name)] | None = None
     """The name that the brokers have for their own cluster, if it is not the name in the topology."""
 
+    quiet_requests_per_second: int = Field(default=QUIET_REQUESTS_PER_SECOND, ge=1, le=1000)
+    """Limit of the requests by which topics are compared of which all messages are acknowledged."""
+
     @model_validator(mode="after")
     def _certificate_needs_tls(self) -> ApacheSettings:
         tls = self.service_url.startswith("pulsar+ssl://") and self.admin_url.startswith("https://")
@@ -164,6 +168,8 @@ class ApacheSettings(Section):
                 written[name] = list(patterns)
         if self.cluster_name is not None:
             written["cluster_name"] = self.cluster_name
+        if self.quiet_requests_per_second != QUIET_REQUESTS_PER_SECOND:
+            written["quiet_requests_per_second"] = self.quiet_requests_per_second
         return written
 
     def __str__(self) -> str:

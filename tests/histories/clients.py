@@ -18,7 +18,8 @@ import psycopg
 from failover_support import Deployment
 from sqlalchemy import make_url
 
-from histories.model import Model, Violation
+from histories.judging import Violation
+from histories.model import Model
 from histories.records import Subscription
 from histories.shapes import Shape
 from histories.steps import TYPES, is_replicated

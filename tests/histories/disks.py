@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import lmdb
 
-from histories.model import Violation
+from histories.judging import Violation
 from histories.operating import UNAVAILABLE, failed
 from histories.pauses import BACKUP, RECLAIM, Pause
 from histories.traffic import Traffic

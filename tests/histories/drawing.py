@@ -14,8 +14,10 @@ from histories.steps import (
     NAMED,
     PARTED,
     PARTITIONS_MAX,
+    PLAIN,
     PRODUCERS,
     REPLICATED,
+    SYNCED,
     TOPICS,
     Step,
     is_replicated,
@@ -47,8 +49,13 @@ def _at(drawn: random.Random, model: Model) -> str | None:
 
 
 def _consumed(model: Model) -> list[str]:
-    """Return the topics to draw from. Topics without partitions are in the list twice, to be drawn more often."""
-    return [*TOPICS, *TOPICS, PARTED] if model.partitions else list(TOPICS)
+    """Return the topics to draw from. Some are in the list twice, to be drawn more often."""
+    return [*SYNCED, *SYNCED, PLAIN, *([PARTED] if model.partitions else [])]
+
+
+def _name_for(drawn: random.Random, topic: str) -> str:
+    """Draw the name of a subscription. A name says whether it is replicated."""
+    return drawn.choice(LOCAL if topic == PLAIN else REPLICATED * 2 + LOCAL)
 
 
 def _grow(drawn: random.Random, model: Model) -> dict[str, Any] | None:
@@ -99,18 +106,18 @@ def _publish_named(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 def _subscribe(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     if (at := _at(drawn, model)) is None:
         return None
-    name = drawn.choice(REPLICATED * 2 + LOCAL)
-    topics = [*_consumed(model), *([NAMED] if model.deduplication else [])]
-    return {"at": at, "topic": drawn.choice(topics), "name": name, "earliest": drawn.random() < 0.5}
+    topic = drawn.choice([*_consumed(model), *([NAMED] if model.deduplication else [])])
+    return {"at": at, "topic": topic, "name": _name_for(drawn, topic), "earliest": drawn.random() < 0.5}
 
 
 def _subscribe_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """Draw a new subscription that begins at one of the messages of a topic."""
-    at, name = _at(drawn, model), drawn.choice(REPLICATED * 2 + LOCAL)
+    at = _at(drawn, model)
     known = sorted(topic for topic in model.topics if topic in (*TOPICS, NAMED))
     if at is None or not known:
         return None
     topic = drawn.choice(known)
+    name = _name_for(drawn, topic)
     if model.find(topic, name, at, replicated=is_replicated(name)) is not None:
         return None
     return {"at": at, "topic": topic, "name": name, "place": drawn.randrange(1_000), "excluded": drawn.random() < 0.3}
@@ -118,7 +125,7 @@ def _subscribe_at(drawn: random.Random, model: Model) -> dict[str, Any] | None:
 
 def _subscribe_apart(drawn: random.Random, model: Model) -> dict[str, Any] | None:
     """Draw a new replicated subscription, and two clusters that make it before they tell each other of it."""
-    topic, name = drawn.choice(TOPICS), drawn.choice(REPLICATED)
+    topic, name = drawn.choice(SYNCED), drawn.choice(REPLICATED)
     pairs = [
         (at, other)
         for at in serving(model)
@@ -444,6 +451,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "postgres_away": Kind(2, _postgres_away, slow=True),
     "postgres_back": Kind(4, _postgres_back, slow=True),
     "delete_topic": Kind(3, _topic_at, deletes=True),
+    "make_anew": Kind(2, _topic_at, deletes=True),
 }
 
 

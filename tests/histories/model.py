@@ -6,18 +6,15 @@ If a history leaves open what is right, the model allows every answer that may b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from histories.judging import Judging
 from histories.records import Sent, Subscription, Topic
 from histories.shapes import JOINED, SHAPES, Shape
 
 
-class Violation(AssertionError):
-    """A worker did something that users must never see."""
-
-
-class Model:
+class Model(Judging):
     """Everything that the model knows of a history so far."""
 
     def __init__(self, shape: Shape, *, deduplication: bool = False, joins: bool = False) -> None:
@@ -51,9 +48,6 @@ class Model:
 
     # What happened.
 
-    def topic(self, name: str) -> Topic:
-        return self.topics.setdefault(name, Topic(name))
-
     def sending(
         self,
         topic: str,
@@ -77,9 +71,11 @@ class Model:
         """
         found = self.topic(topic)
         for uid in uids:
+            found.sent[uid].published_at.update(filter(None, [at]))
             if found.sent[uid].confirmed:  # what counts for one entry of a message counts for all
                 continue
             found.sent[uid].confirmed = True
+            found.absent.discard(at or found.sent[uid].origin)
             if at is not None:
                 found.sent[uid].origin = at
             else:
@@ -97,15 +93,6 @@ class Model:
         key = (cluster, producer)
         self._highest[key] = max(number, self._highest.get(key, number))
 
-    def judge_duplicate(self, topic: str, cluster: str, producer: str, number: int, uid: str) -> None:
-        """Raise :class:`Violation` if ``cluster`` wrongly answered that message ``uid`` is a duplicate.
-
-        In one cluster sequence ids alone decide. Across clusters the content must be the same, too.
-        """
-        if self.topic(topic).sent[uid].confirmed or number <= self._highest.get((cluster, producer), -1):
-            return
-        raise Violation(f"{cluster} answered that {uid} is a duplicate, and no cluster has it")
-
     def of_topic(self, topic: str) -> list[Subscription]:
         return [each for each in self.subscriptions.values() if each.topic == topic]
 
@@ -115,6 +102,7 @@ class Model:
     def subscribed(self, topic: str, name: str, cluster: str, *, replicated: bool, earliest: bool) -> Subscription:
         """Record that a client created a subscription, or connected to an existing one."""
         home = None if replicated else cluster
+        self.topic(topic).absent.discard(cluster)
         found = self.subscriptions.get((topic, name, home))
         if found is None:
             found = Subscription(topic, name, home, {cluster}, untold=cluster)
@@ -236,12 +224,14 @@ class Model:
         """
         topic = self.topic(subscription.topic)
         reaching = {uid for uid, sent in topic.sent.items() if self.shape.reaches(sent.origin, cluster)}
+        subscription.forget(uid for uid, sent in topic.sent.items() if cluster in sent.published_at - {sent.origin})
         later = reaching.intersection(list(topic.sent)[after:])
-        surely = {uid for uid in later if topic.sent[uid].copied or topic.sent[uid].origin == cluster}
+        is_whole = cluster not in self.behind
+        surely = {uid for uid in later if topic.sent[uid].origin == cluster or (topic.sent[uid].copied and is_whole)}
         for known in (*subscription.told.values(), *subscription.here.values(), subscription.safe):
             known -= reaching
         if after is not None and subscription.unsettled_seek in (None, cluster):
-            subscription.forget(reaching - later)
+            subscription.forget(reaching - (later if is_whole else surely))
             subscription.passed_over |= any(topic.sent[uid].chunked for uid in reaching - later)  # perhaps over a part
             perhaps_trimmed = self._perhaps_trimmed(topic.name)
             subscription.forget(surely & subscription.acknowledged & perhaps_trimmed)
@@ -264,6 +254,7 @@ class Model:
         found = self.topic(topic)
         found.lives[cluster] = found.lives.get(cluster, 0) + 1
         found.void[cluster] = set(found.sent)
+        found.absent.add(cluster)
         for held in self.held.values():
             held.discard(topic)
         lost = self._lose(found, cluster)
@@ -378,6 +369,7 @@ class Model:
         for topic in self.topics.values():
             for sent in topic.sent.values():
                 sent.copied = sent.confirmed and not sent.gone
+            self._came_back(topic)
         for subscription in self.subscriptions.values():
             subscription.unsettled_seek = subscription.untold = None
             if subscription.home is not None or subscription.deleted:
@@ -388,115 +380,13 @@ class Model:
                         subscription.told.setdefault(cluster, set()).update(uids)
                 subscription.safe |= uids
 
-    # What may come.
-
-    def is_waiting(self, subscription: Subscription, cluster: str) -> bool:
-        """Return whether a consumer that connects at ``cluster`` must get a message, even if links carry nothing."""
-        topic = self.topic(subscription.topic)
-        if topic.trims or cluster in subscription.excluded or subscription.unsettled_seek not in (None, cluster):
-            return False
-        return any(
-            (sent := topic.sent[uid]).origin == cluster and not sent.delayed and uid not in topic.trimmed
-            for uid in self.missing(subscription, cluster, ())
-        )
-
-    def judge_gap(self, topic: str, origin: str, kind: str) -> None:
-        """Raise :class:`Violation` if nothing happened that explains a gap of a link.
-
-        A gap is explained by a lost disk of ``origin``, by retention, or by a deletion of the topic there after it had
-        messages. Markers alone do not count as an earlier life of the topic.
-        """
-        found = self.topic(topic)
-        if found.trims or found.trimmed or origin in self.losers:
+    def _came_back(self, topic: Topic) -> None:
+        """Record that a cluster that deleted the topic, and made it anew, has again what others published and have."""
+        if self.shape.forwards or topic.trims or topic.trimmed:
             return
-        lives = found.lives.get(origin, 0)
-        if not any(sent.origin == origin and sent.life < lives for sent in found.sent.values()):
-            raise Violation(f"a link has a gap {kind} of {topic} and origin {origin}, which lost and deleted nothing")
-
-    def judge_dry_run(self, source: str, to: str, not_received: int | None) -> None:
-        """Raise :class:`Violation` if a dry run of a failover hides that ``to`` lacks messages of ``source``.
-
-        ``not_received`` is the number of such messages; None if it is not known.
-        """
-        if self.held.get((source, to)) and not_received == 0:
-            raise Violation(f"a dry run says that {to} has all of {source}, and it lacks messages")
-
-    def judge_read(self, topic: str, cluster: str, uids: Collection[str]) -> None:
-        """Raise :class:`Violation` if a read of the whole topic did not give a message that is surely at ``cluster``.
-
-        ``uids`` are the messages that the reader got.
-        """
-        found = self.topic(topic)
-        if found.trims:
-            return
-        here = {
-            uid
-            for uid, sent in found.sent.items()
-            if (sent.copied or (sent.confirmed and sent.origin == cluster and not sent.gone))
-            and self.shape.reaches(sent.origin, cluster)
-            and (sent.origin == cluster or cluster not in self.behind)
-        }
-        if missing := sorted(here - set(uids) - found.void.get(cluster, set()) - found.trimmed):
-            raise Violation(f"who reads {topic} at {cluster} does not get {', '.join(missing[:10])} ({len(missing)})")
-
-    def judge_compacted(self, topic: str, cluster: str, newest: Collection[str], uids: Collection[str]) -> None:
-        """Raise :class:`Violation` if a read of the compacted topic did not give the newest message of a key.
-
-        ``newest`` has the newest message of each key in the log of ``cluster``, and ``uids`` what the reader got.
-        """
-        if missing := sorted(set(newest) - set(uids)):
-            raise Violation(f"who reads {topic} at {cluster} compacted does not get {', '.join(missing[:10])}")
-
-    def judge_delivery(self, subscription: Subscription, cluster: str, uid: str) -> None:
-        """Raise :class:`Violation` if ``uid`` must not come to this subscription at this cluster."""
-        sent = self.topic(subscription.topic).sent.get(uid)
-        where = f"{subscription.topic} {subscription.name} at {cluster}"
-        if sent is None:
-            raise Violation(f"{where} got {uid!r}, which nobody sent there")
-        if uid in subscription.told.get(cluster, ()):
-            raise Violation(f"{where} got {uid} again, though it was acknowledged and that was told there")
-
-    def judge_session(self, subscription: Subscription, cluster: str, uids: list[str], *, redelivered: bool) -> None:
-        """Raise :class:`Violation` if a consumer got a message twice in one connection, or messages of an origin out of
-        order.
-
-        ``redelivered`` says that the consumer asked for messages again. Then nothing is judged. Nothing is judged while
-        a seek at another cluster may arrive, either: it puts the connected consumer back.
-        """
-        where = f"{subscription.topic} {subscription.name} at {cluster}"
-        topic = self.topic(subscription.topic)
-        if redelivered or subscription.unsettled_seek not in (None, cluster):
-            return
-        if len(uids) != len(set(uids)):
-            twice = sorted({uid for uid in uids if uids.count(uid) > 1})
-            raise Violation(f"{where} got {', '.join(twice[:5])} twice in one session")
-        last: dict[tuple[str, int, int], Sent] = {}
-        for uid in uids:
-            sent = topic.sent[uid]
-            if sent.delayed:
-                continue
-            place = sent.origin, sent.life, sent.lane
-            before = last.get(place)
-            if before is not None and before.number > sent.number:
-                raise Violation(f"{where} got {uid} after {before.uid}, which was sent later")
-            last[place] = sent
-
-    def may_be_cut(self, topic: str) -> bool:
-        """Return whether clusters may have only some chunks of a message, because its origin deleted or lost it."""
-        return any(sent.chunked and sent.gone for sent in self.topic(topic).sent.values())
-
-    def missing(self, subscription: Subscription, cluster: str, got: Collection[str]) -> list[str]:
-        """Return the messages that the subscription must have delivered at ``cluster`` by now, and did not deliver."""
-        if cluster in subscription.excluded or not subscription.is_at(cluster):
-            return []
-        topic = self.topic(subscription.topic)
-        sent: Mapping[str, Sent] = topic.sent
-        if topic.ages:
-            return []
-        trimmed = self._perhaps_trimmed(topic.name) - subscription.kept.get(cluster, set())
-        wanted = subscription.wanted - trimmed - subscription.excused.get(cluster, set())
-        return sorted(
-            uid
-            for uid in wanted - subscription.acknowledged - set(got) - topic.void.get(cluster, set())
-            if self.shape.reaches(sent[uid].origin, cluster)
-        )
+        for cluster, void in topic.void.items():
+            for uid in list(void) if cluster not in topic.absent else ():
+                sent = topic.sent[uid]
+                is_there = sent.confirmed and not sent.gone and sent.life == topic.lives.get(sent.origin, 0)
+                if is_there and sent.origin not in self.losers and (sent.origin, cluster) in self.shape.links:
+                    void.discard(uid)

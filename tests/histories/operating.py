@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import forked_commands
 
-from histories.model import Violation
+from histories.judging import Violation
 from histories.pauses import FAILOVER, UNPLANNED, Pause
 from histories.settling import Settling
 from histories.shapes import Shape

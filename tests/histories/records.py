@@ -26,6 +26,8 @@ class Sent:
     """Whether its origin deleted or lost it before it was surely copied. It may still come."""
     chunked: bool = False
     """Whether it is several entries. If it is gone, some of them may have been copied."""
+    published_at: set[str] = field(default_factory=set)
+    """Clusters where a producer published it by its name and sequence id. Who gets it twice shows it once."""
 
 
 @dataclass(slots=True)
@@ -96,3 +98,5 @@ class Topic:
     """Whether messages of the topic may be passed over because of their age."""
     void: dict[str, set[str]] = field(default_factory=dict)
     """For each cluster, the messages that were sent before the topic was deleted there. None of them may come there."""
+    absent: set[str] = field(default_factory=set)
+    """Clusters where the topic was deleted, and where no client made it anew since."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from histories.disks import Disks
-from histories.model import Violation
+from histories.judging import Violation
 from histories.records import Subscription
 from histories.steps import PARTED, TYPES, is_replicated
 from histories.traffic import uid_of
@@ -52,6 +52,7 @@ class AtRest(Disks):
             if sum(came):
                 await self.settle()
         await self._judge_backlogs()
+        await self.settle()  # a consumer that only connects may make a topic anew
         if self.model.damaged:
             await self._run("verify", "--fix")  # mends blocks that nobody read
         await self._verify()

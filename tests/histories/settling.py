@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from histories.clients import NAMESPACE, POLL_SECONDS, ClusterClients
-from histories.model import Violation
+from histories.judging import Violation
 from histories.watch import Late, patient
 from replicator.links.gaps import COPY_ANEW
 
@@ -77,6 +77,9 @@ class Settling(ClusterClients):
             for link in links:
                 for gap in link["gaps"]:
                     await self._resolve(name, link, gap, anew=anew)
+                if link["state"] == "paused" and name in self.model.losers:
+                    # The disk was lost before other clusters knew that an operator had resumed the link.
+                    await self._ask(name, "POST", f"/replication/v1/links/{quote(link['key'], safe='')}/resume")
                 if link["state"] not in ("idle", "copying"):
                     return f"{link['key']} is {link['state']}: {link['detail']}", None
                 if link["gaps"] or link["halted"] or link["backlog_entries"]:

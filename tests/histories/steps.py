@@ -15,7 +15,8 @@ from histories.shapes import Shape
 
 PLAIN: Final = "plain"
 """Name of a topic without replicated subscriptions. Only messages make links look at it."""
-TOPICS: Final = ("t0", "keyed", PLAIN)
+SYNCED: Final = ("t0", "keyed")
+TOPICS: Final = (*SYNCED, PLAIN)
 NAMED: Final = "named"
 """Name of the topic whose producers use their names in several clusters."""
 PARTED: Final = "parts"

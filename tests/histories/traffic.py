@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from histories.clients import CHUNK_BYTES, FIRST_SECONDS, SURE_SECONDS
-from histories.model import Violation
+from histories.judging import Violation
 from histories.operating import Operating
 from histories.records import Subscription
 from histories.steps import NAMED, PARTED, is_replicated
@@ -270,6 +270,13 @@ class Traffic(Operating):
         ms = self._sent_ms[later[0]] if later else _now_ms()
         await self._admin(at, "POST", f"{self._path(topic)}/subscription/{name}/resetcursor/{ms}")
         self.model.sought(self._known(topic, name, at), at, after=after)
+
+    async def make_anew(self, *, at: str, topic: str) -> None:
+        """Delete a topic at one cluster and make it anew there, by a subscription. Read it when all are at rest."""
+        await self.delete_topic(at=at, topic=topic)
+        await self.subscribe(at=at, topic=topic, name="l-shared", earliest=True)
+        await self.settle()
+        await self.last_message(at=at, topic=topic)
 
     def _absent(self, at: str) -> tuple[int, ...]:
         """Return the answers that say that ``at`` lacks a subscription, if it perhaps lacks some after a lost disk."""

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TypeVar
 
-from histories.model import Violation
+from histories.judging import Violation
 
 PATIENCE: Final[ContextVar[float]] = ContextVar("patience", default=1.0)
 """Factor of all limits of time."""

@@ -47,6 +47,7 @@ HEALTHY: Final = {
     'replicator_apache_up{cluster="a"}': "1",
     'replicator_apache_differing_topics{cluster="a"}': "0",
     'replicator_apache_comparison_age_max_seconds{cluster="a"}': "31",
+    'replicator_apache_topics{cluster="a"}': "100",
 }
 FIRES: Final[dict[str, dict[str, str]]] = {
     "ReplicatorWorkerDown": {'up{job="replicator",instance="a:7100"}': "0"},
@@ -93,6 +94,10 @@ FIRES: Final[dict[str, dict[str, str]]] = {
 QUIET: Final[tuple[dict[str, str], ...]] = (
     {},
     {'replicator_ready{cluster="a"}': "0", 'replicator_failover_fenced{cluster="a"}': "1"},
+    {
+        'replicator_apache_comparison_age_max_seconds{cluster="a"}': "370",
+        'replicator_apache_topics{cluster="a"}': "5000",
+    },
 )
 """Series for which no alert must fire."""
 MINUTES: Final = 800

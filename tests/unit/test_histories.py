@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
 from histories.edits import WHOLE_PASS, Edit
-from histories.model import Model, Violation
+from histories.judging import Violation
+from histories.model import Model
 from histories.pauses import POINTS
 from histories.reverts import REVERTS
 from histories.running import PATIENCE_ALONE, History, Outcome, drawn_history, settled_alone

@@ -525,3 +525,41 @@ async def test_a_state_whose_storing_failed_is_stored_by_the_next_comparison(
         await bridge.settle()
         assert brokers.deleted == ["one"]
         assert {"one", "two"} <= set(bridge.topic.subscriptions)
+
+
+@pytest.mark.parametrize("at", ["expireMessages", "stats"])
+@asynchronous
+async def test_a_subscription_that_is_deleted_while_its_state_is_applied_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A broker makes the subscription of a consumer that connects, so the worker's own consumer would make it anew."""
+    async with bridging(tmp_path) as bridge:
+        brokers = bridge.brokers
+        connected: list[str] = []
+
+        async def acknowledge(*asked: Any) -> list[Position]:
+            connected.append(asked[3])
+            return list(asked[5])
+
+        async def answer(self: Brokers, request: web.Request) -> web.Response:
+            answered = await whole(self, request)
+            if deleting and request.path.endswith(at):
+                brokers.acknowledged.pop("one", None)
+                return answered if at == "expireMessages" else await whole(self, request)
+            return answered
+
+        deleting = False
+        whole = Brokers._answer
+        monkeypatch.setattr("replicator.apache.applying.acknowledge_at_broker", acknowledge)
+        monkeypatch.setattr(Brokers, "_answer", answer)
+        await bridge.publish(4)
+        await bridge.settle()
+        deleting = True
+        await bridge.merge("one", 2)
+        await bridge.states.compare()
+        assert "the brokers do not have it any more" in bridge.states.errors["one"]
+        deleting = False
+        monkeypatch.setattr(state, "GONE_SECONDS", 0.0)
+        await bridge.settle()
+        assert connected == []
+        assert "one" not in bridge.topic.subscriptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from replicator.apache.comparison import STANDS_STILL_SECONDS, Comparison, WorkerProgress
+from replicator.apache.comparison import STANDS_STILL_SECONDS, Comparison, WorkerProgress, quiet_seconds
 from replicator.apache.shown import TopicInternals
 from snapshots.position import BEFORE_ALL, Position
 
@@ -85,3 +85,11 @@ def test_the_age_is_that_of_the_last_comparison() -> None:
     comparison.look(at_brokers(l3=9), WorkerProgress(Position(3, 9), {}), BEFORE_ALL, 5)
     assert comparison.status(7.5)["age_seconds"] == 2.5
     assert comparison.status(7.5)["brokers_end"] == "3:9"
+
+
+def test_quiet_topics_together_need_no_more_requests_than_the_limit() -> None:
+    assert [quiet_seconds(topics, 20) for topics in (0, 100, 101, 5_000)] == [5, 5, 5.05, 250]
+    for topics, rate in ((1_000, 20), (5_000, 7)):
+        for chance in (0.0, 0.5, 1.0):
+            assert topics / quiet_seconds(topics, rate, chance) <= rate
+    assert quiet_seconds(1_000, 20, 1.0) == 75

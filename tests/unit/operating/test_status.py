@@ -122,6 +122,8 @@ def test_a_worker_beside_apache_pulsar_says_what_keeps_it_from_copying() -> None
     shown = text_of({"us-east": {**answer_with("orders"), "apache": {**apache, "topics": [compared]}}}, 200)
     assert "payments differs: 3 entries are not read" in shown
     assert "1 topics were not compared with the brokers for 60 s, such as payments" in shown
+    many = {**apache, "topics": [compared], "quiet_seconds": 31.0}
+    assert "not compared" not in text_of({"us-east": {**answer_with("orders"), "apache": many}}, 200)
     native = {**apache, "native_replication": {"shop/eu": ["a", "b"]}}
     shown = text_of({"us-east": {**answer_with("orders"), "apache": native}}, 200)
     assert "replicate namespace shop/eu themselves, among a, b" in shown

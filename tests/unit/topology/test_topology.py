@@ -180,12 +180,14 @@ def test_a_cluster_beside_apache_pulsar_says_how_its_brokers_are_reached(tmp_pat
         auth="{token_file: token}",
         tls="{ca: ca.pem}",
         cluster_name="europe",
+        quiet_requests_per_second="50",
     )
     topology = load(tmp_path, GOOD.replace("127.0.0.1:7102", becomes))
     cluster = topology.cluster("eu-west")
     assert cluster.apache is not None
     assert cluster.apache.service_url == "pulsar+ssl://b:6651"
     assert cluster.apache.admin_url == "http://b:8080"
+    assert cluster.apache.quiet_requests_per_second == 50
     assert cluster.apache.auth.token_file == tmp_path / "token"
     assert cluster.pulsar_tls_url == "pulsar+ssl://b:6651"
     assert cluster.broker_origin == "eu-west.pulsar"
