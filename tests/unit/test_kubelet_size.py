@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 KUBELET: Final = Path(__file__).parents[1] / "kubelet"
-LINES_MAX: Final = 620
+LINES_MAX: Final = 650
 _NO_CODE: Final = frozenset(
     {
         tokenize.COMMENT,
@@ -41,7 +41,7 @@ def test_code_is_counted_and_nothing_else() -> None:
     assert lines_of_code(text) == 5
 
 
-def test_the_node_has_620_lines_of_code_at_most() -> None:
+def test_the_node_has_650_lines_of_code_at_most() -> None:
     counted = {file.name: lines_of_code(file.read_text()) for file in KUBELET.glob("*.py")}
     assert len(counted) > 5
     assert sum(counted.values()) <= LINES_MAX, counted
