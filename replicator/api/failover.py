@@ -43,8 +43,6 @@ class FailoverSource(Protocol):
         self, names: list[str] | None, earlier: Mapping[str, Mapping[str, Sequence[Position]]] | None = None
     ) -> list[dict[str, Any]]: ...
 
-    def deleted(self, names: Collection[str]) -> dict[str, str]: ...
-
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
     ) -> dict[str, dict[str, Any]]: ...
@@ -131,11 +129,9 @@ async def topics(request: web.Request) -> web.Response:
 
     A life of a topic lasts from its creation to its deletion. The newest messages of this cluster's own earlier lives
     are always returned; with ``earlier``, those of all origins, and the positions in ``earlier`` that are missing here.
-    ``deleted`` has those of ``names`` that this cluster deleted and has not made again.
     """
     body = await _body(request)
-    source, names = request.app[FAILOVER], _names(body)
-    return web.json_response({"topics": source.topics(names, _earlier(body)), "deleted": source.deleted(names or ())})
+    return web.json_response({"topics": request.app[FAILOVER].topics(_names(body), _earlier(body))})
 
 
 async def missing(request: web.Request) -> web.Response:

@@ -49,11 +49,6 @@ def by_name(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {topic["name"]: topic for topic in answer["topics"]}
 
 
-def deleted(answer: Mapping[str, Any]) -> dict[str, Position]:
-    """Return the last positions of topics that the answering cluster deleted and has not made again."""
-    return {name: position(each) for name, each in answer.get("deleted", {}).items()}
-
-
 def mark(topic: Mapping[str, Any] | None, origin: str) -> RequiredEntries | None:
     """Return the position up to which a topic has the messages and markers of ``origin``; None if it has nothing of
     it.
@@ -84,42 +79,14 @@ def position(text: str) -> Position:
     return Position.parse(text)
 
 
-def goals(
-    origin: str, target: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]
-) -> dict[str, RequiredEntries]:
+def goals(origin: str, topics: Topics, carried: Callable[[str, Mapping[str, Any]], bool]) -> dict[str, RequiredEntries]:
     """Return, for every carried topic, what the target must have of the messages that the source's clients
     published.
     """
     found = {name: mark(topic, origin) for name, topic in topics.items() if carried(name, topic)}
     return {
-        name: replace(
-            goal,
-            earlier=earlier(topics[name], origin),
-            unless_deleted=unless_deleted(origin, target, topics[name]),
-        )
-        for name, goal in found.items()
-        if goal is not None
+        name: replace(goal, earlier=earlier(topics[name], origin)) for name, goal in found.items() if goal is not None
     }
-
-
-def unless_deleted(origin: str, target: str, topic: Mapping[str, Any]) -> Position | None:
-    """Return the position up to which the target must have deleted the topic so that it needs nothing of ``origin``.
-
-    Links do not make a deleted topic again with markers alone, and markers say nothing where there is no subscription.
-    Return None if the source has messages of ``origin``.
-    """
-    if origin in topic.get("messages_of", (origin,)):  # earlier versions do not name them
-        return None
-    own = mark(topic, target)
-    return BEFORE_ALL if own is None else own.last
-
-
-def needless(origin: str, target: str, here: Topics, deleted: Mapping[str, Position]) -> frozenset[str]:
-    """Return the topics of ``deleted`` of which the target needs nothing. It deleted them up to these positions, and
-    ``here`` is what the source has.
-    """
-    upto = {name: unless_deleted(origin, target, here[name]) for name in deleted if name in here}
-    return frozenset(name for name, each in upto.items() if each is not None and each <= deleted[name])
 
 
 def earlier(topic: Mapping[str, Any], origin: str) -> tuple[Position, ...]:
@@ -345,11 +312,9 @@ def compare_topic(
     carried: bool,
     missing: Mapping[str, Any] | None,
     digests: tuple[Digests, Digests] = ({}, {}),
-    deleted: bool = False,
 ) -> TopicReport:
     """Compare one topic. Clients of the source publish messages of ``origin``. ``here`` is None if the source does not
-    answer; ``missing`` is the source's count above the target's mark, None if nothing is missing. ``deleted`` says that
-    the target deleted the topic and needs nothing of it (:func:`needless`).
+    answer; ``missing`` is the source's count above the target's mark, None if nothing is missing.
     """
     has = mark(there, origin)
     if here is None:
@@ -364,9 +329,7 @@ def compare_topic(
         messages += int(here.get("earlier_messages", {}).get(origin, 0))
     last = mark(here, origin)
     compared = tuple(
-        SubscriptionReport(each, True, "the target deleted the topic, and only markers of it are left to copy", 0)
-        if deleted
-        else compare_subscription(
+        compare_subscription(
             each,
             origin,
             state,

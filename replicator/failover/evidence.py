@@ -42,10 +42,6 @@ class Evidence:
 
         return carried
 
-    def goals(self, source: str, target: str, topics: Mapping[str, Mapping[str, Any]]) -> dict[str, RequiredEntries]:
-        """Return, for each of the source's ``topics`` that links carry, what the target must have of it."""
-        return comparing.goals(self.origin(source), target, topics, self.carried(source, target))
-
     def origin(self, cluster: str) -> str:
         """Return the origin of messages that clients publish at the cluster."""
         return self._topology.origin_of_clients(cluster)
@@ -61,41 +57,27 @@ class Evidence:
         ``earlier`` is an origin and, by topic, positions of messages of earlier lives. The answer names those that the
         cluster lacks.
         """
-        return comparing.by_name(await self._answer(cluster, names, earlier))
-
-    async def _answer(
-        self,
-        cluster: str,
-        names: Sequence[str] | None = None,
-        earlier: tuple[str, Mapping[str, Sequence[Position]]] | None = None,
-    ) -> Mapping[str, Any]:
-        """Return the whole answer to what :meth:`topics` asks."""
         body: dict[str, Any] = {} if names is None else {"names": list(names)}
         if earlier is not None and earlier[1]:
             origin, positions = earlier
             body["earlier"] = {name: {origin: list(map(str, each))} for name, each in positions.items()}
-        answer: Mapping[str, Any] = await self._peers.call(
-            cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX
-        )
-        return answer
+        answer = await self._peers.call(cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX)
+        return comparing.by_name(answer)
 
     async def copies(
         self, source: str, target: str, names: Sequence[str], earlier: Mapping[str, Sequence[Position]]
-    ) -> tuple[dict[str, RequiredEntries], dict[str, Sequence[Position]], dict[str, Position]]:
+    ) -> tuple[dict[str, RequiredEntries], dict[str, Sequence[Position]]]:
         """Return up to where the target serves the source's messages, and which messages in ``earlier`` it lacks.
 
-        The third result has the last positions of topics that the target deleted and has not made again. Each result
-        has only the topics of which there is something to say.
+        Each result has only the topics with such messages.
         """
         origin = self.origin(source)
-        answer = await self._answer(target, names, (origin, earlier))
-        topics = comparing.by_name(answer)
-        found = {name: comparing.served(topic, origin) for name, topic in topics.items()}
+        answer = await self.topics(target, names, (origin, earlier))
+        found = {name: comparing.served(topic, origin) for name, topic in answer.items()}
         lacks: dict[str, Sequence[Position]] = {
-            name: each for name, topic in topics.items() if (each := comparing.lacks(topic, origin))
+            name: each for name, topic in answer.items() if (each := comparing.lacks(topic, origin))
         }
-        copies = {name: goal for name, goal in found.items() if goal is not None}
-        return copies, lacks, comparing.deleted(answer)
+        return {name: goal for name, goal in found.items() if goal is not None}, lacks
 
     async def way(self, source: str, target: str, silent: frozenset[str] = frozenset()) -> Way:
         """Return how the links from the source to the target stand. The clusters in ``silent`` are not asked.
@@ -125,8 +107,9 @@ class Evidence:
         if names is not None and not names:
             return {}
         topics = await self.topics(way.source, None if names is None else sorted(names))
+        carried = self.carried(way.source, way.target)
         found = {name: topic for name, topic in topics.items() if way.obstacle(name) is not None}
-        return self.goals(way.source, way.target, found)
+        return comparing.goals(self.origin(way.source), found, carried)
 
     async def why_stopped(self, source: str, target: str) -> str | None:
         """Return why stopped links make a planned switch impossible now; None if they do not."""
@@ -141,20 +124,11 @@ class Evidence:
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:
         """Compare topics whose messages the target has completely."""
-        here, answer = await asyncio.gather(self.topics(source, names), self._answer(target, names))
-        there = comparing.by_name(answer)
-        deleted = comparing.needless(self.origin(source), target, here, comparing.deleted(answer))
+        here, there = await asyncio.gather(self.topics(source, names), self.topics(target, names))
         digests = await asyncio.gather(self._digests(source, names), self._digests(target, names))
         return [
             comparing.compare_topic(
-                name,
-                self.origin(source),
-                here.get(name),
-                there.get(name),
-                carried=True,
-                missing=None,
-                digests=digests,
-                deleted=name in deleted,
+                name, self.origin(source), here.get(name), there.get(name), carried=True, missing=None, digests=digests
             )
             for name in names
         ]
@@ -180,7 +154,6 @@ class Evidence:
         here: Mapping[str, Mapping[str, Any]] | None = None
         counted: Mapping[str, Any] = {}
         digests: tuple[comparing.Digests, comparing.Digests] = ({}, {})
-        deleted = frozenset[str]()
         if report.source_answers:
             try:
                 here = await self.topics(report.source, asked)
@@ -192,9 +165,6 @@ class Evidence:
                 if note := comparing.note_of_unreplicated(here, report.target):
                     report.notes.append(note)
                 subscribed = [name for name, topic in here.items() if comparing.replicated(topic)]
-                if absent := [name for name in subscribed if name not in there]:
-                    answer = await self._answer(report.target, absent)
-                    deleted = comparing.needless(origin, report.target, here, comparing.deleted(answer))
                 digests = (
                     await self._digests(report.source, subscribed),
                     await self._digests(report.target, subscribed),
@@ -213,7 +183,6 @@ class Evidence:
                 carried=carried(name, there[name] if here is None else here[name]),
                 missing=counted.get(name),
                 digests=digests,
-                deleted=name in deleted,
             )
             for name in names
             if here is not None or comparing.mark(there[name], origin) is not None

@@ -58,15 +58,6 @@ class RequiredEntries:
     last: Position
     earlier: tuple[Position, ...] = ()
     """Newest message of each earlier life of the topic that the source has, as after a reclaim."""
-    unless_deleted: Position | None = None
-    """If the target deleted the topic with everything of its own up to here, it needs none of the entries: they are
-    only markers. None if it needs them in any case."""
-
-    def needless(self, deleted: Position | None) -> bool:
-        """Return whether a target without the topic needs none of the entries. It deleted the topic up to ``deleted``,
-        or not at all.
-        """
-        return deleted is not None and self.unless_deleted is not None and self.unless_deleted <= deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +167,14 @@ class PlannedSwitch:
         now_ms: int,
         lacks: Mapping[str, Sequence[Position]] | None = None,
         obstacles: Mapping[str, Obstacle] | None = None,
-        deleted: Mapping[str, Position] | None = None,
     ) -> list[Action]:
         """Process the target's answer about the topics that it was asked for.
 
         ``copies`` has no entry for a topic that the target does not have. ``lacks`` has, by topic, the messages of
-        earlier lives that the target lacks. ``obstacles`` has the topics that stopped links hold up. ``deleted`` has
-        the topics that the target deleted and has not made again, with their last positions.
+        earlier lives that the target lacks. ``obstacles`` has the topics that stopped links hold up.
         """
         assert self.step in (Step.CHECK, Step.DRAIN), self.step
-        asked = {topic: self._goals[topic] for topic in self._missing}
-        lacking = missing_of(asked, copies, lacks or {}, deleted or {})
+        lacking = missing_of({topic: self._goals[topic] for topic in self._missing}, copies, lacks or {})
         if self.step is Step.CHECK:  # the others come, and the drain waits for them
             lacking = {topic: reason for topic, reason in lacking.items() if topic in (obstacles or {})}
         self._missing = lacking
@@ -285,18 +273,12 @@ def missing_of(
     goals: Mapping[str, RequiredEntries],
     copies: Mapping[str, RequiredEntries],
     lacks: Mapping[str, Sequence[Position]],
-    deleted: Mapping[str, Position],
 ) -> dict[str, str]:
     """Return the topics of ``goals`` whose copies are incomplete, each with the reason.
 
-    ``lacks`` has, by topic, the messages of earlier lives that the target lacks. ``deleted`` has the topics that the
-    target deleted and has not made again, with their last positions.
+    ``lacks`` has, by topic, the messages of earlier lives that the target lacks.
     """
-    found = {
-        topic: _lacks(goal, copies.get(topic), lacks.get(topic, ()))
-        for topic, goal in goals.items()
-        if not goal.needless(deleted.get(topic))
-    }
+    found = {topic: _lacks(goal, copies.get(topic), lacks.get(topic, ())) for topic, goal in goals.items()}
     return {topic: reason for topic, reason in found.items() if reason is not None}
 
 

@@ -181,11 +181,11 @@ class PlannedRun:
         topics = comparing.by_name(answer)
         carried = self._evidence.carried(report.source, report.target)
         subscribed = [name for name, topic in topics.items() if carried(name, topic) and comparing.replicated(topic)]
-        return self._core.on_fenced(self._evidence.goals(report.source, report.target, topics), subscribed)
+        return self._core.on_fenced(comparing.goals(self._evidence.origin(report.source), topics, carried), subscribed)
 
     async def _ask_target(self, topics: tuple[str, ...], earlier: Mapping[str, tuple[Position, ...]]) -> list[Action]:
-        copies, lacks, deleted = await self._evidence.copies(self._report.source, self._report.target, topics, earlier)
-        actions = self._core.on_copies(copies, self._now_ms(), lacks, await self._obstacles(topics), deleted)
+        copies, lacks = await self._evidence.copies(self._report.source, self._report.target, topics, earlier)
+        actions = self._core.on_copies(copies, self._now_ms(), lacks, await self._obstacles(topics))
         await self._pause(actions, "messages")
         return actions
 

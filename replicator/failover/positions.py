@@ -74,7 +74,6 @@ class Positions:
                 for origin in marks
                 if (reached := self._clients.served_through(topic, origin)) is not None
             },
-            "messages_of": list(topic.origins.message_vector()),
             "messages": topic.log.messages,
             "subscriptions": {
                 each.name: {
@@ -89,15 +88,6 @@ class Positions:
                 if each.durable
             },
         }
-
-    def deleted(self, names: Collection[str]) -> dict[str, str]:
-        """Return those of ``names`` that this cluster deleted and has not made again, with their last positions."""
-        engine, found = self._engine, dict[str, str]()
-        for name in names:
-            lives = engine.origin_stores.deleted_lives(name, engine.cluster)
-            if (lives or engine.partitioned.is_of_deleted(name, engine.cluster)) and engine.find(name) is None:
-                found[name] = str(max(lives.values(), default=BEFORE_ALL))
-        return found
 
     def marks_of(self, origin: str) -> dict[str, dict[str, Any]]:
         """Return the position up to which every topic has the messages of ``origin``."""

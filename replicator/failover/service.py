@@ -358,10 +358,6 @@ class FailoverService:
         """See :meth:`Positions.topics`."""
         return self._positions.topics(names, earlier)
 
-    def deleted(self, names: Collection[str]) -> dict[str, str]:
-        """See :meth:`Positions.deleted`."""
-        return self._positions.deleted(names)
-
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
     ) -> dict[str, dict[str, Any]]:

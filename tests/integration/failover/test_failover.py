@@ -279,45 +279,6 @@ def test_a_planned_switch_with_an_open_gap_is_refused_before_the_fence_and_names
         assert deployed.report("failback", "--to", "A")["outcome"] == "done"
 
 
-def test_a_topic_that_the_target_deleted_is_no_obstacle_if_the_source_has_only_markers_of_it(
-    tmp_path: Path, databases: dict[str, str]
-) -> None:
-    async def consume(url: str) -> None:
-        async with Client(url) as client:
-            consumer = await client.subscribe(
-                TOPIC,
-                "sub",
-                initial_position=InitialPosition.Earliest,
-                replicate_subscription_state_enabled=True,
-            )
-            await consumer.acknowledge(await consumer.receive(timeout_millis=5000))
-            await consumer.flush_acknowledgements()
-
-    with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
-        asyncio.run(publish(deployed.client_url("B"), b"one"))
-        deployed.until(lambda: messages_in(deployed, "A"), "A has the message")
-        asyncio.run(consume(deployed.client_url("A")))
-        switch = ("failover", "--from", "A", "--to", "B")
-        deployed.until(
-            lambda: all(
-                each["equal"]
-                for topic in deployed.report(*switch, "--dry-run")["topics"]
-                for each in topic["subscriptions"]
-            ),
-            "B has the acknowledgement",
-        )
-        deployed.ask("B", "DELETE", f"/admin/v2/persistent/{TOPIC.removeprefix('persistent://')}?force=true")
-        dry_run = deployed.report(*switch, "--dry-run")
-        report = deployed.report(*switch, "--timeout", "10")
-        assert report["outcome"] == "done"
-        for each in (dry_run, report):
-            assert (each["not_received"], each["may_be_repeated"]) == (0, 0)
-            ((subscription,),) = (topic["subscriptions"] for topic in each["topics"] if topic["subscriptions"])
-            assert "deleted the topic" in subscription["evidence"]
-        asyncio.run(publish(deployed.client_url("B"), b"two"))
-        assert asyncio.run(drained(deployed.client_url("B"), subscription="sub")) == [b"two"]
-
-
 def test_over_a_one_way_link_a_planned_failover_works_also_where_the_target_consumed_more(
     tmp_path: Path, databases: dict[str, str]
 ) -> None:

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicator.failover.comparing import (
-    StateUnavailable,
-    compare_topic,
-    goals,
-    mark,
-    needless,
-    note_of_unreplicated,
-    served,
-)
+from replicator.failover.comparing import StateUnavailable, compare_topic, goals, mark, note_of_unreplicated, served
 from replicator.failover.planned import RequiredEntries
 from snapshots.position import Position
 
@@ -52,26 +44,9 @@ def compared(here: Any, there: Any, **given: Any) -> Any:
 
 
 def test_the_goal_is_the_sources_last_position_of_every_carried_topic() -> None:
-    found = goals("A", "B", {NAME: topic(), "u": topic()}, lambda name, _: name == NAME)
+    found = goals("A", {NAME: topic(), "u": topic()}, lambda name, _: name == NAME)
     assert found == {NAME: RequiredEntries(7, Position(1, 9))}
     assert mark({"has": {}}, "A") is None
-
-
-def test_of_a_topic_that_the_target_deleted_only_messages_of_the_source_are_needed() -> None:
-    """A copy of the target's messages may be newer than what it deleted, as if it lost the topic: then links go on."""
-    markers = topic() | {"messages_of": ["B"], "has": {**topic()["has"], "B": {"incarnation": 1, "position": "4:2"}}}
-    heres = {"markers": markers, "messages": markers | {"messages_of": ["A", "B"]}, "unsaid": topic()}
-    found = goals("A", "B", heres, lambda *_: True)
-    assert {name: goal.unless_deleted for name, goal in found.items()} == {
-        "markers": Position(4, 2),
-        "messages": None,
-        "unsaid": None,
-    }
-    assert needless("A", "B", heres, dict.fromkeys(heres, Position(4, 2))) == {"markers"}
-    assert needless("A", "B", heres, {"markers": Position(4, 1), "gone here": Position(9, 9)}) == set()
-    (subscription,) = compared(markers, None, deleted=True).subscriptions
-    assert (subscription.equal, subscription.may_be_repeated) == (True, 0)
-    assert "deleted the topic" in subscription.evidence
 
 
 def test_what_the_brokers_beside_a_worker_lack_is_not_served_yet() -> None:
@@ -360,9 +335,7 @@ def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_
 
 def test_messages_of_an_earlier_life_that_the_target_lacks_are_counted_as_missing() -> None:
     here = topic() | {"earlier": {"A": ["0:7"]}, "earlier_messages": {"A": 8}}
-    assert goals("A", "B", {NAME: here}, lambda *_: True) == {
-        NAME: RequiredEntries(7, Position(1, 9), (Position(0, 7),))
-    }
+    assert goals("A", {NAME: here}, lambda *_: True) == {NAME: RequiredEntries(7, Position(1, 9), (Position(0, 7),))}
     report = compared(here, topic() | {"lacks": {"A": ["0:7"]}})
     assert (report.missing_messages, report.exact) == (8, False)
     report = compared(here, topic() | {"lacks": {}})

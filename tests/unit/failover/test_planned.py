@@ -56,22 +56,6 @@ def test_each_step_waits_for_the_one_before_it() -> None:
     assert switch.step is Step.DONE
 
 
-def test_markers_of_a_topic_that_the_target_deleted_are_not_waited_for() -> None:
-    switch = PlannedSwitch("A", "B", deadline_ms=100)
-    checked(switch)
-    switch.on_fenced({"t": replace(GOAL, unless_deleted=Position(4, 2)), "u": GOAL}, [])
-    assert switch.on_copies({"u": GOAL}, 1, deleted={"t": Position(4, 1)}) == [AskTarget(("t",))], "it had less"
-    assert switch.on_copies({}, 2) == [AskTarget(("t",))], "it has not made the topic yet"
-    assert switch.on_copies({}, 3, deleted={"t": Position(4, 2)}) == [WriteEpoch()]
-
-
-def test_a_message_is_waited_for_also_where_the_target_deleted_the_topic() -> None:
-    switch = PlannedSwitch("A", "B", deadline_ms=100)
-    checked(switch)
-    switch.on_fenced({"t": GOAL}, [])
-    assert switch.on_copies({}, 1, deleted={"t": Position(4, 2)}) == [AskTarget(("t",))]
-
-
 def test_a_copy_that_is_not_whole_or_of_another_incarnation_is_not_enough() -> None:
     for copy in (RequiredEntries(7, Position(1, 8)), RequiredEntries(8, Position(1, 9))):
         switch = PlannedSwitch("A", "B", deadline_ms=100)
