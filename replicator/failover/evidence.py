@@ -108,8 +108,8 @@ class Evidence:
             return {}
         topics = await self.topics(way.source, None if names is None else sorted(names))
         carried = self.carried(way.source, way.target)
-        found = {name: topic for name, topic in topics.items() if way.obstacle(name) is not None}
-        return comparing.goals(self.origin(way.source), found, carried)
+        held_up = await asyncio.to_thread(way.obstacles, list(topics))  # a paused link holds up all topics
+        return comparing.goals(self.origin(way.source), {name: topics[name] for name in held_up}, carried)
 
     async def why_stopped(self, source: str, target: str) -> str | None:
         """Return why stopped links make a planned switch impossible now; None if they do not."""
@@ -119,7 +119,7 @@ class Evidence:
             return None
         earlier = {name: goal.earlier for name, goal in goals.items() if goal.earlier}
         missing = missing_of(goals, *await self.copies(source, target, list(goals), earlier))
-        found = {name: each for name in missing if (each := way.obstacle(name)) is not None}
+        found = await asyncio.to_thread(way.obstacles, list(missing))
         return why_stopped(source, target, missing, found) if found else None
 
     async def compare_drained(self, source: str, target: str, names: Sequence[str]) -> list[TopicReport]:

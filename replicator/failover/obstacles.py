@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from replicator.links.gaps import policies_for
+from replicator.links.schema_announcer import SCHEMAS
 from replicator.topology import Link, Topology
 
 
@@ -40,6 +41,7 @@ class StoppedLink:
         halted = {
             str(topic): Obstacle(f"link {link.key} has halted {topic}: {reason}", lasting=False)
             for topic, reason in answer["halted"].items()
+            if not reason.startswith(SCHEMAS)  # the topic's messages go on
         }
         for gap in answer["gaps"]:
             policies = gap.get("policies", policies_for(str(gap["kind"])))  # earlier versions do not name them
@@ -86,6 +88,11 @@ class Way:
         if any(each.paused for each in self.stopped.values()):
             return None
         return {topic for each in self.stopped.values() for topic in each.halted}
+
+    def obstacles(self, topics: Collection[str]) -> dict[str, Obstacle]:
+        """Return those of ``topics`` whose messages do not get to the target, each with the reason. This takes some
+        20 to 200 µs for each topic."""
+        return {topic: each for topic in topics if (each := self.obstacle(topic)) is not None}
 
     def obstacle(self, topic: str) -> Obstacle | None:
         """Return why messages of the topic do not get to the target; None if a way is open."""

@@ -207,7 +207,7 @@ class PlannedRun:
             silent = frozenset() if way is None else way.silent - {source}
             way = self._way = await self._evidence.way(source, self._report.target, silent)
             self._looked = time.monotonic()
-        return {} if way is None else {name: each for name in topics if (each := way.obstacle(name)) is not None}
+        return {} if way is None or not way.stopped else await asyncio.to_thread(way.obstacles, topics)
 
     async def _pause(self, actions: Sequence[Action], what: str) -> None:
         if self._core.step in (Step.CHECK, Step.DRAIN, Step.FLUSH) and actions:

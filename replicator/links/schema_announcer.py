@@ -21,6 +21,8 @@ import structlog
 
 from replicator.engine.engine import Engine
 
+SCHEMAS: Final = "schemas: "
+"""How a refusal of schemas begins. The topic's messages go on."""
 SCHEMAS_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 512 * 1024
 """Bytes of schema definitions after which the next request begins. One schema has at most half of that."""
@@ -94,7 +96,7 @@ class SchemaAnnouncer:
         if refusal is None:
             self.refused.pop(topic, None)
             return
-        reason = f"schemas: {refusal[0]}: {refusal[1]}"
+        reason = f"{SCHEMAS}{refusal[0]}: {refusal[1]}"
         if self.refused.get(topic) != reason:
             log.error("link: schemas refused", cluster=self._engine.cluster, to=self._to, topic=topic, reason=reason)
         self.refused[topic] = reason

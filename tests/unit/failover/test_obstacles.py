@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from replicator.failover.obstacles import StoppedLink, Way
+from replicator.links.schema_announcer import SCHEMAS
 from replicator.topology import Topology, load_topology
 
 TOPIC, OTHER = "persistent://public/default/t", "persistent://public/default/u"
@@ -53,6 +54,12 @@ def test_a_gap_that_the_links_policy_ends_and_a_halt_do_not_last(tmp_path: Path)
         obstacle = way(by_policy, {"a>b": given}).obstacle(TOPIC)
         assert obstacle is not None
         assert not obstacle.lasting
+
+
+def test_schemas_that_the_destination_refused_hold_up_no_messages(tmp_path: Path) -> None:
+    given = {"paused": False, "halted": {TOPIC: f"{SCHEMAS}IncompatibleSchema: no"}, "gaps": []}
+    found = way(topology_with(tmp_path, "from: a, to: b"), {"a>b": given})
+    assert found.obstacles([TOPIC, OTHER]) == {}
 
 
 def test_a_paused_link_holds_up_all_topics_until_it_is_resumed(tmp_path: Path) -> None:
