@@ -77,6 +77,7 @@ class PlannedRun:
         self._looked = self._began
         """When the links were looked at last."""
         self._way: Way | None = None
+        """How the links stood then. The check of the links sets it, before anything else asks for it."""
         self._writing: asyncio.Task[list[Action]] | None = None
         """The request to the target to write. It goes on if the operator gives up meanwhile."""
 
@@ -163,9 +164,13 @@ class PlannedRun:
                 return await self._compare_refused(reason)
 
     async def _check_links(self) -> list[Action]:
-        self._way = await self._evidence.way(self._report.source, self._report.target)
+        return self._core.on_checked(await self._evidence.held_up(await self._look(frozenset())))
+
+    async def _look(self, silent: frozenset[str]) -> Way:
+        """Ask how the links stand. The clusters in ``silent`` are not asked."""
+        self._way = way = await self._evidence.way(self._report.source, self._report.target, silent)
         self._looked = time.monotonic()
-        return self._core.on_checked(await self._evidence.held_up(self._way))
+        return way
 
     async def _fence(self) -> list[Action]:
         report = self._report
@@ -202,12 +207,10 @@ class PlannedRun:
     async def _obstacles(self, topics: Collection[str]) -> Mapping[str, Obstacle]:
         """Return the obstacles of ``topics`` that links hold up. Ask about links every :data:`LOOK_AGAIN_SECONDS`."""
         way = self._way
-        if topics and (way is None or time.monotonic() - self._looked >= LOOK_AGAIN_SECONDS):
-            source = self._report.source
-            silent = frozenset() if way is None else way.silent - {source}
-            way = self._way = await self._evidence.way(source, self._report.target, silent)
-            self._looked = time.monotonic()
-        return {} if way is None or not way.stopped else await asyncio.to_thread(way.obstacles, topics)
+        assert way is not None, "the links are checked first"
+        if topics and time.monotonic() - self._looked >= LOOK_AGAIN_SECONDS:
+            way = await self._look(way.silent - {self._report.source})
+        return await asyncio.to_thread(way.obstacles, topics) if way.stopped else {}
 
     async def _pause(self, actions: Sequence[Action], what: str) -> None:
         if self._core.step in (Step.CHECK, Step.DRAIN, Step.FLUSH) and actions:

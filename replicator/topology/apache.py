@@ -127,7 +127,7 @@ class ApacheSettings(Section):
     """The name that the brokers have for their own cluster, if it is not the name in the topology."""
 
     quiet_requests_per_second: int = Field(default=QUIET_REQUESTS_PER_SECOND, ge=1, le=1000)
-    """Limit of the requests by which topics are compared of which all messages are acknowledged."""
+    """Limit of the requests a second that compare quiet topics: those whose messages are all acknowledged."""
 
     @model_validator(mode="after")
     def _certificate_needs_tls(self) -> ApacheSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from itertools import product
 
 from histories.judging import Judging
 from histories.records import Sent, Subscription, Topic
@@ -107,14 +108,13 @@ class Model(Judging):
         if found is None:
             found = Subscription(topic, name, home, {cluster}, untold=cluster)
             self.subscriptions[topic, name, home] = found
-            self._excuse_unreached(found)
             if earliest:
                 sent, open_ = self.topic(topic).sent, self._perhaps_trimmed(topic)
                 found.wanted = {
                     uid for uid, each in sent.items() if each.confirmed and not each.gone and uid not in open_
                 }
                 self._excuse_earlier_lives(found)
-                self._excuse_unreached(found)
+            self._excuse_unreached(found)
         elif not earliest:
             self._excuse_unreached(found)
             if not any(self.shape.tells(other, cluster) for other in found.made):
@@ -199,9 +199,11 @@ class Model(Judging):
         start at another cluster counts.
         """
         live = replace(self.shape, links=tuple(link for link in self.shape.links if link not in self.dropped))
-        for cluster in self.shape.clusters if self.dropped else ():
-            reaching = {origin for origin in self.shape.clusters if self.shape.reaches(origin, cluster)}
-            found.startless.update(origin for origin in reaching if not live.reaches(origin, cluster))
+        found.startless.update(
+            origin
+            for origin, cluster in product(self.shape.clusters, repeat=2)
+            if self.shape.reaches(origin, cluster) and not live.reaches(origin, cluster)
+        )
         sent = self.topic(found.topic).sent
         found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 import forked_commands
 
@@ -73,8 +72,7 @@ class Operating(Settling):
     async def retain_again(self, *, topic: str) -> None:
         """Take back :meth:`retain_nothing`: from now on, retention deletes nothing."""
         for name in self.shape.clusters:
-            path = f"/admin/v2/persistent/{self._path(topic)}/retention"
-            await self._ask(name, "DELETE", path, allow=(404,))
+            await self._admin(name, "DELETE", f"{self._path(topic)}/retention", allow=(404,))
         self.model.keeps(topic)
 
     async def set_ttl(self, *, topic: str, seconds: int) -> None:
@@ -84,11 +82,11 @@ class Operating(Settling):
         if short:
             self.model.ages(topic, may=True)
         for name in self.shape.clusters:
-            path = f"/admin/v2/persistent/{self._path(topic)}/messageTTL"
+            path = f"{self._path(topic)}/messageTTL"
             if seconds:
-                await self._ask(name, "POST", f"{path}?messageTTL={seconds}", allow=(404,))
+                await self._admin(name, "POST", f"{path}?messageTTL={seconds}", allow=(404,))
             else:
-                await self._ask(name, "DELETE", path, allow=(404,))
+                await self._admin(name, "DELETE", path, allow=(404,))
         if not short and self.model.topic(topic).ages:
             self.model.ages(topic, may=False)
 
@@ -130,7 +128,7 @@ class Operating(Settling):
 
     async def pause(self, *, source: str, to: str) -> None:
         """Pause a link."""
-        await self._link(source, to, "pause")
+        await self._link(source, f"{source}>{to}", "pause")
         self.model.paused.add((source, to))
 
     async def resume(self, *, source: str, to: str) -> None:
@@ -139,7 +137,7 @@ class Operating(Settling):
             self.model.dropped.discard((source, to))
             await self._change_links()
         else:
-            await self._link(source, to, "resume")
+            await self._link(source, f"{source}>{to}", "resume")
         self.model.paused.discard((source, to))
         self.model.held.pop((source, to), None)
 
@@ -175,10 +173,6 @@ class Operating(Settling):
             await asyncio.to_thread(self.regions.start, at)
         if self.model.partitions:
             await self._until(partial(self._has_partitions, at, self.model.partitions), f"telling {at} of partitions")
-
-    async def _link(self, source: str, to: str, verb: str) -> None:
-        key = quote(f"{source}>{to}", safe="")
-        await self._ask(source, "POST", f"/replication/v1/links/{key}/{verb}")
 
     # Workers.
 

@@ -79,7 +79,7 @@ class Settling(ClusterClients):
                     await self._resolve(name, link, gap, anew=anew)
                 if link["state"] == "paused" and name in self.model.losers:
                     # The disk was lost before other clusters knew that an operator had resumed the link.
-                    await self._ask(name, "POST", f"/replication/v1/links/{quote(link['key'], safe='')}/resume")
+                    await self._link(name, link["key"], "resume")
                 if link["state"] not in ("idle", "copying"):
                     return f"{link['key']} is {link['state']}: {link['detail']}", None
                 if link["gaps"] or link["halted"] or link["backlog_entries"]:
@@ -94,14 +94,17 @@ class Settling(ClusterClients):
         policies = gap.get("policies", [])
         if not policies:
             raise Violation(f"{link['key']} has a gap that no policy ends: {gap}")
-        key = quote(link["key"], safe="")
         policy = policies[0]
         if anew and COPY_ANEW in policies and topic in self.model.topics:
             policy, to = COPY_ANEW, link["key"].partition(">")[2]
             await self._forget_producers(to)
             self.model.topic_deleted(topic, to)
         body = {"topic": gap["topic"], "policy": policy}
-        await self._ask(name, "POST", f"/replication/v1/links/{key}/resolve", body, allow=(404, 409))
+        await self._link(name, link["key"], "resolve", body, allow=(404, 409))
+
+    async def _link(self, at: str, key: str, verb: str, body: Any = None, *, allow: tuple[int, ...] = ()) -> None:
+        """Ask the worker ``at`` to do ``verb`` with its link ``key``. HTTP errors in ``allow`` are right, too."""
+        await self._ask(at, "POST", f"/replication/v1/links/{quote(key, safe='')}/{verb}", body, allow=allow)
 
     async def _agree(self, deadline: float) -> None:
         """Wait until clusters that tell each other acknowledgements agree on every replicated subscription.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from histories.steps import NAMED, PARTED, TOPICS, Step
+from histories.steps import IDLE, NAMED, PARTED, TOPICS, Step
 
 TRIES_MAX: Final = 80
 """Runs of one shrinking. Each takes seconds."""
@@ -41,4 +41,4 @@ def failure_kind(failure: str) -> str:
     """
     first_line = failure.partition("\n")[0]
     words = re.findall(r"(?<![\w-])[A-Za-z_]{2,}(?![\w-])", first_line)
-    return " ".join([word for word in words if word not in (*TOPICS, NAMED, PARTED)][:6])
+    return " ".join([word for word in words if word not in (*TOPICS, IDLE, NAMED, PARTED)][:6])

@@ -243,14 +243,14 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
     """Yield messages that are missing of lives that their origin does not have any more: a link that forwards carries
     them. Markers of such a life say nothing to anybody."""
     cut = cells.cut
-    here = (cut.first_cover >= 0) | (cells.interval_kind != MESSAGES)[:, np.newaxis]
+    covered = cut.first_cover >= 0
+    here = covered | (cells.interval_kind != MESSAGES)[:, np.newaxis]
     ways = {number: scope.topics[number].reachability.forwarded for number in np.unique(cells.topics).tolist()}
     named: set[tuple[int, int]] = set()
-    covered = cut.first_cover >= 0
     for way in sorted({way for of_topic in ways.values() for way in of_topic}):
         origin, source, destination = (scope.clusters.index(name) for name in way)
         kept = np.zeros(len(cells.topics), bool)
-        has_some = np.isin(np.arange(len(kept)), cut.group[covered[:, destination]])
+        held = set(cut.group[covered[:, destination]].tolist())
         for group, number in enumerate(cells.topics.tolist()):
             standing = scope.topics[number].standings.get(origin, ReplicaState())
             of_life = cells.origins[group], int(cells.incarnations[group])
@@ -258,7 +258,7 @@ def _missing_of_kept(cells: _Cells, scope: Scope, weight: Int64s, text: _Text) -
                 way in ways[number]
                 and home_of(of_life[0]) == way[0]
                 and standing.is_without(way[0], *of_life)
-                and (has_some[group] or not scope.topics[number].has_deleted(way[2]))  # else it gets later lives alone
+                and (group in held or not scope.topics[number].has_deleted(way[2]))  # else it gets later lives alone
             )
         if not kept.any():
             continue
