@@ -16,7 +16,6 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,9 @@ from replicator.client.consuming.consumer_making import (
     ConsumerExtras,
     ConsumerMaker,
     Listeners,
-    create_subscription,
     opening_of,
     partitions_of,
 )
-from replicator.client.consuming.letters import LetterTopics
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.negative_acks import RedeliveryBackoff
@@ -186,7 +183,7 @@ class Client(ClosedAtExit):
             self._connector,
             reconnect,
             operation_timeout_seconds,
-            LetterTopics(self._letter_producer, partial(create_subscription, self._connector)),
+            self._letter_producer,
         )
         self._consumers: set[Receiver | Reader] = set()
         self._closed = False
@@ -477,13 +474,22 @@ class Client(ClosedAtExit):
         finally:
             await self._connector.close()
 
-    async def _letter_producer(self, topic: str) -> Producer | PartitionedProducer:
+    async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer | PartitionedProducer:
         """Create the producer that copies messages to a retry or dead letter topic.
 
         It does not batch, like upstream's, because each copied message is acknowledged alone."""
-        return await self.create_producer(
-            topic, batching_enabled=False, chunking_enabled=True, block_if_queue_full=True
+        self._check_open()
+        settings = ProducerSettings(
+            full_topic_name(topic),
+            None,
+            block_if_queue_full=True,
+            batching=None,
+            chunk_message_bytes=MESSAGE_BYTES_MAX,
+            initial_subscription=initial_subscription,
         )
+        producer = await self._producer_maker.make(settings, RoutingSettings(), None, None, self._producers.discard)
+        self._producers.add(producer)
+        return producer
 
     def _check_open(self) -> None:
         if self._closed:

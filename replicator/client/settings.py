@@ -154,7 +154,8 @@ class ProducerSettings:
     Without a name the cluster chooses one. With an ``initial_sequence_id`` of -1, numbering continues after the highest
     sequence id that the topic has for this name. ``chunk_message_bytes`` is the largest entry of a message that may be
     cut into chunks, None if no message may. ``stats_interval_seconds`` of 0 logs no statistics. The cluster registers
-    ``schema``, or compares it with the one it has; None sends bytes.
+    ``schema``, or compares it with the one it has; None sends bytes. A topic that has no ``initial_subscription`` gets
+    it, at its first message, before the producer sends.
     """
 
     topic: str
@@ -171,6 +172,7 @@ class ProducerSettings:
     chunk_message_bytes: int | None = None
     stats_interval_seconds: int = 0
     schema: TopicSchema | None = None
+    initial_subscription: str | None = None
 
     def options(self, topic_epoch: int | None = None) -> ProducerOptions:
         """Return the options that the cluster gets. ``topic_epoch`` is the number it gave an exclusive producer

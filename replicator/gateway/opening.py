@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from replicator.engine.errors import InvalidSeek, NotAllowedError
-from replicator.engine.topic import Topic
-from replicator.engine.types import AccessMode, InitialPosition, SubscribeOptions, SubscriptionType
+from replicator.engine.types import AccessMode
 from replicator.gateway import schemas
 from replicator.gateway.connection import Connection
 from replicator.gateway.consuming import ConsumerSession
@@ -61,7 +60,7 @@ async def _connect_producer(connection: Connection, wanted: CommandProducer, slo
         topic = await connection.engine.topic(wanted.topic)
         schema_version = await schemas.version_for_producer(connection, topic.name, schemas.schema_of(wanted))
         if wanted.initial_subscription_name:
-            await _make_subscription(topic, wanted.initial_subscription_name)
+            await topic.subscriptions.create_initial(wanted.initial_subscription_name)
         topic.writing.gate.check_newcomer()
         if not wanted.extended:
             _check_room(connection)
@@ -102,14 +101,6 @@ def _check_room(connection: Connection) -> None:
     """
     if (full := connection.engine.writer.full()) is not None:
         raise Refused(ServerError.ProducerBlockedQuotaExceededError, full)
-
-
-async def _make_subscription(topic: Topic, name: str) -> None:
-    """Make the subscription for a dead letter topic's producer, so that its messages are kept from the first on."""
-    if name in topic.subscriptions:
-        return
-    options = SubscribeOptions(type=SubscriptionType.SHARED, initial=InitialPosition.EARLIEST)
-    (await topic.subscribe(name, options, lambda deliveries: None)).close()
 
 
 def _answer_producer(connection: Connection, request_id: int, session: ProducerSession) -> None:

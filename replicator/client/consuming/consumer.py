@@ -18,7 +18,7 @@ from replicator.client.argument_checks import check_range
 from replicator.client.consuming.acknowledger import Acknowledger, id_of
 from replicator.client.consuming.consumer_stats import ConsumerStats, ConsumerStatsRecorder, stats_line
 from replicator.client.consuming.inbox import Inbox
-from replicator.client.consuming.letters import LetterSender, LetterTopics, check_letter
+from replicator.client.consuming.letters import LetterSender, OpenLetterProducer, check_letter
 from replicator.client.consuming.listening import Listening, MessageListener
 from replicator.client.consuming.receiving import ActiveChanges, Arrivals, ConsumerEventListener, Receiver
 from replicator.client.consuming.seeking import SkippedPart, seek_target
@@ -57,7 +57,7 @@ class Consumer(Receiver):
         operation_timeout_seconds: float,
         on_close: Callable[[Consumer], None],
         opening: Opening | None = None,
-        letter_topics: LetterTopics | None = None,
+        open_letter_producer: OpenLetterProducer | None = None,
         letter_policy: ConsumerDeadLetterPolicy | None = None,
         message_listener: MessageListener | None = None,
         event_listener: ConsumerEventListener | None = None,
@@ -101,8 +101,8 @@ class Consumer(Receiver):
         self._inbox.skipped = skipped
         self._skipped_after_restart: SkippedPart | None = None
         self._letters: LetterSender | None = None
-        if letter_topics is not None and letter_policy is not None:
-            self._letters = LetterSender(letter_policy, settings.subscription, letter_topics)
+        if open_letter_producer is not None and letter_policy is not None:
+            self._letters = LetterSender(letter_policy, settings.subscription, open_letter_producer)
             self._inbox.give_up_with(letter_policy, self._letters)
         self._places = 0
         """Count of seeks and resets of the subscription."""

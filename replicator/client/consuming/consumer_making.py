@@ -13,22 +13,21 @@ from typing import Final, TypeVar
 from replicator.client.argument_checks import check_enum, check_instance, check_schema, full_topic_name
 from replicator.client.consuming.consumer import Consumer
 from replicator.client.consuming.dead_letter import full_policy
-from replicator.client.consuming.letters import LetterTopics
+from replicator.client.consuming.letters import OpenLetterProducer
 from replicator.client.consuming.listening import MessageListener
 from replicator.client.consuming.multi_topics_consumer import MultiTopicsConsumer
 from replicator.client.consuming.pattern_consumer import PatternConsumer, PatternPorts
 from replicator.client.consuming.reader import Reader
 from replicator.client.consuming.receiving import ConsumerEventListener, Receiver
-from replicator.client.errors import ConsumerBusy, InvalidConfiguration, OperationNotSupported, PulsarException
+from replicator.client.errors import InvalidConfiguration, OperationNotSupported, PulsarException
 from replicator.client.message import MessageId, Opening, Unpack
 from replicator.client.producing.encryption import ConsumerCryptoFailureAction, CryptoKeyReader, EntryDecryptor
 from replicator.client.schema import Schema
-from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings, unique_name
+from replicator.client.settings import ConsumerDeadLetterPolicy, ConsumerSettings
 from replicator.client.wire.channel import Connector, ConsumerChannel, TopicWatchChannel
 from replicator.client.wire.reopening import open_first
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.types import InitialPosition as EngineInitialPosition
-from replicator.engine.types import SubscriptionType
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class ConsumerMaker:
     connector: Connector
     reconnect: bool
     operation_timeout_seconds: float
-    letter_topics: LetterTopics
+    open_letter_producer: OpenLetterProducer
     unpack: Unpack | None = None
     """Function that decompresses entries elsewhere. None: entries are decompressed when they are opened."""
 
@@ -236,7 +235,7 @@ class ConsumerMaker:
             operation_timeout_seconds=self.operation_timeout_seconds,
             on_close=on_close,
             opening=replace(extras.opening, unpack=self.unpack),
-            letter_topics=self.letter_topics,
+            open_letter_producer=self.open_letter_producer,
             letter_policy=policy,
             message_listener=message_listener,
             event_listener=extras.listeners.event,
@@ -292,20 +291,3 @@ async def partitions_of(connector: Connector, topic: str) -> list[str]:
     """Return the names of a topic's partitions, or the topic alone if it is not partitioned or does not exist."""
     partitions = 0 if parse_topic(topic).partition >= 0 else await connector.partitions(topic)
     return [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
-
-
-async def create_subscription(connector: Connector, topic: str, subscription: str) -> None:
-    """Create a subscription at the topic's first message, by connecting to it for a moment."""
-    settings = ConsumerSettings(
-        full_topic_name(topic),
-        subscription,
-        unique_name(),
-        consumer_type=SubscriptionType.SHARED,
-        initial_position=EngineInitialPosition.EARLIEST,
-    )
-    for name in await partitions_of(connector, settings.topic):
-        try:
-            channel = await connector.open_consumer(replace(settings, topic=name))
-        except ConsumerBusy:
-            continue  # it exists, and has consumers of another type
-        await channel.close()

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -32,22 +31,18 @@ BURIED_AT_ONCE_MAX: Final = 100
 """Limit of simultaneous sends to the dead letter topic: enough that they share syncs of its store."""
 
 
-@dataclass(frozen=True, slots=True)
-class LetterTopics:
-    """Functions of the client that send its consumers' letters."""
-
-    open_producer: Callable[[str], Awaitable[Producer | PartitionedProducer]]
-    create_subscription: Callable[[str, str], Awaitable[None]]
-    """Create a subscription at a topic's first message, unless it exists."""
+OpenLetterProducer = Callable[[str, str | None], Awaitable[Producer | PartitionedProducer]]
+"""Connect a producer of a topic, and create the subscription of that name at the topic's first message, unless it
+exists or None is given."""
 
 
 class LetterSender:
     """Sender of copies of messages to the topics of a policy, whose topics are all set."""
 
-    def __init__(self, policy: ConsumerDeadLetterPolicy, subscription: str, topics: LetterTopics) -> None:
+    def __init__(self, policy: ConsumerDeadLetterPolicy, subscription: str, open_producer: OpenLetterProducer) -> None:
         self._policy = policy
         self._subscription = subscription
-        self._topics = topics
+        self._open_producer = open_producer
         self._producers: dict[str, Producer | PartitionedProducer] = {}
         self._opening = asyncio.Lock()
 
@@ -100,9 +95,7 @@ class LetterSender:
         async with self._opening:
             producer = self._producers.get(topic)
             if producer is None:
-                if initial_subscription is not None:
-                    await self._topics.create_subscription(topic, initial_subscription)
-                producer = self._producers[topic] = await self._topics.open_producer(topic)
+                producer = self._producers[topic] = await self._open_producer(topic, initial_subscription)
             return producer
 
 

@@ -51,6 +51,8 @@ class EmbeddedConnector:
         engine = await self.engine()
         try:
             topic = await engine.topic(settings.topic)
+            if settings.initial_subscription is not None:
+                await topic.subscriptions.create_initial(settings.initial_subscription)
             producer = await topic.producers.create(settings.options(topic_epoch))
             return EmbeddedProducerChannel(producer, engine.admission.message_bytes_max)
         except EngineError as error:

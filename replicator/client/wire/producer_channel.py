@@ -293,6 +293,8 @@ def _produce(
         command.topic_epoch = options.topic_epoch
     if settings.schema is not None:
         command.schema.CopyFrom(schema_on_the_wire(settings.schema))
+    if settings.initial_subscription is not None:
+        command.initial_subscription_name = settings.initial_subscription
     if extended:
         command.extended = True
     return BaseCommand(type=T.PRODUCER, producer=command)

@@ -93,6 +93,23 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 self.forget(existing)
             raise
 
+    async def create_initial(self, name: str) -> None:
+        """Create the subscription ``name`` at the topic's first message, unless it exists. The producer of a dead
+        letter topic asks for it. No consumer is connected, so a client may subscribe with any type meanwhile.
+
+        Raises :class:`SubscriptionNotFound` if the namespace lets clients create none.
+        """
+        if name not in self._by_name:
+            self._check_clients_may_create(name)
+            await self.create(name, BEFORE_ALL)
+
+    def _check_clients_may_create(self, name: str) -> None:
+        if not self._topic.namespace.policies.auto_subscription_creation:
+            raise SubscriptionNotFound(
+                f"{self._topic.name} has no subscription {name!r}, and its namespace lets clients create none "
+                "(auto_subscription_creation): create it first"
+            )
+
     def _check_room_for_consumer(self) -> None:
         limit = self._topic.policies.effective.max_consumers
         if limit is not None and self.consumers >= limit:
@@ -104,11 +121,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     async def _durable_subscription(self, name: str, options: SubscribeOptions) -> Subscription:
         existing = self._by_name.get(name)
         compacted = options.read_compacted and options.type.one_active  # others are refused
-        if existing is None and not self._topic.namespace.policies.auto_subscription_creation:
-            raise SubscriptionNotFound(
-                f"{self._topic.name} has no subscription {name!r}, and its namespace lets consumers make none "
-                "(auto_subscription_creation): create it first"
-            )
+        if existing is None:
+            self._check_clients_may_create(name)
         if existing is None or not existing.stored:
             existing = await self.create(
                 name,

@@ -321,6 +321,22 @@ def test_the_dead_letter_topic_gets_its_initial_subscription_before_its_first_me
     with_client(scenario)
 
 
+def test_whoever_awaits_letters_may_subscribe_exclusively_while_the_first_one_is_sent(with_client: WithClient) -> None:
+    async def scenario(client: Client) -> None:
+        async def lose(topic: str) -> bytes:
+            await publish(client, b"a", topic=topic)
+            policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", initial_subscription_name="undertaker")
+            consumer = await subscribe(client, topic, negative_ack_redelivery_delay_ms=1, dead_letter_policy=policy)
+            for _ in range(2):
+                await consumer.negative_acknowledge(await consumer.receive(5_000))
+            letters = await subscribe(client, f"{topic}-dead", ConsumerType.Exclusive, name="undertaker")
+            return (await letters.receive(5_000)).data()
+
+        assert await asyncio.gather(*(lose(f"t{index}") for index in range(20))) == [b"a"] * 20
+
+    with_client(scenario)
+
+
 def test_a_message_for_later_comes_from_the_retry_topic_after_its_delay_and_is_given_up_after_its_last(
     with_client: WithClient,
 ) -> None:
