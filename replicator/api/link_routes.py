@@ -16,11 +16,10 @@ from replicator.engine.log.store_tables import HighWater
 from replicator.engine.topic_name import parse_topic
 from replicator.links.gaps import POLICIES, Mark
 from replicator.links.json_types import LinkStatus
+from replicator.links.status import BACKLOGS_SHOWN_MAX
 from replicator.peering.lives import COPIED_ANEW_ROUTE, OriginMarks
 from replicator.peering.topic_summary import LaggingTopic
 from replicator.topology import Link
-
-TOPICS_SHOWN_MAX: Final = 10_000
 
 
 class LinkNotFound(EngineError):
@@ -85,7 +84,7 @@ async def show_link(request: web.Request) -> web.Response:
     """Answer with one link and the backlog of each of its topics that has one, the largest first."""
     link = _link(request)
     backlogs = sorted((await link.backlog_by_topic()).items(), key=lambda item: -item[1])
-    return web.json_response({**link.status(), "backlog_by_topic": dict(backlogs[:TOPICS_SHOWN_MAX])})
+    return web.json_response({**link.status(), "backlog_by_topic": dict(backlogs[:BACKLOGS_SHOWN_MAX])})
 
 
 async def pause(request: web.Request) -> web.Response:

@@ -40,12 +40,19 @@ class Positions:
         """
         return [self._topic(topic, earlier) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
 
+    def in_brief(self) -> list[dict[str, Any]]:
+        """Return the name of every topic, and the clusters that get its messages; None as ``clusters`` means all."""
+        return [
+            {"name": topic.name, "clusters": _clusters(topic)}
+            for topic in self._engine.topics()
+            if topic.name != EPOCHS_TOPIC
+        ]
+
     def _named(self, names: Collection[str] | None) -> Sequence[Topic]:
         engine = self._engine
         return list(engine.topics()) if names is None else [topic for name in names if (topic := engine.find(name))]
 
     def _topic(self, topic: Topic, earlier: Earlier | None) -> dict[str, Any]:
-        clusters = topic.namespace.policies.replication_clusters
         origins = topic.origins.vector()
         marks = {origin: mark for origin in origins if (mark := topic.origins.high_water(origin)) is not None}
         held = held_entries(topic)
@@ -64,7 +71,7 @@ class Positions:
             "lacks": {origin: positions for origin, positions in lacks.items() if positions},
             "name": topic.name,
             "incarnation": topic.incarnation,
-            "clusters": None if clusters is None else sorted(clusters),
+            "clusters": _clusters(topic),
             "has": {
                 origin: {"incarnation": mark.incarnation, "position": str(mark.position)}
                 for origin, mark in marks.items()
@@ -140,3 +147,8 @@ class Positions:
                 return counted + topic.log.messages - topic.reading.messages_through(reached), False
             await asyncio.sleep(0)
         return counted, True
+
+
+def _clusters(topic: Topic) -> list[str] | None:
+    clusters = topic.namespace.policies.replication_clusters
+    return None if clusters is None else sorted(clusters)

@@ -358,6 +358,10 @@ class FailoverService:
         """See :meth:`Positions.topics`."""
         return self._positions.topics(names, earlier)
 
+    def topics_in_brief(self) -> list[dict[str, Any]]:
+        """See :meth:`Positions.in_brief`."""
+        return self._positions.in_brief()
+
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
     ) -> dict[str, dict[str, Any]]:

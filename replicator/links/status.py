@@ -19,6 +19,8 @@ TURN_TOPICS: Final = 100
 """Topics that are looked at before other tasks of the event loop run; this takes some milliseconds."""
 SHOWN_MAX: Final = 1_000
 """Most items of each list in a status. Beside each list the status has the number of all items."""
+BACKLOGS_SHOWN_MAX: Final = 10_000
+"""Most topics whose backlogs an answer about one link has, the largest ones."""
 LAGS_MAX: Final = 1_000
 """Most topics whose lag is looked up; this takes some milliseconds. If more are behind, the lag is plain anyway."""
 

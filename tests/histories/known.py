@@ -188,6 +188,19 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-copy-is-made-anew": _history(
         "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
     ),
+    "a-copy-is-deleted-before-a-failover": _history(
+        "pair",
+        _publish("a"),
+        _subscribe("a"),
+        _SETTLE,
+        _step("delete_topic", at="b", topic="t0"),
+        _step("fail_over", source="a", to="b"),
+        _step("subscribe", at="a", topic="t0", name="r-failover", earliest=True),
+        _SETTLE,
+        _publish("b"),
+        _SETTLE,
+        _step("fail_back", to="a"),
+    ),
     "a-duplicate-comes-back-behind-the-start": _history(
         "pair",
         _step("pause", source="b", to="a"),

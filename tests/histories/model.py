@@ -100,6 +100,10 @@ class Model(Judging):
     def find(self, topic: str, name: str, cluster: str, *, replicated: bool) -> Subscription | None:
         return self.subscriptions.get((topic, name, None if replicated else cluster))
 
+    def made_anew(self, topic: str, cluster: str) -> None:
+        """Record that a topic, or the partitions of one, was made again at a cluster that had deleted it."""
+        self.topic(topic).absent.discard(cluster)
+
     def subscribed(self, topic: str, name: str, cluster: str, *, replicated: bool, earliest: bool) -> Subscription:
         """Record that a client created a subscription, or connected to an existing one."""
         home = None if replicated else cluster

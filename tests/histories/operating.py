@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import time
 from collections.abc import Collection, Sequence
@@ -25,6 +26,8 @@ HELD: Final = "already: wait for that to end"
 """Reason of a refusal: another command holds the fence of the source, or held it when it was killed."""
 HELD_SECONDS: Final = 1.0
 """Pause before a failover that was refused so is run again."""
+MAKES_ANEW: Final = re.compile(r"`replicator (topics create[^`]*) (\S+)`")
+"""Command in a refusal that makes a topic anew at a cluster that deleted it, and the full name of the topic."""
 LONG_TTL_SECONDS: Final = 3_600
 UNAVAILABLE: Final = 3
 """Exit status of a command during which a worker went away."""
@@ -211,7 +214,7 @@ class Operating(Settling):
         if meanwhile is not None:
             await self._in_the_middle(FAILOVER, words, source, to, meanwhile, topic)
         if meanwhile is None or not await self._serves(to, source):
-            await self._fail_over_again(words)
+            await self._switch(*words)
         self.model.failed_over(source, to, planned=True)
 
     async def _end_gaps(self) -> None:
@@ -222,16 +225,35 @@ class Operating(Settling):
         if any(topic.void for topic in self.model.topics.values()):
             await self.settle()
 
-    async def _fail_over_again(self, words: Sequence[str]) -> None:
-        """Run a planned failover. Where a command was killed, wait until the source does not hold its fence any more.
+    async def _switch(self, *words: str) -> None:
+        """Run a planned failover or a failback as an operator does: what a refusal advises is done, and the command is
+        run again.
 
-        Until then the failover is refused, with that reason.
+        Where a command was killed, the source holds its fence for a while, and a failover is refused until then. Where
+        a cluster deleted a topic, a refusal names the command that makes the topic anew.
         """
         deadline = time.monotonic() + LEASE_MS / 1000 + patient(REQUEST_SECONDS)
         while (done := await self._run(*words)).returncode:
-            if HELD not in done.stdout or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise failed(done)
-            await asyncio.sleep(HELD_SECONDS)
+            if HELD in done.stdout:
+                await asyncio.sleep(HELD_SECONDS)
+            elif commands := MAKES_ANEW.findall(done.stdout):
+                for command, name in commands:
+                    await self._make_anew_as_advised(command, name)
+            else:
+                raise failed(done)
+
+    async def _make_anew_as_advised(self, command: str, name: str) -> None:
+        own = self._full("")
+        if not name.startswith(own):
+            raise Violation(f"a switch waits for {name}, a topic of an earlier history")
+        words = command.replace("--partitions N", f"--partitions {self.model.partitions}").split()
+        words[words.index("FILE")] = str(self.regions.file)
+        done = await asyncio.to_thread(forked_commands.run, *words, name, cwd=self.regions.path)
+        if done.returncode:
+            raise failed(done)
+        self.model.made_anew(name.removeprefix(own), words[words.index("--cluster") + 1])
 
     async def dry_run(self, *, source: str, to: str) -> None:
         """Ask how many messages an unplanned failover would lose, and judge the answer."""
@@ -300,7 +322,7 @@ class Operating(Settling):
         for name in self.shape.clusters:
             await self._leave(name)
         await self._end_gaps()
-        await self._command("failback", "--to", to)
+        await self._switch("failback", "--to", to)
         self.model.failed_back(to)
 
     async def postgres_away(self, *, at: str) -> None:
