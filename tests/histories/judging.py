@@ -67,7 +67,8 @@ class Judging:
         here = {
             uid
             for uid, sent in found.sent.items()
-            if (sent.copied or (sent.confirmed and sent.origin == cluster and not sent.gone))
+            if (sent.copied or (sent.confirmed and sent.origin == cluster))
+            and not sent.gone
             and self.shape.reaches(sent.origin, cluster)
             and (sent.origin == cluster or cluster not in self.behind)
         }
